@@ -1,0 +1,62 @@
+# Language level, warnings, sanitizers.  `sparring_warnings` is linked by every target of ours and by no
+# generated code; `sparring_base_flags` by everything.
+
+set(CMAKE_C_STANDARD 17)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release)
+endif()
+
+option(SPARRING_WERROR "Treat warnings as errors" OFF)
+option(SPARRING_COVERAGE "Build with gcov instrumentation" OFF)
+option(SPARRING_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+set(SPARRING_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
+
+# Assertions state programmer contracts and stay on in every build type.
+string(REPLACE "-DNDEBUG" "" CMAKE_C_FLAGS_RELEASE "${CMAKE_C_FLAGS_RELEASE}")
+string(REPLACE "-DNDEBUG" "" CMAKE_C_FLAGS_RELWITHDEBINFO "${CMAKE_C_FLAGS_RELWITHDEBINFO}")
+
+add_library(sparring_base_flags INTERFACE)
+target_compile_definitions(sparring_base_flags INTERFACE _GNU_SOURCE)
+target_include_directories(sparring_base_flags INTERFACE ${PROJECT_SOURCE_DIR})
+# The same source must round the same way in server and worker, whatever the vector width.
+target_compile_options(sparring_base_flags INTERFACE -ffp-contract=off -fno-math-errno)
+if(SPARRING_SANITIZE)
+    target_compile_options(sparring_base_flags INTERFACE
+        -fsanitize=${SPARRING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    target_link_options(sparring_base_flags INTERFACE -fsanitize=${SPARRING_SANITIZE})
+endif()
+if(SPARRING_FUZZ)
+    target_compile_options(sparring_base_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+if(SPARRING_COVERAGE)
+    target_compile_options(sparring_base_flags INTERFACE --coverage)
+    target_link_options(sparring_base_flags INTERFACE --coverage)
+endif()
+
+add_library(sparring_warnings INTERFACE)
+target_link_libraries(sparring_warnings INTERFACE sparring_base_flags)
+target_compile_options(sparring_warnings INTERFACE
+    $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wvla -Wmissing-prototypes
+    -Wstrict-prototypes -Wwrite-strings -Wcast-qual -Wundef -Wdouble-promotion -Wformat=2
+    -Wimplicit-fallthrough>
+    $<$<AND:$<COMPILE_LANGUAGE:C>,$<BOOL:${SPARRING_WERROR}>>:-Werror>)
+
+# sparring_library(NAME SOURCES... [LINK targets...]): a static library of ours with the warnings on.
+function(sparring_library name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")
+    add_library(${name} STATIC ${arg_SOURCES})
+    target_link_libraries(${name} PRIVATE sparring_warnings PUBLIC sparring_base_flags ${arg_LINK})
+endfunction()
+
+# sparring_program(NAME SOURCES... LINK targets...): an installed executable in build/<preset>/bin.
+function(sparring_program name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")
+    add_executable(${name} ${arg_SOURCES})
+    target_link_libraries(${name} PRIVATE sparring_warnings ${arg_LINK})
+    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()

@@ -1,0 +1,68 @@
+# Required packages end the configuration when missing (`./bootstrap` installs them); each optional one
+# gets one line that says what it gives or what leaving it out costs.
+
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+find_package(ZLIB REQUIRED)
+pkg_check_modules(GRPC REQUIRED IMPORTED_TARGET grpc>=29)  # the core's own version, not the release's
+pkg_check_modules(PROTOBUF_C REQUIRED IMPORTED_TARGET libprotobuf-c>=1.4.0)
+pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
+pkg_check_modules(YAML REQUIRED IMPORTED_TARGET yaml-0.1)
+pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
+find_program(PROTOC protoc REQUIRED)
+find_program(PROTOC_GEN_C protoc-gen-c REQUIRED)
+if(BUILD_TESTING OR NOT DEFINED BUILD_TESTING)
+    pkg_check_modules(CHECK REQUIRED IMPORTED_TARGET check)
+endif()
+
+function(sparring_report_optional name found gain loss)
+    if(found)
+        message(STATUS "${name}: found, ${gain}")
+    else()
+        message(STATUS "${name}: not found, ${loss}")
+    endif()
+endfunction()
+
+# CUDA: SPARRING_CUDA is AUTO (use it where nvcc is), ON (fail without it) or OFF.
+set(SPARRING_CUDA AUTO CACHE STRING "Build the CUDA module: AUTO, ON or OFF")
+set(SPARRING_HAVE_CUDA FALSE)
+if(NOT SPARRING_CUDA STREQUAL "OFF")
+    include(CheckLanguage)
+    check_language(CUDA)
+    if(CMAKE_CUDA_COMPILER)
+        if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+            set(CMAKE_CUDA_ARCHITECTURES 80 90)
+        endif()
+        enable_language(CUDA)
+        find_package(CUDAToolkit REQUIRED)
+        set(SPARRING_HAVE_CUDA TRUE)
+    elseif(SPARRING_CUDA STREQUAL "ON")
+        message(FATAL_ERROR "SPARRING_CUDA=ON, but no CUDA compiler (nvcc) was found")
+    endif()
+endif()
+sparring_report_optional("CUDA" "${SPARRING_HAVE_CUDA}"
+    "the worker's CUDA module is built" "workers train on the CPU only")
+
+set(SPARRING_CUDA_HINTS ${CUDAToolkit_INCLUDE_DIRS} /usr/local/cuda/include)
+find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${SPARRING_CUDA_HINTS})
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${SPARRING_CUDA_HINTS})
+sparring_report_optional("cuDNN" "${CUDNN_INCLUDE_DIR}"
+    "reserved for the convolution layers" "no convolution layers on CUDA")
+sparring_report_optional("NCCL" "${NCCL_INCLUDE_DIR}"
+    "reserved for the nccl backend" "no nccl backend; GPUs synchronise through host memory")
+
+find_path(MPI_INCLUDE_DIR mpi.h PATH_SUFFIXES x86_64-linux-gnu/mpi aarch64-linux-gnu/mpi openmpi)
+sparring_report_optional("MPI" "${MPI_INCLUDE_DIR}"
+    "mpirun can start the workers; reserved for the mpi backend" "no mpi backend")
+
+set(SPARRING_HAVE_GLOO FALSE)
+include(CheckLanguage)
+check_language(CXX)
+find_path(GLOO_INCLUDE_DIR gloo/allreduce.h)
+find_library(GLOO_LIBRARY gloo)
+if(CMAKE_CXX_COMPILER AND GLOO_INCLUDE_DIR AND GLOO_LIBRARY)
+    enable_language(CXX)
+    set(SPARRING_HAVE_GLOO TRUE)
+endif()
+sparring_report_optional("Gloo" "${SPARRING_HAVE_GLOO}"
+    "the gloo backend is built, a peer for benchmarks" "no gloo backend to compare the ring with")

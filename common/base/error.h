@@ -1,0 +1,31 @@
+/*
+ * error: what failed, in the caller's memory.  A function that can fail takes `struct error *err`
+ * last, leaves it untouched on success, and returns the same status that it stored.  err may be
+ * NULL. Texts are lower case, say first what failed, and quote the subject: return error_set(err,
+ * STATUS_IO, "cannot open '%s': %s", path, strerror(errno));
+ */
+#ifndef SPARRING_COMMON_BASE_ERROR_H
+#define SPARRING_COMMON_BASE_ERROR_H
+
+#include "common/base/status.h"
+
+struct error {
+    enum status status;
+    char text[2048]; /* NUL-terminated, cut at the end when longer */
+};
+
+/* Fill err (when not NULL) and return `status`, so that it can stand behind `return`. */
+enum status error_set(struct error *err, enum status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* As error_set for a failed system call: appends ": <strerror>" and takes the status from
+ * `error_number`. */
+enum status error_set_errno(struct error *err, int error_number, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Put context before the text that is there ("loading 'x': " + text).  Returns err's status;
+ * STATUS_INTERNAL when err is NULL, so use it only where err was passed on. */
+enum status error_prefix(struct error *err, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif

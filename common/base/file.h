@@ -1,0 +1,45 @@
+/*
+ * file: whole files in, whole files out.  Reads are bounded; writes are atomic (a temporary file
+ * beside the target, fsync, rename, fsync of the folder), so a full disk or a crash never leaves
+ * half a file in place.
+ */
+#ifndef SPARRING_COMMON_BASE_FILE_H
+#define SPARRING_COMMON_BASE_FILE_H
+
+#include "common/base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Read `path` whole.  *ret_data is owned by the caller (free) and has one NUL byte behind *ret_size
+ * bytes. A file of more than max_bytes is STATUS_DATA and is not read. */
+enum status file_read(const char *path, size_t max_bytes, char **ret_data, size_t *ret_size,
+                      struct error *err);
+
+/* Write all bytes to fd; a short write is continued, an error names `path`. */
+enum status file_write_all(int fd, const char *path, const void *data, size_t size,
+                           struct error *err);
+
+/* An atomic write in progress: open, write in pieces, then commit or (on any failure) abandon. */
+struct file_writer {
+    char path[4096];
+    char temporary[4096 + 32];
+    int fd; /* -1 when closed */
+};
+enum status file_writer_open(struct file_writer *w, const char *path, struct error *err);
+enum status file_writer_add(struct file_writer *w, const void *data, size_t size,
+                            struct error *err);
+enum status file_writer_commit(struct file_writer *w, struct error *err);
+void file_writer_abandon(struct file_writer *w); /* removes the temporary file; safe after commit */
+
+/* The three calls above for one buffer. */
+enum status file_write_atomic(const char *path, const void *data, size_t size, struct error *err);
+
+/* mkdir -p. */
+enum status file_make_folder(const char *path, struct error *err);
+
+/* "folder/name" into text; STATUS_CONFIG when it does not fit. */
+enum status file_join(char *text, size_t size, const char *folder, const char *name,
+                      struct error *err);
+
+#endif

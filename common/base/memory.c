@@ -1,0 +1,73 @@
+#include "common/base/memory.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static atomic_size_t fail_countdown; /* 0: no fault */
+
+void mem_fail_nth(size_t n)
+{
+    atomic_store(&fail_countdown, n);
+}
+
+static int fault_due(void)
+{
+    size_t left = atomic_load(&fail_countdown);
+
+    while (left > 0)
+        if (atomic_compare_exchange_weak(&fail_countdown, &left, left - 1))
+            return left == 1;
+    return 0;
+}
+
+int size_multiply(size_t a, size_t b, size_t *ret)
+{
+    return !__builtin_mul_overflow(a, b, ret);
+}
+
+static enum status allocate(size_t count, size_t size, size_t align, const char *what,
+                            void *ret_pointer, struct error *err)
+{
+    size_t bytes;
+    void *pointer = NULL;
+
+    if (!size_multiply(count, size, &bytes) || bytes > (size_t)PTRDIFF_MAX)
+        return error_set(err, STATUS_NO_MEMORY, "%s: %zu elements of %zu bytes overflow", what,
+                         count, size);
+    if (bytes == 0)
+        bytes = 1;
+    if (!fault_due() && posix_memalign(&pointer, align, bytes) != 0)
+        pointer = NULL;
+    if (!pointer)
+        return error_set(err, STATUS_NO_MEMORY, "%s: cannot allocate %zu bytes", what, bytes);
+    memset(pointer, 0, bytes);
+    memcpy(ret_pointer, &pointer, sizeof(pointer)); /* the caller's pointer has its own type */
+    return STATUS_OK;
+}
+
+enum status mem_calloc(size_t count, size_t size, const char *what, void *ret_pointer,
+                       struct error *err)
+{
+    return allocate(count, size, sizeof(void *) * 2, what, ret_pointer, err);
+}
+
+enum status mem_calloc_aligned(size_t count, size_t size, const char *what, void *ret_pointer,
+                               struct error *err)
+{
+    return allocate(count, size, 64, what, ret_pointer, err);
+}
+
+enum status mem_strdup(const char *text, char **ret_copy, struct error *err)
+{
+    size_t bytes = strlen(text) + 1;
+    char *copy;
+    enum status status = mem_calloc(bytes, 1, "string", &copy, err);
+
+    if (status != STATUS_OK)
+        return status;
+    memcpy(copy, text, bytes);
+    *ret_copy = copy;
+    return STATUS_OK;
+}

@@ -1,0 +1,30 @@
+/*
+ * memory: allocation with overflow checks and an error text.  Everything is sized and allocated in
+ * `open`; nothing is allocated inside the step loop.  Free with free().
+ */
+#ifndef SPARRING_COMMON_BASE_MEMORY_H
+#define SPARRING_COMMON_BASE_MEMORY_H
+
+#include "common/base/error.h"
+
+#include <stddef.h>
+
+/* a * b into *ret; false on overflow, and *ret is untouched. */
+int size_multiply(size_t a, size_t b, size_t *ret);
+
+/* count * size zeroed bytes in *ret (at least one byte, so never NULL on success).
+ * STATUS_NO_MEMORY names `what` and the bytes asked for. */
+enum status mem_calloc(size_t count, size_t size, const char *what, void *ret_pointer,
+                       struct error *err);
+
+/* The same on a 64-byte boundary (a cache line, an AVX-512 register); for slabs and batches. */
+enum status mem_calloc_aligned(size_t count, size_t size, const char *what, void *ret_pointer,
+                               struct error *err);
+
+/* A copy of `text` that the caller frees. */
+enum status mem_strdup(const char *text, char **ret_copy, struct error *err);
+
+/* Tests only: the n-th allocation from now (1 = next) fails once; 0 switches the fault off. */
+void mem_fail_nth(size_t n);
+
+#endif

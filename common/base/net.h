@@ -1,0 +1,55 @@
+/*
+ * net: TCP end points with deadlines.  Sockets are non-blocking, close-on-exec and TCP_NODELAY.
+ */
+#ifndef SPARRING_COMMON_BASE_NET_H
+#define SPARRING_COMMON_BASE_NET_H
+
+#include "common/base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct endpoint {
+    char host[256]; /* name or literal; an IPv6 literal without its brackets */
+    uint16_t port;
+};
+
+/* "host:port", "[v6]:port"; the port is required, 0 allowed.  The error names `what` and the text.
+ */
+enum status endpoint_parse(const char *text, const char *what, struct endpoint *ret,
+                           struct error *err);
+
+/* "host:port" with brackets where the host has a colon. */
+void endpoint_format(const struct endpoint *e, char *text, size_t size);
+
+/* True for 127.0.0.0/8, ::1, "localhost" and unix sockets. */
+int endpoint_is_loopback(const struct endpoint *e);
+
+/* Listen on e (port 0: any free one); *ret_port is the bound port.  When the port is taken the
+ * error says which process holds it (pid and command, where /proc tells) and `origin`, where the
+ * number came from
+ * ("--listen", "MASTER_PORT", ...). */
+enum status net_listen(const struct endpoint *e, const char *origin, int *ret_fd,
+                       uint16_t *ret_port, struct error *err);
+
+/* Accept one connection, waiting until deadline_ns. */
+enum status net_accept(int listen_fd, int64_t deadline_ns, int *ret_fd, struct error *err);
+
+/* Connect, trying again while the peer refuses, until deadline_ns.  STATUS_UNREACHABLE names the
+ * end point and the last reason. */
+enum status net_connect(const struct endpoint *e, int64_t deadline_ns, int *ret_fd,
+                        struct error *err);
+
+/* Send or receive exactly `size` bytes until deadline_ns; STATUS_PEER_LOST on EOF or reset. */
+enum status net_send_all(int fd, const void *data, size_t size, int64_t deadline_ns,
+                         struct error *err);
+enum status net_recv_all(int fd, void *data, size_t size, int64_t deadline_ns, struct error *err);
+
+/* The local address of a connected socket, as a literal into text. */
+enum status net_local_host(int fd, char *text, size_t size, struct error *err);
+
+/* "pid 123 (command)" of the process that listens on TCP `port` on this host, or "another process"
+ * where /proc does not tell. */
+void net_port_holder(uint16_t port, char *text, size_t size);
+
+#endif

@@ -1,0 +1,90 @@
+#include "common/base/parse.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool parse_int64(const char *text, int64_t *ret)
+{
+    char *end;
+    long long value;
+
+    if (*text == '\0' || strchr(" \t\n\r\v\f", *text))
+        return false;
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (errno != 0 || *end != '\0')
+        return false;
+    *ret = value;
+    return true;
+}
+
+bool parse_uint64(const char *text, uint64_t *ret)
+{
+    char *end;
+    unsigned long long value;
+
+    if (*text < '0' || *text > '9')
+        return false;
+    errno = 0;
+    value = strtoull(text, &end, 10);
+    if (errno != 0 || *end != '\0')
+        return false;
+    *ret = value;
+    return true;
+}
+
+bool parse_double(const char *text, double *ret)
+{
+    char *end;
+    double value;
+
+    if (*text == '\0' || strchr(" \t\n\r\v\f", *text))
+        return false;
+    errno = 0;
+    value = strtod(text, &end);
+    if (*end != '\0' || !isfinite(value))
+        return false;
+    *ret = value;
+    return true;
+}
+
+bool parse_bool(const char *text, bool *ret)
+{
+    static const char *const yes[] = {"true", "yes", "on", "1"};
+    static const char *const no[] = {"false", "no", "off", "0"};
+
+    for (size_t i = 0; i < sizeof(yes) / sizeof(yes[0]); i++) {
+        if (strcmp(text, yes[i]) == 0 || strcmp(text, no[i]) == 0) {
+            *ret = strcmp(text, yes[i]) == 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool parse_bytes(const char *text, uint64_t *ret)
+{
+    static const char letters[] = "KMGT";
+    char digits[24];
+    size_t length = strspn(text, "0123456789");
+    const char *suffix = text + length;
+    uint64_t value;
+    uint64_t scale = 1;
+
+    if (length == 0 || length >= sizeof(digits))
+        return false;
+    memcpy(digits, text, length);
+    digits[length] = '\0';
+    if (!parse_uint64(digits, &value))
+        return false;
+    if (*suffix != '\0') {
+        const char *hit = strchr(letters, *suffix);
+
+        if (!hit || (suffix[1] != '\0' && strcmp(suffix + 1, "iB") != 0))
+            return false;
+        scale = (uint64_t)1 << (10 * (hit - letters + 1));
+    }
+    return !__builtin_mul_overflow(value, scale, ret);
+}

@@ -1,0 +1,19 @@
+/*
+ * parse: text to numbers, whole text or nothing.  Each returns false on empty text, trailing
+ * characters, overflow or a value outside the type, and leaves *ret untouched.
+ */
+#ifndef SPARRING_COMMON_BASE_PARSE_H
+#define SPARRING_COMMON_BASE_PARSE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+bool parse_int64(const char *text, int64_t *ret);
+bool parse_uint64(const char *text, uint64_t *ret); /* no sign */
+bool parse_double(const char *text, double *ret);   /* finite */
+bool parse_bool(const char *text, bool *ret);       /* true false yes no on off 1 0 */
+
+/* Bytes with an optional binary suffix: 4096, 64K, 64KiB, 256M, 1GiB (K = 1024). */
+bool parse_bytes(const char *text, uint64_t *ret);
+
+#endif

@@ -1,0 +1,48 @@
+#include "common/base/stop.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+static atomic_int signal_seen;
+static int event_fd = -1;
+
+static void on_signal(int number)
+{
+    int saved = errno;
+    uint64_t one = 1;
+
+    if (atomic_exchange(&signal_seen, number) != 0)
+        _exit(128 + number);
+    (void)!write(event_fd, &one, sizeof(one));
+    errno = saved;
+}
+
+enum status stop_install(struct error *err)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+
+    event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (event_fd < 0)
+        return error_set_errno(err, errno, "cannot make an eventfd");
+    (void)sigemptyset(&action.sa_mask);
+    (void)sigemptyset(&ignore.sa_mask);
+    if (sigaction(SIGTERM, &action, NULL) != 0 || sigaction(SIGINT, &action, NULL) != 0 ||
+        sigaction(SIGPIPE, &ignore, NULL) != 0)
+        return error_set_errno(err, errno, "cannot install signal handlers");
+    return STATUS_OK;
+}
+
+int stop_requested(void)
+{
+    return atomic_load(&signal_seen);
+}
+
+int stop_fd(void)
+{
+    return event_fd;
+}

@@ -1,0 +1,21 @@
+/*
+ * stop: the one flag that signals set.  SIGTERM and SIGINT ask for an orderly stop (a daemon
+ * drains, a worker ends after its step); a second one ends the process at once.  SIGPIPE is
+ * ignored.
+ */
+#ifndef SPARRING_COMMON_BASE_STOP_H
+#define SPARRING_COMMON_BASE_STOP_H
+
+#include "common/base/error.h"
+
+/* Install the handlers.  Call once in main before threads start. */
+enum status stop_install(struct error *err);
+
+/* The signal that asked us to stop, or 0. */
+int stop_requested(void);
+
+/* An eventfd that becomes readable (and stays so) when a stop is requested; for poll.  -1 before
+ * install. */
+int stop_fd(void);
+
+#endif

@@ -1,0 +1,33 @@
+/*
+ * manifest: everything that ranks must agree on before the first step, as an ordered list of
+ * (field, value) texts.  It travels as lines "field<TAB>value\n"; ranks compare lists and report
+ * *every* difference with both ranks named, not only the first.
+ */
+#ifndef SPARRING_COMMON_MANIFEST_MANIFEST_H
+#define SPARRING_COMMON_MANIFEST_MANIFEST_H
+
+#include "common/base/error.h"
+#include "common/base/strbuf.h"
+#include "common/optimizer/optimizer.h"
+#include "common/tensor/tensor.h"
+
+#include <stddef.h>
+
+/* Fields: caller adds text; no tab or newline inside (they become spaces). */
+void manifest_add(struct strbuf *manifest, const char *field, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* One field per tensor, "tensor fc1.weight" -> "(128, 784) float32", in model order, and the count.
+ */
+void manifest_add_tensors(struct strbuf *manifest, const struct tensor_table *table);
+
+/* The optimizer's settings that change results. */
+void manifest_add_optimizer(struct strbuf *manifest, const struct optimizer_config *config);
+
+/* Number of differing fields; each is written to `report` as one line
+ * "tensor fc1.weight: rank 0 has (128, 784) float32, rank 2 has (64, 784) float32" (a missing one:
+ * "nothing"). At most 20 lines, then "and N more". */
+size_t manifest_compare(const char *a, unsigned rank_a, const char *b, unsigned rank_b,
+                        struct strbuf *report);
+
+#endif

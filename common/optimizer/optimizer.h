@@ -1,0 +1,58 @@
+/*
+ * optimizer: SGD, Adam and AdamW on ranges of a flat slab.  One definition runs in the worker and
+ * in the server, so that where the optimizer runs changes no bit of the result. Sources:
+ * torch/optim/sgd.py, adam.py, adamw.py (formulas in each case of optimizer.c).
+ */
+#ifndef SPARRING_COMMON_OPTIMIZER_OPTIMIZER_H
+#define SPARRING_COMMON_OPTIMIZER_OPTIMIZER_H
+
+#include "common/base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_ADAM, OPTIMIZER_ADAMW };
+
+struct optimizer_config {
+    enum optimizer_kind kind;
+    double learning_rate;
+    double momentum;  /* SGD */
+    double dampening; /* SGD */
+    bool nesterov;    /* SGD; needs momentum > 0 and dampening 0 */
+    double weight_decay;
+    double beta1, beta2, epsilon; /* Adam, AdamW */
+};
+
+struct optimizer {
+    struct optimizer_config config;
+    size_t count; /* elements of the slab it serves */
+    float
+        *state[2]; /* momentum; or first and second moment; NULL where the kind needs none; owned */
+    unsigned states;
+};
+
+/* PyTorch's defaults for the kind, learning rate included (SGD has none there: 1e-3 as in recent
+ * versions). */
+struct optimizer_config optimizer_defaults(enum optimizer_kind kind);
+
+/* "sgd", "adam", "adamw". */
+const char *optimizer_name(enum optimizer_kind kind);
+bool optimizer_parse(const char *name, enum optimizer_kind *ret);
+
+/* Checks values as PyTorch does (negative rates, nesterov without momentum, ...): STATUS_INVALID.
+ */
+enum status optimizer_init(struct optimizer *o, const struct optimizer_config *config, size_t count,
+                           struct error *err);
+void optimizer_release(struct optimizer *o);
+
+/*
+ * One update of elements [offset, offset + count) of the slab.
+ *   step   1 for the first update of these elements; every range sees each step once, in order
+ *   param  parameters of the range (param[0] is element `offset`), updated in place
+ *   grad   mean gradient of the range, not changed
+ */
+void optimizer_update(struct optimizer *o, uint64_t step, size_t offset, size_t count, float *param,
+                      const float *grad);
+
+#endif

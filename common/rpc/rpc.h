@@ -1,0 +1,189 @@
+/*
+ * rpc: gRPC C core behind a small surface; no gRPC type leaves this folder.
+ *
+ * Model.  A server owns N completion queues with one thread each; a client owns one connection, one
+ * queue and one thread.  A call is a message stream in both directions; a unary call is a stream
+ * that carries one message each way.  Handlers run on the call's queue thread and must not block.
+ *
+ * Messages.  A message on the wire is `head` bytes (a packed protobuf message without its payload
+ * field) followed by the payload field (number 15, always last) taken from the caller's memory
+ * without a copy. Received messages are read in place: the header is unpacked, the payload is
+ * visited as contiguous runs, which are neither aligned nor whole floats.
+ *
+ * Memory.  Payload memory handed to rpc_call_send belongs to core until the payload's release
+ * function ran; it may run on any thread and may only touch atomics.  Completion of a send says
+ * nothing about it.
+ *
+ * Lifetime.  Every call ends with exactly one `closed`.  A call is referenced by the library until
+ * then; whoever keeps one longer takes rpc_call_ref.
+ *
+ * Rules that must hold are those of grpc/grpc v1.51 (see the source file's comments for where).
+ */
+#ifndef SPARRING_COMMON_RPC_RPC_H
+#define SPARRING_COMMON_RPC_RPC_H
+
+#include "common/base/error.h"
+#include "common/base/net.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct rpc_server;
+struct rpc_client;
+struct rpc_call;
+struct rpc_message;
+
+/* ------------------------------------------------------------------ security and limits */
+
+struct rpc_security {
+    const char *ca_file; /* PEM files; all NULL or "": plaintext */
+    const char *cert_file;
+    const char *key_file;
+    bool insecure; /* allow a plaintext bind to an address that is not loopback */
+};
+
+/* ------------------------------------------------------------------ messages */
+
+/* Bytes of a payload in the sender's memory. */
+struct rpc_payload {
+    const void *data; /* NULL with size 0: the payload field is left out */
+    size_t size;
+    void (*release)(
+        void *user); /* called once when core is done with data; NULL: memory outlives the peer */
+    void *user;
+};
+
+/* Total payload bytes of a received message. */
+size_t rpc_message_payload_size(const struct rpc_message *message);
+
+/* The packed header bytes (every field before the payload), NUL-free copy inside the message.
+ * Borrowed until the handler returns. */
+const uint8_t *rpc_message_head(const struct rpc_message *message, size_t *ret_size);
+
+/* Copy the whole payload (exactly `size` bytes, else STATUS_DATA) into dst. */
+enum status rpc_message_copy(struct rpc_message *message, void *dst, size_t size,
+                             struct error *err);
+
+/* dst[i] += payload[i] for exactly `count` float32 (else STATUS_DATA), straight from the received
+ * slices. */
+enum status rpc_message_add_f32(struct rpc_message *message, float *dst, size_t count,
+                                struct error *err);
+
+/* ------------------------------------------------------------------ calls */
+
+/* How a call ended. */
+struct rpc_result {
+    enum status status; /* STATUS_OK, or what the gRPC status maps to */
+    char text[1024];    /* the peer's or the library's words, "" when OK */
+    bool cancelled;     /* server side: the peer went away or its deadline passed */
+};
+
+struct rpc_handler {
+    /* Server: a new call.  Set the call's user pointer here; call rpc_call_receive for the first
+     * message. */
+    void (*start)(struct rpc_call *call, void *user);
+    /* A message, borrowed until return; NULL: the peer has sent its last one.  Ask for the next
+     * with rpc_call_receive, from here or later (that is the back-pressure). */
+    void (*message)(struct rpc_call *call, struct rpc_message *message, void *user);
+    /* The call is over; no further call-backs.  Client: the status from the server. */
+    void (*closed)(struct rpc_call *call, const struct rpc_result *result, void *user);
+};
+
+/* Ask for one more message.  One request may be outstanding. */
+void rpc_call_receive(struct rpc_call *call);
+
+/* Queue one message: head bytes are copied, payload is not.  Thread-safe; messages leave in order
+ * of calls. STATUS_CANCELLED when the call is over: the release function then has been called
+ * already. */
+enum status rpc_call_send(struct rpc_call *call, const uint8_t *head, size_t head_size,
+                          const struct rpc_payload *payload);
+
+/* Client: no more messages from here (half-close, after those queued). */
+void rpc_call_send_done(struct rpc_call *call);
+
+/* Server: end the call with a status after the queued messages.  Thread-safe, idempotent, first one
+ * wins. */
+void rpc_call_finish(struct rpc_call *call, enum status status, const char *text);
+
+/* Either side: end it now; `closed` follows with STATUS_CANCELLED. */
+void rpc_call_cancel(struct rpc_call *call);
+
+/* The pointer given to the handlers; the server sets it in `start` (default: rpc_method.user). */
+void rpc_call_set_user(struct rpc_call *call, void *user);
+
+/* "ipv4:127.0.0.1:4711"; for messages to people, not for authentication. */
+const char *rpc_call_peer(const struct rpc_call *call);
+
+/* Moment (clock_now_ns) at which the call's deadline passes; INT64_MAX without one. */
+int64_t rpc_call_deadline_ns(const struct rpc_call *call);
+
+void rpc_call_ref(struct rpc_call *call);
+void rpc_call_unref(struct rpc_call *call);
+
+/* ------------------------------------------------------------------ server */
+
+struct rpc_method {
+    const char *path; /* "/sparring.v1.Store/Get" */
+    const struct rpc_handler *handler;
+    void *user;
+};
+
+struct rpc_server_config {
+    struct endpoint listen;    /* port 0: any free one */
+    const char *listen_origin; /* where the address came from, for the port-in-use message */
+    struct rpc_security security;
+    unsigned threads;         /* completion queues; 0: as many as cores, at most 4 */
+    size_t max_message_bytes; /* received messages; 0: 5 MiB */
+    const struct rpc_method *methods;
+    size_t method_count;
+};
+
+/* Bind, start the threads and serve.  Answers unknown methods with UNIMPLEMENTED at once and serves
+ * grpc.health.v1 Check and Watch ("" and every service named by a method) as SERVING.
+ * A bind to an address that is not loopback without TLS or security.insecure is STATUS_INVALID. */
+enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_server **ret_server,
+                            struct error *err);
+
+uint16_t rpc_server_port(const struct rpc_server *server);
+
+/* Health becomes NOT_SERVING and new calls are refused with UNAVAILABLE; calls under way go on. */
+void rpc_server_drain(struct rpc_server *server);
+
+/* Drain, give the calls `grace_ms` to end, cancel the rest, stop the threads, free. NULL is
+ * allowed. */
+void rpc_server_close(struct rpc_server *server, int64_t grace_ms);
+
+/* ------------------------------------------------------------------ client */
+
+struct rpc_client_config {
+    struct endpoint target;
+    struct rpc_security security;
+    size_t max_message_bytes; /* received messages; 0: 5 MiB */
+};
+
+/* One TCP connection of its own (never shared with another client of this process), made on the
+ * first call. */
+enum status rpc_client_open(const struct rpc_client_config *config, struct rpc_client **ret_client,
+                            struct error *err);
+
+/* Start a call.  It waits for the connection until deadline_ns (clock_now_ns scale), which also
+ * bounds the whole call; INT64_MAX: no bound.  *ret_call carries one reference of the caller's. */
+enum status rpc_client_call(struct rpc_client *client, const char *path, int64_t deadline_ns,
+                            const struct rpc_handler *handler, void *user,
+                            struct rpc_call **ret_call, struct error *err);
+
+/* One request, one reply, blocking.  *ret_reply is owned by the caller (free). */
+enum status rpc_client_unary(struct rpc_client *client, const char *path, const uint8_t *request,
+                             size_t request_size, int64_t deadline_ns, uint8_t **ret_reply,
+                             size_t *ret_reply_size, struct error *err);
+
+/* Cancel what is under way, collect it, free.  NULL is allowed. */
+void rpc_client_close(struct rpc_client *client);
+
+/* ------------------------------------------------------------------ process */
+
+/* Version of the gRPC core library ("29.0.0"), for manifests. */
+const char *rpc_library_version(void);
+
+#endif

@@ -1,0 +1,41 @@
+/*
+ * shard_map: which parameter server holds which part of the slab.  Pure arithmetic; a worker and a
+ * server compute the same map from the same three numbers. The slab is cut into partitions of
+ * partition_bytes (the last one shorter); a partition is what one chunk carries.  Partitions go to
+ * the least loaded server, largest first, ties to the lower index: loads differ by at most one
+ * partition.
+ */
+#ifndef SPARRING_COMMON_SHARD_MAP_SHARD_MAP_H
+#define SPARRING_COMMON_SHARD_MAP_SHARD_MAP_H
+
+#include "common/base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define PARTITION_BYTES_MIN     (4u << 10)
+#define PARTITION_BYTES_MAX     (4u << 20)
+#define PARTITION_BYTES_DEFAULT (1u << 20)
+
+struct partition {
+    size_t offset;       /* elements from the start of the slab */
+    size_t count;        /* elements, > 0 */
+    unsigned server;     /* index of its server */
+    size_t local_offset; /* elements from the start of that server's own storage */
+};
+
+struct shard_map {
+    struct partition *partitions; /* owned, in slab order */
+    size_t length;
+    unsigned server_count;
+    size_t *server_elements; /* owned; elements on each server */
+};
+
+enum status shard_map_make(size_t element_count, size_t partition_bytes, unsigned server_count,
+                           struct shard_map *ret, struct error *err);
+void shard_map_release(struct shard_map *m);
+
+/* Largest server load over the mean load, 1.0 is perfect balance. */
+double shard_map_imbalance(const struct shard_map *m);
+
+#endif

@@ -1,0 +1,86 @@
+/*
+ * store: the rendezvous key-value table of one job.  Semantics of torch.distributed.Store.
+ * Implementations: gRPC (rank 0 hosts, all ranks are clients) and a shared file with fcntl locks.
+ * Keys are prefixed with "<group>/", so two jobs can share one store.
+ * Threads: every function may be called from any thread; each may block up to its time-out.
+ */
+#ifndef SPARRING_COMMON_STORE_STORE_H
+#define SPARRING_COMMON_STORE_STORE_H
+
+#include "common/base/error.h"
+#include "common/launch_env/launch_env.h"
+#include "common/rpc/rpc.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct store;
+
+struct store_config {
+    const char *init_method;         /* "env://", "tcp://host:port", "file:///path" */
+    const struct launch_env *launch; /* rank, world size and, for env://, the master's address */
+    const char *group;               /* key prefix; "" for none */
+    struct rpc_security security;
+    int64_t timeout_ms; /* of open, get and wait when the call gives none */
+};
+
+/* Open the store; rank 0 starts the server for env:// and tcp://.  Blocks until the server answers;
+ * STATUS_UNREACHABLE or STATUS_TIMEOUT name the address, where it came from and the time waited. */
+enum status store_open(const struct store_config *config, struct store **ret_store,
+                       struct error *err);
+
+/* Every rank announces itself, then waits for all: "waited 30 s for 1 of 3 ranks: 2 is missing".
+ * A rank that announced another world size is STATUS_MISMATCH and is named with both sizes.
+ * Two processes with one rank are STATUS_MISMATCH too. */
+enum status store_rendezvous(struct store *store, struct error *err);
+
+/* Insert or overwrite. */
+enum status store_set(struct store *store, const char *key, const void *value, size_t size,
+                      struct error *err);
+
+/* Wait until the key is there (timeout_ms < 0: the store's own).  *ret_value is owned by the caller
+ * (free) and has a NUL behind its *ret_size bytes. */
+enum status store_get(struct store *store, const char *key, int64_t timeout_ms, char **ret_value,
+                      size_t *ret_size, struct error *err);
+
+/* Create the counter at `delta` or increment it; STATUS_DATA when the value is not decimal text. */
+enum status store_add(struct store *store, const char *key, int64_t delta, int64_t *ret_sum,
+                      struct error *err);
+
+/* Store `desired` if the current text is `expected`, or if the key is missing and expected is "".
+ * *ret_value: what is stored now (expected when the key is missing and expected is not ""); free
+ * it. */
+enum status store_compare_set(struct store *store, const char *key, const char *expected,
+                              const char *desired, char **ret_value, struct error *err);
+
+/* Wait until all keys are there; STATUS_TIMEOUT lists the missing ones. */
+enum status store_wait(struct store *store, const char *const *keys, size_t count,
+                       int64_t timeout_ms, struct error *err);
+
+/* *ret_found: whether the key was there. */
+enum status store_delete(struct store *store, const char *key, bool *ret_found, struct error *err);
+
+/* Keys in the whole store, all groups together (one fewer than PyTorch's TCPStore, which counts a
+ * key of its own). */
+enum status store_num_keys(struct store *store, int64_t *ret_count, struct error *err);
+
+/* ---- failure notice: who failed first, so that every survivor names the same rank ---- */
+
+/* Record that `rank` failed with `text`, unless a notice is there already. */
+void store_report_failure(struct store *store, unsigned rank, const char *text);
+
+/* If a notice is there, or comes within wait_ms, write it into err (STATUS_PEER_LOST, "rank 2
+ * failed: ...") and return true.  An unreachable store names the host rank 0 as lost. */
+bool store_find_failure(struct store *store, int64_t wait_ms, struct error *err);
+
+/* Rank 0 keeps its server up until every rank has closed its store or linger_ms have passed.  NULL
+ * allowed. */
+void store_close(struct store *store, int64_t linger_ms);
+
+/* "tcp://127.0.0.1:29500" as reached, for manifests. */
+const char *store_address(const struct store *store);
+unsigned store_rank(const struct store *store);
+unsigned store_world_size(const struct store *store);
+
+#endif

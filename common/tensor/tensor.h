@@ -1,0 +1,80 @@
+/*
+ * tensor: one flat float32 slab and a table of named views into it.  Parameters, gradients and
+ * optimizer state of a model are slabs of the same layout.
+ *
+ * Layout.  Views are listed in model order (fc1.weight, fc1.bias, fc2.weight, ...).  In the slab
+ * they lie in the reverse order, packed: backward yields gradients last layer first, so the slab
+ * fills from its start and every bucket or partition is one contiguous range that is ready once the
+ * fill mark has passed it.
+ */
+#ifndef SPARRING_COMMON_TENSOR_TENSOR_H
+#define SPARRING_COMMON_TENSOR_TENSOR_H
+
+#include "common/base/error.h"
+
+#include <stddef.h>
+
+#define TENSOR_NAME_MAX 64
+#define TENSOR_DIMS_MAX 6
+
+struct tensor_view {
+    char name[TENSOR_NAME_MAX]; /* "fc1.weight" */
+    unsigned dims;
+    size_t shape[TENSOR_DIMS_MAX];
+    size_t count;  /* elements */
+    size_t offset; /* of the first element in the slab, in elements */
+};
+
+struct tensor_table {
+    struct tensor_view *views; /* owned, model order */
+    size_t length;
+    size_t capacity;
+    size_t count; /* elements of a slab */
+};
+
+void tensor_table_release(struct tensor_table *t);
+
+/* Append a view in model order; offsets are assigned by tensor_table_layout. */
+enum status tensor_table_add(struct tensor_table *t, const char *name, unsigned dims,
+                             const size_t *shape, struct error *err);
+
+/* Assign offsets: the last view lies first in the slab. */
+void tensor_table_layout(struct tensor_table *t);
+
+/* The view of that name, or NULL. */
+const struct tensor_view *tensor_table_find(const struct tensor_table *t, const char *name);
+
+/* ---- gradient buckets (DistributedDataParallel) ---- */
+
+struct bucket {
+    size_t offset; /* elements from the start of the slab */
+    size_t count;
+};
+
+struct bucket_plan {
+    struct bucket *buckets; /* owned; contiguous, in slab order, cover the slab */
+    size_t length;
+};
+
+/* Greedy in slab order: a view joins the open bucket, and the bucket closes once it holds at least
+ * its limit (so it may overshoot): first_bytes for the first bucket, cap_bytes for the others.
+ * Source: PyTorch, compute_bucket_assignment_by_size. */
+enum status bucket_plan_make(const struct tensor_table *t, size_t first_bytes, size_t cap_bytes,
+                             struct bucket_plan *ret, struct error *err);
+void bucket_plan_release(struct bucket_plan *p);
+
+/* ---- element-wise kernels (the widest vector unit is chosen at run time; results do not depend on
+ * it) ---- */
+
+void vector_add(float *dst, const float *src, size_t count);                  /* dst += src */
+void vector_add_to(float *dst, const float *a, const float *b, size_t count); /* dst = a + b */
+void vector_scale(float *dst, float factor, size_t count);                    /* dst *= factor */
+void vector_scale_to(float *dst, const float *src, float factor, size_t count);
+
+/* dst = ((src[0] + src[1]) + src[2]) + ...; src[k] has count elements; dst may be src[0]. */
+void vector_sum(float *dst, const float *const *src, size_t sources, size_t count);
+
+/* dst[i] += float32 at bytes + 4 i; bytes need not be aligned. */
+void vector_add_bytes(float *dst, const unsigned char *bytes, size_t count);
+
+#endif

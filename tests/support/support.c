@@ -1,0 +1,121 @@
+#include "tests/support/support.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/parse.h"
+
+#include <ftw.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int support_run(Suite *suite)
+{
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+static char folder[256];
+static pid_t folder_owner;
+
+static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *walk)
+{
+    (void)info;
+    (void)kind;
+    (void)walk;
+    return remove(path);
+}
+
+static void remove_folder(void)
+{
+    if (getpid() == folder_owner)
+        (void)nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+const char *support_folder(void)
+{
+    const char *base = getenv("TMPDIR");
+
+    if (folder[0] != '\0' && folder_owner == getpid())
+        return folder;
+    (void)snprintf(folder, sizeof(folder), "%s/sparring-test-XXXXXX", base ? base : "/tmp");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    folder_owner = getpid();
+    (void)atexit(remove_folder);
+    return folder;
+}
+
+/* Paths stay valid until the process ends: a test makes few. */
+static const char *keep_path(const char *first, const char *second)
+{
+    char *path = NULL;
+
+    ck_assert_int_ge(asprintf(&path, "%s/%s", first, second), 0);
+    return path;
+}
+
+const char *support_path(const char *name)
+{
+    return keep_path(support_folder(), name);
+}
+
+const char *support_write(const char *name, const void *data, size_t size)
+{
+    const char *path = support_path(name);
+    struct error err = {0};
+
+    assert_ok(file_write_atomic(path, data, size, &err));
+    return path;
+}
+
+const char *support_data(const char *test_name)
+{
+    const char *path = getenv("SPARRING_DATA");
+
+    if (!path)
+        path = keep_path(support_source(".."), "shared/data");
+    if (access(path, R_OK) == 0)
+        return path;
+    (void)printf("skipped: %s needs real data and '%s' is not there (set SPARRING_DATA)\n",
+                 test_name, path);
+    return NULL;
+}
+
+const char *support_source(const char *name)
+{
+    const char *root = getenv("SPARRING_SOURCE");
+
+    return keep_path(root ? root : ".", name);
+}
+
+const char *support_program(const char *name)
+{
+    const char *bin = getenv("SPARRING_BIN");
+
+    return keep_path(bin ? bin : "build/dev/bin", name);
+}
+
+double support_random(void)
+{
+    static uint64_t state;
+
+    if (state == 0) {
+        const char *text = getenv("SPARRING_TEST_SEED");
+
+        if (!text || !parse_uint64(text, &state) || state == 0)
+            state = (uint64_t)clock_now_ns() | 1;
+        (void)printf("SPARRING_TEST_SEED=%ju\n", (uintmax_t)state);
+    }
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (double)(state >> 11) * 0x1p-53;
+}

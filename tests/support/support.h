@@ -1,0 +1,57 @@
+/*
+ * support: what every test program shares: a main, a temporary folder, assertions on our results.
+ */
+#ifndef SPARRING_TESTS_SUPPORT_SUPPORT_H
+#define SPARRING_TESTS_SUPPORT_SUPPORT_H
+
+#include "common/base/error.h"
+
+#include <check.h>
+#include <stddef.h>
+
+/* The expression returns STATUS_OK; else fail with err's text. */
+#define assert_ok(expression)                                                                      \
+    do {                                                                                           \
+        struct error *assert_err_ = &err;                                                          \
+        enum status assert_status_ = (expression);                                                 \
+        ck_assert_msg(assert_status_ == STATUS_OK, "%s: %s (%s)", #expression,                     \
+                      status_name(assert_status_), assert_err_->text);                             \
+    } while (0)
+
+/* The expression fails with `wanted` and err's text holds `part`. */
+#define assert_fails(expression, wanted, part)                                                     \
+    do {                                                                                           \
+        enum status assert_status_ = (expression);                                                 \
+        ck_assert_msg(assert_status_ == (wanted), "%s: got %s, wanted %s (%s)", #expression,       \
+                      status_name(assert_status_), status_name(wanted), err.text);                 \
+        ck_assert_msg(strstr(err.text, (part)) != NULL, "'%s' lacks '%s'", err.text, (part));      \
+    } while (0)
+
+/* Run the suite with the given time limit per test; the return value is main's. */
+int support_run(Suite *suite);
+
+/* A fresh folder under $TMPDIR or /tmp, removed with everything in it when the test process ends.
+ */
+const char *support_folder(void);
+
+/* "<support_folder>/<name>", valid until the process ends. */
+const char *support_path(const char *name);
+
+/* Write a file of that name in the folder and return its path. */
+const char *support_write(const char *name, const void *data, size_t size);
+
+/* Folder of the shared data sets ($SPARRING_DATA, default ../shared/data), or NULL when it is not
+ * there; then a line says that the test is skipped. */
+const char *support_data(const char *test_name);
+
+/* Path inside the source tree ("tests/data/x"). */
+const char *support_source(const char *name);
+
+/* Path of one of our programs in the build ("sparring-worker"). */
+const char *support_program(const char *name);
+
+/* Uniform in [0, 1) from a generator seeded by $SPARRING_TEST_SEED or the clock; the seed is
+ * printed once, so a failure can be repeated. */
+double support_random(void);
+
+#endif

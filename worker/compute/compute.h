@@ -1,0 +1,68 @@
+/*
+ * compute: operations on one device's memory, as a table of functions.  `cpu` is CBLAS and our own
+ * loops and is the reference; `cuda` is a module (sparring_cuda.so) loaded when a GPU is asked for.
+ * All matrices are row-major float32.  Calls are ordered as issued; `download` and `synchronize`
+ * wait. Threads: one caller per struct compute.
+ */
+#ifndef SPARRING_WORKER_COMPUTE_COMPUTE_H
+#define SPARRING_WORKER_COMPUTE_COMPUTE_H
+
+#include "common/base/error.h"
+#include "common/optimizer/optimizer.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct compute;
+
+/* device: "auto" (a GPU where one is, else the CPU), "cpu", "cuda", "cuda:I" (plain "cuda":
+ * local_rank modulo the number of devices).  threads: of CPU kernels.  A missing driver, library or
+ * GPU is one clear error with cuda and a reason in compute_note with auto. */
+enum status compute_open(const char *device, unsigned local_rank, unsigned threads,
+                         struct compute **ret_compute, struct error *err);
+void compute_close(struct compute *c); /* NULL allowed */
+
+const char *
+compute_name(const struct compute *c); /* "cpu (OpenBLAS ..., 1 thread)", "cuda:0 (NVIDIA H200)" */
+const char *compute_note(const struct compute *c); /* why auto did not take a GPU, or "" */
+bool compute_is_host(const struct compute *c); /* device memory is host memory: views may alias */
+
+/* Device memory, zeroed, 64-byte aligned. */
+enum status compute_alloc(struct compute *c, size_t count, float **ret, struct error *err);
+void compute_free(struct compute *c, float *memory);
+enum status compute_upload(struct compute *c, float *device, const float *host, size_t count,
+                           struct error *err);
+enum status compute_download(struct compute *c, float *host, const float *device, size_t count,
+                             struct error *err);
+enum status compute_synchronize(struct compute *c, struct error *err);
+
+/* y (batch, out) = x (batch, in) * weight^T + bias; weight (out, in), bias (out); relu: y = max(y,
+ * 0). */
+enum status compute_linear_forward(struct compute *c, const float *x, const float *weight,
+                                   const float *bias, float *y, size_t batch, size_t in, size_t out,
+                                   bool relu, struct error *err);
+
+/* dy *= (y > 0): the gradient through a ReLU whose output was y; (batch, out). */
+enum status compute_relu_backward(struct compute *c, const float *y, float *dy, size_t count,
+                                  struct error *err);
+
+/* dweight (out, in) = dy^T * x, dbias (out) = column sums of dy; accumulate adds to what is there.
+ */
+enum status compute_linear_backward_weight(struct compute *c, const float *x, const float *dy,
+                                           float *dweight, float *dbias, size_t batch, size_t in,
+                                           size_t out, bool accumulate, struct error *err);
+
+/* dx (batch, in) = dy (batch, out) * weight. */
+enum status compute_linear_backward_input(struct compute *c, const float *dy, const float *weight,
+                                          float *dx, size_t batch, size_t in, size_t out,
+                                          struct error *err);
+
+/* Mean cross-entropy of softmax(logits) (batch, classes) against host labels (batch); *ret_loss and
+ * *ret_correct (arg max hits) are host values; dlogits NULL: evaluation only. */
+enum status compute_softmax_cross_entropy(struct compute *c, const float *logits,
+                                          const int32_t *labels, float *dlogits, size_t batch,
+                                          size_t classes, double *ret_loss, size_t *ret_correct,
+                                          struct error *err);
+
+#endif

@@ -1,0 +1,54 @@
+/*
+ * model: layers with forward beside backward, parameters and gradients in one slab each.
+ * Specs: "mlp:784-128-10" (Linear, ReLU between), "linear:10-5-2" (Linear only).  Parameters are
+ * named fc1.weight (out, in), fc1.bias (out), fc2.weight, ... as their PyTorch counterparts.
+ * Threads: one caller per struct model; `ready` call-backs come on that thread.
+ */
+#ifndef SPARRING_WORKER_MODEL_MODEL_H
+#define SPARRING_WORKER_MODEL_MODEL_H
+
+#include "common/base/random.h"
+#include "common/tensor/tensor.h"
+#include "worker/compute/compute.h"
+
+struct model;
+
+enum status model_open(const char *spec, struct compute *compute, size_t max_batch,
+                       struct model **ret_model, struct error *err);
+void model_close(struct model *m); /* NULL allowed */
+
+const struct tensor_table *model_table(const struct model *m);
+size_t model_inputs(const struct model *m); /* features of a sample */
+size_t model_classes(const struct model *m);
+
+/* Host slabs in the table's layout.  On the CPU they are the memory that the layers use; on a GPU
+ * they are staging copies, moved by the calls below. */
+float *model_params(struct model *m);
+float *model_grads(struct model *m);
+
+/* Initialise as PyTorch would after torch.manual_seed(seed), layers in order. */
+enum status model_init(struct model *m, uint64_t seed, enum random_rounding rounding,
+                       struct error *err);
+
+/* The host parameters were changed: make the device see them. */
+enum status model_params_changed(struct model *m, struct error *err);
+
+/* Called during backward: gradient elements [0, ready_count) of the slab are final on the host. */
+typedef void model_ready_fn(void *user, size_t ready_count);
+
+/*
+ * Forward and backward of one batch.
+ *   x           host (batch, inputs); labels host (batch)
+ *   accumulate  add to the gradients that are there (no_sync accumulation) instead of replacing
+ * them ready       NULL or called with a rising count, at the end with the whole slab ret_loss mean
+ * cross-entropy before the update
+ */
+enum status model_step(struct model *m, const float *x, const int32_t *labels, size_t batch,
+                       bool accumulate, model_ready_fn *ready, void *user, double *ret_loss,
+                       struct error *err);
+
+/* Forward only: mean loss and number of correct predictions of one batch. */
+enum status model_evaluate(struct model *m, const float *x, const int32_t *labels, size_t batch,
+                           double *ret_loss, size_t *ret_correct, struct error *err);
+
+#endif

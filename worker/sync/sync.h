@@ -1,0 +1,87 @@
+/*
+ * sync: how the ranks of a job come to the same parameters; the one thing that differs between the
+ * two sides of the match.
+ *
+ * A step:  sync_begin, then backward calls sync_ready with a rising count, then sync_finish waits
+ * for the result.  What comes back is said by sync_yields: the mean gradient (the worker's
+ * optimizer runs next) or updated parameters (the server's optimizer ran). Threads: begin, ready
+ * and finish come from the training thread; implementations own their I/O threads.
+ */
+#ifndef SPARRING_WORKER_SYNC_SYNC_H
+#define SPARRING_WORKER_SYNC_SYNC_H
+
+#include "common/collective/collective.h"
+#include "common/optimizer/optimizer.h"
+#include "common/store/store.h"
+#include "common/tensor/tensor.h"
+
+struct sync;
+
+enum sync_yield { SYNC_YIELDS_GRADIENTS, SYNC_YIELDS_PARAMETERS };
+
+struct sync_config {
+    const char *kind;                 /* "local", "allreduce", "ps" */
+    const struct tensor_table *table; /* borrowed, as are the slabs */
+    float *params;
+    float *grads;
+    unsigned rank, world_size;
+    struct store *store; /* NULL with local */
+    int64_t timeout_ms;
+    enum reduce_order order;
+    const char *manifest; /* text of common/manifest; ps sends it to the servers */
+    const char *job;      /* run identifier */
+    /* allreduce */
+    const char *backend;  /* "auto", "ring", "gloo" */
+    double bucket_cap_mb; /* MiB; < 0: PyTorch's default, 25 with a first bucket of 1 */
+    /* ps */
+    const char *servers;        /* "host:port,host:port" */
+    const char *servers_origin; /* "--servers", "SPARRING_SERVERS" */
+    bool update_on_server;
+    size_t partition_bytes;
+    struct optimizer_config optimizer;
+    struct rpc_security security;
+};
+
+struct sync_counters { /* monotone, of this rank */
+    uint64_t tx_payload_bytes, rx_payload_bytes, tx_wire_bytes, rx_wire_bytes;
+};
+
+struct sync_ops {
+    const char *name;
+    enum status (*open)(const struct sync_config *config, struct sync **ret_sync,
+                        struct error *err);
+    /* Blocks until every rank has rank 0's parameters in its slab. */
+    enum status (*start)(struct sync *s, struct error *err);
+    enum status (*begin)(struct sync *s, uint64_t step, struct error *err);
+    /* Does not block: hands elements [0, ready_count) of the gradient slab over. */
+    void (*ready)(struct sync *s, size_t ready_count);
+    /* Blocks until the slab that `yields` names is complete. */
+    enum status (*finish)(struct sync *s, struct error *err);
+    struct sync_counters (*counters)(const struct sync *s);
+    /* Payload bytes per step by the architecture's formula; what the counters must show. */
+    void (*expected_bytes)(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_rx);
+    /* Ends in order when `failure` is NULL; else tells the others why. */
+    void (*close)(struct sync *s, const struct error *failure);
+};
+
+/* The head of every implementation's struct. */
+struct sync {
+    const struct sync_ops *ops;
+    enum sync_yield yields;
+};
+
+enum status sync_open(const struct sync_config *config, struct sync **ret_sync, struct error *err);
+enum status sync_start(struct sync *s, struct error *err);
+enum status sync_begin(struct sync *s, uint64_t step, struct error *err);
+void sync_ready(struct sync *s, size_t ready_count);
+enum status sync_finish(struct sync *s, struct error *err);
+enum sync_yield sync_yields(const struct sync *s);
+struct sync_counters sync_counters(const struct sync *s);
+void sync_expected_bytes(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_rx);
+void sync_close(struct sync *s, const struct error *failure); /* NULL allowed */
+
+extern const struct sync_ops sync_local_ops;
+extern const struct sync_ops sync_allreduce_ops;
+extern const struct sync_ops sync_ps_ops;
+
+#endif
