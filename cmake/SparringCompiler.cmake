@@ -21,7 +21,8 @@ string(REPLACE "-DNDEBUG" "" CMAKE_C_FLAGS_RELEASE "${CMAKE_C_FLAGS_RELEASE}")
 string(REPLACE "-DNDEBUG" "" CMAKE_C_FLAGS_RELWITHDEBINFO "${CMAKE_C_FLAGS_RELWITHDEBINFO}")
 
 add_library(sparring_base_flags INTERFACE)
-target_compile_definitions(sparring_base_flags INTERFACE _GNU_SOURCE)
+target_compile_definitions(sparring_base_flags INTERFACE _GNU_SOURCE
+    SPARRING_VERSION="${PROJECT_VERSION}")
 target_include_directories(sparring_base_flags INTERFACE ${PROJECT_SOURCE_DIR})
 # The same source must round the same way in server and worker, whatever the vector width.
 target_compile_options(sparring_base_flags INTERFACE -ffp-contract=off -fno-math-errno)

@@ -1,0 +1,94 @@
+/*
+ * sparring: the front program.  Dispatches to its subcommands; each owns its options and its help.
+ */
+#include "common/base/log.h"
+#include "common/option/option.h"
+#include "experiments/bench/bench.h"
+#include "experiments/compare/compare.h"
+#include "experiments/launch/launch.h"
+#include "experiments/report/report.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct subcommand {
+    const char *name;
+    int (*main)(int argc, char **argv);
+    const char *help;
+};
+
+static int bench_main(int argc, char **argv);
+
+static const struct subcommand subcommands[] = {
+    {"launch", launch_main, "start the ranks of a job on this host, and servers"},
+    {"compare", compare_main, "run an experiment's modes in turn and report"},
+    {"report", report_main, "make the report of run directories"},
+    {"bench", bench_main, "measure all-reduce, parameter server or a training step"},
+    {LAUNCH_CHILD_COMMAND, launch_child_main, NULL},
+};
+
+static const struct subcommand benches[] = {
+    {"allreduce", bench_allreduce_main, "all-reduce bandwidth by backend and size"},
+    {"ps", bench_ps_main, "parameter-server push and pull"},
+    {"train", bench_train_main, "one training step, beside the no-communication control"},
+};
+
+static void print_help(FILE *out, const char *program, const struct subcommand *rows, size_t count)
+{
+    (void)fprintf(out, "Usage: %s COMMAND [OPTION]...\n\n", program);
+    for (size_t i = 0; i < count; i++)
+        if (rows[i].help)
+            (void)fprintf(out, "  %-10s %s\n", rows[i].name, rows[i].help);
+    (void)fprintf(out, "\n'%s COMMAND --help' lists the options of a command.\n", program);
+}
+
+static int unknown_command(const char *word, const char *program, const struct subcommand *rows,
+                           size_t count)
+{
+    const char *names[8];
+    size_t known = 0;
+    const char *nearest;
+
+    for (size_t i = 0; i < count; i++)
+        if (rows[i].help)
+            names[known++] = rows[i].name;
+    nearest = option_nearest(word, names, known);
+    log_open(program, -1);
+    if (nearest)
+        log_error("unknown command '%s', did you mean '%s'?", word, nearest);
+    else
+        log_error("unknown command '%s'; '%s --help' lists them", word, program);
+    return status_exit_code(STATUS_INVALID);
+}
+
+static int dispatch(const char *program, const struct subcommand *rows, size_t count, int argc,
+                    char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr, program, rows, count);
+        return status_exit_code(STATUS_INVALID);
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help(stdout, program, rows, count);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        (void)printf("sparring %s\n", SPARRING_VERSION);
+        return 0;
+    }
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(argv[1], rows[i].name) == 0)
+            return rows[i].main(argc - 1, argv + 1);
+    return unknown_command(argv[1], program, rows, count);
+}
+
+static int bench_main(int argc, char **argv)
+{
+    return dispatch("sparring bench", benches, sizeof(benches) / sizeof(benches[0]), argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+    return dispatch("sparring", subcommands, sizeof(subcommands) / sizeof(subcommands[0]), argc,
+                    argv);
+}
