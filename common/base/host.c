@@ -1,0 +1,88 @@
+#include "common/base/host.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+static void read_cpu_name(char *text, size_t size)
+{
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    char line[512];
+
+    while (file && fgets(line, sizeof(line), file)) {
+        const char *value = strchr(line, ':');
+
+        if (strncmp(line, "model name", 10) != 0 || !value)
+            continue;
+        value += 1 + strspn(value + 1, " \t");
+        (void)snprintf(text, size, "%.*s", (int)strcspn(value, "\n"), value);
+        break;
+    }
+    if (file)
+        (void)fclose(file);
+}
+
+void host_info_read(struct host_info *ret)
+{
+    struct utsname names;
+    cpu_set_t allowed;
+    long pages = sysconf(_SC_PHYS_PAGES);
+
+    memset(ret, 0, sizeof(*ret));
+    if (uname(&names) == 0) {
+        (void)snprintf(ret->name, sizeof(ret->name), "%s", names.nodename);
+        (void)snprintf(ret->cpu, sizeof(ret->cpu), "%s", names.machine);
+        (void)snprintf(ret->kernel, sizeof(ret->kernel), "%.60s %.60s", names.sysname,
+                       names.release);
+    }
+    read_cpu_name(ret->cpu, sizeof(ret->cpu));
+    ret->cores = 1;
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0)
+        ret->cores = (unsigned)CPU_COUNT(&allowed);
+    if (pages > 0)
+        ret->memory_bytes = (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+void host_info_json(const struct host_info *host, struct strbuf *out)
+{
+    strbuf_add(out, "{\"name\":");
+    strbuf_add_json(out, host->name);
+    strbuf_add(out, ",\"cpu\":");
+    strbuf_add_json(out, host->cpu);
+    strbuf_addf(out, ",\"cores\":%u,\"memory_bytes\":%ju,\"kernel\":", host->cores,
+                (uintmax_t)host->memory_bytes);
+    strbuf_add_json(out, host->kernel);
+    strbuf_add(out, ",\"compiler\":");
+#ifdef __clang__
+    strbuf_add_json(out, "clang " __clang_version__);
+#else
+    strbuf_add_json(out, "gcc " __VERSION__);
+#endif
+    strbuf_add(out, "}");
+}
+
+uint64_t host_peak_rss_bytes(void)
+{
+    struct rusage usage;
+
+    if (getrusage(RUSAGE_SELF, &usage) != 0)
+        return 0;
+    return (uint64_t)usage.ru_maxrss * 1024;
+}
+
+static double seconds_of(struct timeval t)
+{
+    return (double)t.tv_sec + (double)t.tv_usec * 1e-6;
+}
+
+double host_cpu_seconds(void)
+{
+    struct rusage usage;
+
+    if (getrusage(RUSAGE_SELF, &usage) != 0)
+        return 0;
+    return seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
+}

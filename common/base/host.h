@@ -1,0 +1,28 @@
+/*
+ * host: what this machine is, for manifests and benchmark files.
+ */
+#ifndef SPARRING_COMMON_BASE_HOST_H
+#define SPARRING_COMMON_BASE_HOST_H
+
+#include "common/base/strbuf.h"
+
+#include <stdint.h>
+
+struct host_info {
+    char name[256];
+    char cpu[128];    /* "model name" of /proc/cpuinfo, or the machine type */
+    char kernel[128]; /* "Linux 6.1.0" */
+    unsigned cores;   /* that this process may use */
+    uint64_t memory_bytes;
+};
+
+void host_info_read(struct host_info *ret);
+
+/* {"name":..,"cpu":..,"cores":..,"memory_bytes":..,"kernel":..,"compiler":..} */
+void host_info_json(const struct host_info *host, struct strbuf *out);
+
+/* Largest resident memory and processor time (user and system) of this process so far. */
+uint64_t host_peak_rss_bytes(void);
+double host_cpu_seconds(void);
+
+#endif
