@@ -24,7 +24,12 @@ static int fault_due(void)
 
 int size_multiply(size_t a, size_t b, size_t *ret)
 {
-    return !__builtin_mul_overflow(a, b, ret);
+    size_t product;
+
+    if (__builtin_mul_overflow(a, b, &product)) /* stores the wrapped product, too */
+        return 0;
+    *ret = product;
+    return 1;
 }
 
 static enum status allocate(size_t count, size_t size, size_t align, const char *what,

@@ -32,11 +32,12 @@ int endpoint_is_loopback(const struct endpoint *e);
 enum status net_listen(const struct endpoint *e, const char *origin, int *ret_fd,
                        uint16_t *ret_port, struct error *err);
 
-/* Accept one connection, waiting until deadline_ns. */
+/* Accept one connection, waiting until deadline_ns (STATUS_TIMEOUT). */
 enum status net_accept(int listen_fd, int64_t deadline_ns, int *ret_fd, struct error *err);
 
-/* Connect, trying again while the peer refuses, until deadline_ns.  STATUS_UNREACHABLE names the
- * end point and the last reason. */
+/* Connect, trying again until deadline_ns whatever the reason (the peer may not listen yet, or its
+ * name may not be known yet).  STATUS_UNREACHABLE names the end point, the time and the last
+ * reason. */
 enum status net_connect(const struct endpoint *e, int64_t deadline_ns, int *ret_fd,
                         struct error *err);
 

@@ -86,5 +86,8 @@ bool parse_bytes(const char *text, uint64_t *ret)
             return false;
         scale = (uint64_t)1 << (10 * (hit - letters + 1));
     }
-    return !__builtin_mul_overflow(value, scale, ret);
+    if (__builtin_mul_overflow(value, scale, &value)) /* stores the wrapped product, too */
+        return false;
+    *ret = value;
+    return true;
 }

@@ -1,0 +1,176 @@
+/*
+ * Texts, numbers and allocation: status, error, strbuf, parse, memory, clock.
+ */
+#include "tests/common/base/test_base.h"
+
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+#include "common/base/parse.h"
+#include "common/base/strbuf.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+START_TEST(status_names_texts_and_exit_codes)
+{
+    ck_assert_str_eq(status_name(STATUS_TIMEOUT), "TIMEOUT");
+    ck_assert_str_eq(status_text(STATUS_PEER_LOST), "peer lost");
+    ck_assert_int_eq(status_exit_code(STATUS_OK), 0);
+    ck_assert_int_eq(status_exit_code(STATUS_CANCELLED), 6);
+    ck_assert_int_eq(status_exit_code((enum status)77), 1);
+    ck_assert_str_eq(status_name((enum status)77), "?");
+    ck_assert(status_is_known(STATUS_INTERNAL) && !status_is_known(1) && !status_is_known(-999));
+}
+END_TEST
+
+START_TEST(status_of_errno)
+{
+    ck_assert_int_eq(status_from_errno(0), STATUS_OK);
+    ck_assert_int_eq(status_from_errno(ENOSPC), STATUS_NO_SPACE);
+    ck_assert_int_eq(status_from_errno(EPIPE), STATUS_PEER_LOST);
+    ck_assert_int_eq(status_from_errno(EISDIR), STATUS_IO);
+}
+END_TEST
+
+START_TEST(error_keeps_status_and_text)
+{
+    struct error err = {0};
+
+    ck_assert_int_eq(error_set(&err, STATUS_DATA, "bad '%s'", "x"), STATUS_DATA);
+    ck_assert_int_eq(error_prefix(&err, "line %d: ", 3), STATUS_DATA);
+    ck_assert_str_eq(err.text, "line 3: bad 'x'");
+    ck_assert_int_eq(error_set_errno(&err, ENOENT, "cannot open '%s'", "y"), STATUS_NOT_FOUND);
+    ck_assert_str_eq(err.text, "cannot open 'y': No such file or directory");
+    ck_assert_int_eq(error_set(NULL, STATUS_IO, "x"), STATUS_IO);
+    ck_assert_int_eq(error_set_errno(NULL, ENOMEM, "x"), STATUS_NO_MEMORY);
+    ck_assert_int_eq(error_prefix(NULL, "x"), STATUS_INTERNAL);
+}
+END_TEST
+
+START_TEST(error_cuts_long_texts)
+{
+    struct error err = {0};
+    char big[2 * sizeof(err.text)];
+
+    memset(big, 'a', sizeof(big) - 1);
+    big[sizeof(big) - 1] = '\0';
+    (void)error_set_errno(&err, EIO, "%s", big);
+    ck_assert_uint_eq(strlen(err.text), sizeof(err.text) - 1);
+    (void)error_prefix(&err, "%s", big);
+    ck_assert_uint_eq(strlen(err.text), sizeof(err.text) - 1);
+}
+END_TEST
+
+START_TEST(strbuf_grows_and_resets)
+{
+    struct strbuf s = STRBUF_INIT;
+
+    ck_assert_str_eq(s.text, "");
+    for (int i = 0; i < 1000; i++)
+        strbuf_addf(&s, "%d,", i);
+    ck_assert(strbuf_ok(&s));
+    ck_assert_uint_eq(s.length, strlen(s.text));
+    ck_assert_uint_eq(s.length, 10 * 2 + 90 * 3 + 900 * 4);
+    strbuf_reset(&s);
+    strbuf_add_bytes(&s, "a\0b", 3);
+    ck_assert_uint_eq(s.length, 3);
+    strbuf_release(&s);
+    strbuf_release(NULL);
+    ck_assert_str_eq(s.text, "");
+}
+END_TEST
+
+START_TEST(strbuf_quotes_json_and_html)
+{
+    struct strbuf s = STRBUF_INIT;
+
+    strbuf_add_json(&s, "a\"\\\n\x01\xc3\xa9\xff\xe2\x82");
+    ck_assert_str_eq(s.text, "\"a\\\"\\\\\\u000a\\u0001\xc3\xa9\\ufffd\\ufffd\\ufffd\"");
+    strbuf_reset(&s);
+    strbuf_add_html(&s, "<a href='x'>\"&\"</a>");
+    ck_assert_str_eq(s.text, "&lt;a href=&#39;x&#39;&gt;&quot;&amp;&quot;&lt;/a&gt;");
+    strbuf_release(&s);
+}
+END_TEST
+
+START_TEST(parse_takes_whole_numbers_only)
+{
+    int64_t i = 7;
+    uint64_t u = 7;
+    double d = 7;
+    bool b = false;
+
+    ck_assert(parse_int64("-9223372036854775808", &i) && i == INT64_MIN);
+    ck_assert(!parse_int64("9223372036854775808", &i) && i == INT64_MIN);
+    ck_assert(!parse_int64("", &i) && !parse_int64(" 1", &i) && !parse_int64("1 ", &i));
+    ck_assert(!parse_uint64("-1", &u) && !parse_uint64("+1", &u) && !parse_uint64("1x", &u));
+    ck_assert(parse_uint64("18446744073709551615", &u) && u == UINT64_MAX);
+    ck_assert(parse_double("1e-3", &d) && d > 0.000999 && d < 0.001001);
+    ck_assert(!parse_double("inf", &d) && !parse_double("nan", &d) && !parse_double("1e999", &d));
+    ck_assert(parse_bool("on", &b) && b && parse_bool("no", &b) && !b && !parse_bool("maybe", &b));
+}
+END_TEST
+
+START_TEST(parse_bytes_knows_suffixes)
+{
+    uint64_t u = 7;
+
+    ck_assert(parse_bytes("4096", &u) && u == 4096);
+    ck_assert(parse_bytes("64K", &u) && u == 65536);
+    ck_assert(parse_bytes("1GiB", &u) && u == (uint64_t)1 << 30);
+    ck_assert(!parse_bytes("64k", &u) && !parse_bytes("K", &u) && !parse_bytes("1KB", &u));
+    ck_assert(!parse_bytes("18446744073709551615K", &u) && u == (uint64_t)1 << 30);
+}
+END_TEST
+
+START_TEST(memory_fails_with_a_text)
+{
+    struct error err = {0};
+    void *p = NULL;
+    size_t product = 5;
+
+    ck_assert(!size_multiply(SIZE_MAX, 2, &product) && product == 5);
+    assert_fails(mem_calloc(SIZE_MAX, 2, "the slab", &p, &err), STATUS_NO_MEMORY, "the slab");
+    mem_fail_nth(2);
+    assert_ok(mem_calloc(3, 4, "first", &p, &err));
+    free(p);
+    assert_fails(mem_calloc(3, 4, "second", &p, &err), STATUS_NO_MEMORY, "12 bytes");
+    assert_ok(mem_calloc_aligned(0, 4, "third", &p, &err));
+    ck_assert_uint_eq((uintptr_t)p % 64, 0);
+    free(p);
+}
+END_TEST
+
+START_TEST(clock_deadlines_saturate)
+{
+    char text[21];
+
+    ck_assert_int_eq(clock_left_ms(clock_now_ns() - 1), 0);
+    ck_assert_int_eq(clock_left_ms(INT64_MAX), INT_MAX);
+    ck_assert_int_eq(clock_deadline_ns(INT64_MAX), INT64_MAX);
+    ck_assert_int_gt(clock_left_ms(clock_deadline_ns(60000)), 50000);
+    clock_wall_text(text, sizeof(text));
+    ck_assert_uint_eq(strlen(text), 20);
+    clock_wall_text(text, 5);
+    ck_assert_str_eq(text, "");
+}
+END_TEST
+
+TCase *text_cases(void)
+{
+    TCase *cases = tcase_create("text");
+
+    tcase_add_test(cases, status_names_texts_and_exit_codes);
+    tcase_add_test(cases, status_of_errno);
+    tcase_add_test(cases, error_keeps_status_and_text);
+    tcase_add_test(cases, error_cuts_long_texts);
+    tcase_add_test(cases, strbuf_grows_and_resets);
+    tcase_add_test(cases, strbuf_quotes_json_and_html);
+    tcase_add_test(cases, parse_takes_whole_numbers_only);
+    tcase_add_test(cases, parse_bytes_knows_suffixes);
+    tcase_add_test(cases, memory_fails_with_a_text);
+    tcase_add_test(cases, clock_deadlines_saturate);
+    return cases;
+}

@@ -1,0 +1,294 @@
+/*
+ * End points and sockets: texts, ports that are taken, peers that are slow, silent or gone.
+ */
+#include "tests/support/support.h"
+
+#include "common/base/clock.h"
+#include "common/base/net.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const struct endpoint any_port = {.host = "127.0.0.1", .port = 0};
+
+START_TEST(endpoint_texts)
+{
+    struct error err = {0};
+    struct endpoint e;
+    char text[300];
+
+    assert_ok(endpoint_parse("node-1:29500", "--master", &e, &err));
+    ck_assert_str_eq(e.host, "node-1");
+    ck_assert_uint_eq(e.port, 29500);
+    assert_ok(endpoint_parse("[fe80::1]:0", "--master", &e, &err));
+    ck_assert_str_eq(e.host, "fe80::1");
+    endpoint_format(&e, text, sizeof(text));
+    ck_assert_str_eq(text, "[fe80::1]:0");
+}
+END_TEST
+
+static const char *const bad_texts[] = {"",        "host",    ":80",    "host:",      "host:65536",
+                                        "host:-1", "host:8x", "::1:80", "[::1]",      "[::1]80",
+                                        "[]:80",   "[::1:80", "a:b:1",  "host: 8080", "host:+80"};
+
+START_TEST(endpoint_refuses)
+{
+    struct error err = {0};
+    struct endpoint e = {.host = "kept", .port = 1};
+
+    assert_fails(endpoint_parse(bad_texts[_i], "--listen", &e, &err), STATUS_CONFIG, "--listen");
+    ck_assert_ptr_nonnull(strstr(err.text, bad_texts[_i]));
+    ck_assert_str_eq(e.host, "kept");
+}
+END_TEST
+
+START_TEST(endpoint_refuses_a_long_host)
+{
+    struct error err = {0};
+    struct endpoint e;
+    char text[300];
+
+    memset(text, 'h', 256);
+    (void)snprintf(text + 256, sizeof(text) - 256, ":1");
+    assert_fails(endpoint_parse(text, "--listen", &e, &err), STATUS_CONFIG, "256 characters");
+}
+END_TEST
+
+START_TEST(loopback_addresses)
+{
+    static const char *const yes[] = {"127.0.0.1", "127.9.9.9",     "::1",
+                                      "localhost", "/run/s.socket", "::ffff:127.0.0.1"};
+    static const char *const no[] = {"10.0.0.1", "0.0.0.0", "::", "node", "128.0.0.1", "fe80::1"};
+    struct endpoint e = {.port = 1};
+
+    for (size_t i = 0; i < 6; i++) {
+        (void)snprintf(e.host, sizeof(e.host), "%s", yes[i]);
+        ck_assert_msg(endpoint_is_loopback(&e), "%s", yes[i]);
+        (void)snprintf(e.host, sizeof(e.host), "%s", no[i]);
+        ck_assert_msg(!endpoint_is_loopback(&e), "%s", no[i]);
+    }
+}
+END_TEST
+
+/* A connected pair over loopback TCP. */
+static void make_pair(int fds[2])
+{
+    struct error err = {0};
+    struct endpoint e = any_port;
+    int64_t deadline_ns = clock_deadline_ns(5000);
+    int listen_fd;
+
+    assert_ok(net_listen(&e, "test", &listen_fd, &e.port, &err));
+    assert_ok(net_connect(&e, deadline_ns, &fds[0], &err));
+    assert_ok(net_accept(listen_fd, deadline_ns, &fds[1], &err));
+    (void)close(listen_fd);
+}
+
+START_TEST(sockets_do_not_block_and_close_on_exec)
+{
+    int fds[2];
+    struct error err = {0};
+    char host[64];
+
+    make_pair(fds);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_ne(fcntl(fds[i], F_GETFL) & O_NONBLOCK, 0);
+        ck_assert_int_ne(fcntl(fds[i], F_GETFD) & FD_CLOEXEC, 0);
+        assert_ok(net_local_host(fds[i], host, sizeof(host), &err));
+        ck_assert_str_eq(host, "127.0.0.1");
+    }
+}
+END_TEST
+
+START_TEST(taken_port_names_its_holder)
+{
+    struct error err = {0};
+    struct endpoint e = any_port;
+    char wanted[64];
+    int first;
+    int second;
+
+    assert_ok(net_listen(&e, "--listen", &first, &e.port, &err));
+    (void)snprintf(wanted, sizeof(wanted), "taken by pid %ld (", (long)getpid());
+    assert_fails(net_listen(&e, "MASTER_PORT", &second, &e.port, &err), STATUS_EXISTS, wanted);
+    ck_assert_ptr_nonnull(strstr(err.text, "MASTER_PORT"));
+    (void)close(first);
+    assert_ok(net_listen(&e, "--listen", &first, &e.port, &err));
+}
+END_TEST
+
+START_TEST(listen_refuses_a_foreign_address)
+{
+    struct error err = {0};
+    struct endpoint e = {.host = "203.0.113.1", .port = 0}; /* TEST-NET-3 */
+    int fd;
+
+    assert_fails(net_listen(&e, "--listen", &fd, &e.port, &err), STATUS_IO, "203.0.113.1:0");
+}
+END_TEST
+
+START_TEST(connect_gives_up_at_the_deadline)
+{
+    struct error err = {0};
+    struct endpoint e = any_port;
+    int64_t start_ns = clock_now_ns();
+    int listen_fd;
+    int fd;
+
+    assert_ok(net_listen(&e, "test", &listen_fd, &e.port, &err));
+    (void)close(listen_fd); /* now nobody listens there */
+    assert_fails(net_connect(&e, clock_deadline_ns(50), &fd, &err), STATUS_UNREACHABLE, "refused");
+    ck_assert_int_ge(clock_now_ns() - start_ns, 50 * 1000000);
+    ck_assert_int_lt(clock_now_ns() - start_ns, (int64_t)5000 * 1000000);
+}
+END_TEST
+
+struct late_listener {
+    struct endpoint e;
+    int fd;
+};
+
+static void *listen_late(void *argument)
+{
+    struct late_listener *late = argument;
+    struct error err = {0};
+
+    assert_ok(net_listen(&late->e, "test", &late->fd, &late->e.port, &err));
+    return NULL;
+}
+
+START_TEST(connect_tries_again_while_refused)
+{
+    struct error err = {0};
+    struct late_listener late = {.e = any_port};
+    struct endpoint e;
+    pthread_t thread;
+    int fd;
+
+    assert_ok(net_listen(&late.e, "test", &late.fd, &late.e.port, &err));
+    (void)close(late.fd);
+    e = late.e;
+    ck_assert_int_eq(pthread_create(&thread, NULL, listen_late, &late), 0);
+    assert_ok(net_connect(&e, clock_deadline_ns(10000), &fd, &err));
+    (void)pthread_join(thread, NULL);
+}
+END_TEST
+
+START_TEST(accept_gives_up_at_the_deadline)
+{
+    struct error err = {0};
+    struct endpoint e = any_port;
+    int listen_fd;
+    int fd;
+
+    assert_ok(net_listen(&e, "test", &listen_fd, &e.port, &err));
+    assert_fails(net_accept(listen_fd, clock_deadline_ns(20), &fd, &err), STATUS_TIMEOUT, "nobody");
+}
+END_TEST
+
+static void *send_big(void *argument)
+{
+    static char data[8 << 20];
+    struct error err = {0};
+    const int *fd = argument;
+
+    for (size_t i = 0; i < sizeof(data); i++)
+        data[i] = (char)(i * 7);
+    assert_ok(net_send_all(*fd, data, sizeof(data), clock_deadline_ns(20000), &err));
+    (void)close(*fd);
+    return NULL;
+}
+
+START_TEST(bytes_arrive_whole_then_the_end_is_seen)
+{
+    static char data[8 << 20];
+    struct error err = {0};
+    size_t wrong = 0;
+    pthread_t thread;
+    int fds[2];
+
+    make_pair(fds);
+    ck_assert_int_eq(pthread_create(&thread, NULL, send_big, &fds[0]), 0);
+    assert_ok(net_recv_all(fds[1], data, sizeof(data), clock_deadline_ns(20000), &err));
+    for (size_t i = 0; i < sizeof(data); i++)
+        wrong += data[i] != (char)(i * 7);
+    ck_assert_uint_eq(wrong, 0);
+    assert_fails(net_recv_all(fds[1], data, 5, clock_deadline_ns(20000), &err), STATUS_PEER_LOST,
+                 "0 of 5 bytes");
+    (void)pthread_join(thread, NULL);
+}
+END_TEST
+
+START_TEST(silent_peer_times_out)
+{
+    static char data[64 << 20];
+    struct error err = {0};
+    int fds[2];
+
+    make_pair(fds);
+    assert_ok(net_send_all(fds[0], "abc", 3, clock_deadline_ns(1000), &err));
+    assert_fails(net_recv_all(fds[1], data, 5, clock_deadline_ns(20), &err), STATUS_TIMEOUT,
+                 "3 of 5 bytes");
+    assert_fails(net_send_all(fds[0], data, sizeof(data), clock_deadline_ns(20), &err),
+                 STATUS_TIMEOUT, "of 67108864 bytes");
+}
+END_TEST
+
+START_TEST(reset_is_a_lost_peer)
+{
+    struct linger hard = {.l_onoff = 1, .l_linger = 0};
+    struct error err = {0};
+    char data[4];
+    int fds[2];
+
+    make_pair(fds);
+    ck_assert_int_eq(setsockopt(fds[0], SOL_SOCKET, SO_LINGER, &hard, sizeof(hard)), 0);
+    (void)close(fds[0]);
+    assert_fails(net_recv_all(fds[1], data, 4, clock_deadline_ns(5000), &err), STATUS_PEER_LOST,
+                 "closed");
+    assert_fails(net_send_all(fds[1], data, 4, clock_deadline_ns(5000), &err), STATUS_PEER_LOST,
+                 "closed");
+}
+END_TEST
+
+START_TEST(unused_port_has_no_known_holder)
+{
+    struct error err = {0};
+    struct endpoint e = any_port;
+    char text[128];
+    int fd;
+
+    assert_ok(net_listen(&e, "test", &fd, &e.port, &err));
+    (void)close(fd);
+    net_port_holder(e.port, text, sizeof(text));
+    ck_assert_str_eq(text, "another process");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("net");
+    TCase *cases = tcase_create("net");
+
+    tcase_add_test(cases, endpoint_texts);
+    tcase_add_loop_test(cases, endpoint_refuses, 0,
+                        (int)(sizeof(bad_texts) / sizeof(bad_texts[0])));
+    tcase_add_test(cases, endpoint_refuses_a_long_host);
+    tcase_add_test(cases, loopback_addresses);
+    tcase_add_test(cases, sockets_do_not_block_and_close_on_exec);
+    tcase_add_test(cases, taken_port_names_its_holder);
+    tcase_add_test(cases, listen_refuses_a_foreign_address);
+    tcase_add_test(cases, connect_gives_up_at_the_deadline);
+    tcase_add_test(cases, connect_tries_again_while_refused);
+    tcase_add_test(cases, accept_gives_up_at_the_deadline);
+    tcase_add_test(cases, bytes_arrive_whole_then_the_end_is_seen);
+    tcase_add_test(cases, silent_peer_times_out);
+    tcase_add_test(cases, reset_is_a_lost_peer);
+    tcase_add_test(cases, unused_port_has_no_known_holder);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
