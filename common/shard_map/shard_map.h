@@ -3,7 +3,8 @@
  * server compute the same map from the same three numbers. The slab is cut into partitions of
  * partition_bytes (the last one shorter); a partition is what one chunk carries.  Partitions go to
  * the least loaded server, largest first, ties to the lower index: loads differ by at most one
- * partition.
+ * partition.  Neighbours in the slab lie on different servers, so all servers work while backward
+ * fills the slab.
  */
 #ifndef SPARRING_COMMON_SHARD_MAP_SHARD_MAP_H
 #define SPARRING_COMMON_SHARD_MAP_SHARD_MAP_H
@@ -16,6 +17,10 @@
 #define PARTITION_BYTES_MIN     (4u << 10)
 #define PARTITION_BYTES_MAX     (4u << 20)
 #define PARTITION_BYTES_DEFAULT (1u << 20)
+
+/* The three numbers come from a wire: these bound what they can make us allocate. */
+#define SHARD_MAP_PARTITIONS_MAX (1u << 18)
+#define SHARD_MAP_SERVERS_MAX    4096u
 
 struct partition {
     size_t offset;       /* elements from the start of the slab */
@@ -31,8 +36,18 @@ struct shard_map {
     size_t *server_elements; /* owned; elements on each server */
 };
 
+/*
+ * Cut element_count float32 elements and place the partitions.
+ *   element_count    > 0
+ *   partition_bytes  PARTITION_BYTES_MIN to PARTITION_BYTES_MAX, a multiple of 4
+ *   server_count     1 to SHARD_MAP_SERVERS_MAX; servers beyond the partition count hold nothing
+ *   ret              released by the caller; unchanged on failure
+ * Returns STATUS_OK, STATUS_INVALID (which number, and its bounds) or STATUS_NO_MEMORY.
+ */
 enum status shard_map_make(size_t element_count, size_t partition_bytes, unsigned server_count,
                            struct shard_map *ret, struct error *err);
+
+/* NULL and a zeroed map are allowed. */
 void shard_map_release(struct shard_map *m);
 
 /* Largest server load over the mean load, 1.0 is perfect balance. */
