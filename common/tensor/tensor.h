@@ -63,15 +63,17 @@ enum status bucket_plan_make(const struct tensor_table *t, size_t first_bytes, s
                              struct bucket_plan *ret, struct error *err);
 void bucket_plan_release(struct bucket_plan *p);
 
-/* ---- element-wise kernels (the widest vector unit is chosen at run time; results do not depend on
- * it) ---- */
+/* ---- element-wise kernels ----
+ * The widest vector unit is chosen at run time; no result bit depends on it (the payload of a NaN
+ * apart).  Arrays are equal or disjoint, never partly overlapping; any alignment of float. */
 
 void vector_add(float *dst, const float *src, size_t count);                  /* dst += src */
 void vector_add_to(float *dst, const float *a, const float *b, size_t count); /* dst = a + b */
 void vector_scale(float *dst, float factor, size_t count);                    /* dst *= factor */
 void vector_scale_to(float *dst, const float *src, float factor, size_t count);
 
-/* dst = ((src[0] + src[1]) + src[2]) + ...; src[k] has count elements; dst may be src[0]. */
+/* dst = ((src[0] + src[1]) + src[2]) + ...; src[k] has count elements, sources >= 1; dst
+ * may be any of them. */
 void vector_sum(float *dst, const float *const *src, size_t sources, size_t count);
 
 /* dst[i] += float32 at bytes + 4 i; bytes need not be aligned. */

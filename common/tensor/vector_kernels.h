@@ -1,0 +1,26 @@
+/*
+ * vector_kernels: the loops behind the vector_ functions of tensor.h, one table per vector width.
+ * Inside the library and for its tests; everyone else calls the vector_ functions.
+ */
+#ifndef SPARRING_COMMON_TENSOR_VECTOR_KERNELS_H
+#define SPARRING_COMMON_TENSOR_VECTOR_KERNELS_H
+
+#include "common/tensor/simd.h"
+
+#include <stddef.h>
+
+/* Arguments as in tensor.h. */
+struct vector_kernels {
+    void (*add_to)(float *dst, const float *a, const float *b, size_t count);
+    void (*scale_to)(float *dst, const float *src, float factor, size_t count);
+    void (*sum)(float *dst, const float *const *src, size_t sources, size_t count);
+    void (*add_bytes)(float *dst, const unsigned char *bytes, size_t count);
+};
+
+extern const struct vector_kernels vector_kernels_baseline;
+#ifdef SPARRING_SIMD_X86
+extern const struct vector_kernels vector_kernels_avx2;
+extern const struct vector_kernels vector_kernels_avx512;
+#endif
+
+#endif
