@@ -1,8 +1,10 @@
 /*
- * safetensors: named tensors in one file, u64 LE header length, JSON header, packed little-endian
- * data. The reader applies every check of the format (huggingface/safetensors): header size, UTF-8
+ * safetensors: named tensors in one file: u64 LE header length, JSON header, packed little-endian
+ * data.  The reader applies every check of the format (huggingface/safetensors): header size, UTF-8
  * JSON without duplicate keys, offsets in order without holes or overlaps and up to the last byte,
  * shapes whose product does not overflow and matches.  Each failure names the file and the tensor.
+ * Values are little-endian and may be unaligned; NaN and infinities are refused when floats are
+ * loaded.
  */
 #ifndef SPARRING_COMMON_CHECKPOINT_SAFETENSORS_H
 #define SPARRING_COMMON_CHECKPOINT_SAFETENSORS_H
@@ -19,35 +21,54 @@ struct safetensors_entry {
     unsigned dims;
     size_t shape[TENSOR_DIMS_MAX];
     size_t count; /* elements */
-    const unsigned char
-        *data; /* borrowed from the file's buffer; bytes little-endian, maybe unaligned */
     size_t bytes;
+    const unsigned char *data; /* borrowed from the file's buffer */
+};
+
+struct safetensors_pair {
+    char *key; /* both owned */
+    char *value;
 };
 
 struct safetensors {
     char *path;                        /* owned */
     char *buffer;                      /* owned */
-    struct safetensors_entry *entries; /* owned, in file order */
+    struct safetensors_entry *entries; /* owned, in the order of their data */
     size_t length;
+    struct safetensors_pair *metadata; /* owned; "__metadata__", in no order */
+    size_t pairs;
 };
 
 /* Read and check a whole file of at most max_bytes. */
 enum status safetensors_read(const char *path, size_t max_bytes, struct safetensors *ret,
                              struct error *err);
+
 /* The same from memory, which is copied; `name` stands in messages.  This is what the fuzzer
  * drives. */
 enum status safetensors_parse(const char *name, const void *data, size_t size,
                               struct safetensors *ret, struct error *err);
-void safetensors_release(struct safetensors *s);
+
+void safetensors_release(struct safetensors *s); /* NULL and zeroed structs allowed */
+
+/* The entry of that name, or NULL. */
 const struct safetensors_entry *safetensors_find(const struct safetensors *s, const char *name);
 
+/* The value of a key of "__metadata__", or NULL. */
+const char *safetensors_metadata(const struct safetensors *s, const char *key);
+
+/* Copy an F32 entry to `values` (entry->count).  STATUS_DATA names the first element that is NaN or
+ * infinite, or the dtype when it is another; values are unspecified then. */
+enum status safetensors_copy_floats(const struct safetensors *s, const struct safetensors_entry *e,
+                                    float *values, struct error *err);
+
 /* Fill the slab from the file: every view of the table must be there as F32 with its shape and
- * finite values; all missing, superfluous and differing tensors are listed in one error. */
+ * finite values; all missing, superfluous and differing tensors are listed in one error.  On
+ * failure the slab is untouched. */
 enum status safetensors_load_slab(const struct safetensors *s, const struct tensor_table *table,
                                   float *slab, struct error *err);
 
-/* Write the slab's views atomically, header padded to 8 bytes.  metadata: count pairs key, value.
- */
+/* Write the slab's views atomically, sorted by name, header padded to 8 bytes.  metadata: key,
+ * value, key, value, ...: 2 * pairs strings with distinct keys; NULL when pairs is 0. */
 enum status safetensors_save_slab(const char *path, const struct tensor_table *table,
                                   const float *slab, const char *const *metadata, size_t pairs,
                                   struct error *err);
