@@ -1,0 +1,33 @@
+/*
+ * Any bytes as a safetensors file.  What the reader accepts must hold together: the entries tile
+ * the data, and floats can be copied out without leaving the buffer.
+ */
+#include "common/checkpoint/safetensors.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct safetensors s;
+    struct error err;
+    size_t bytes = 0;
+
+    if (safetensors_parse("fuzz", data, size, &s, &err) != STATUS_OK)
+        return 0;
+    for (size_t i = 0; i < s.length; i++) {
+        const struct safetensors_entry *e = &s.entries[i];
+        float *values = calloc(e->bytes + 1, 1);
+
+        bytes += e->bytes;
+        if (!values || e->bytes > size)
+            abort();
+        (void)safetensors_copy_floats(&s, e, values, &err);
+        free(values);
+    }
+    if (bytes >= size)
+        abort();
+    safetensors_release(&s);
+    return 0;
+}
