@@ -1,0 +1,74 @@
+/*
+ * options: what `sparring-worker` takes, in one struct filled from one table.
+ */
+#ifndef SPARRING_WORKER_OPTIONS_H
+#define SPARRING_WORKER_OPTIONS_H
+
+#include "common/base/random.h"
+#include "common/launch_env/launch_env.h"
+#include "common/optimizer/optimizer.h"
+#include "common/option/option.h"
+#include "worker/sync/sync.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct worker_options {
+    /* job */
+    char model[OPTION_TEXT_MAX];
+    char data[OPTION_TEXT_MAX];
+    int64_t samples;
+    int64_t batch_size;
+    int64_t epochs; /* one of epochs and steps is given */
+    int64_t steps;
+    int64_t accumulate_steps;
+    bool shuffle;
+    bool drop_last;
+    int64_t seed;
+    char init[OPTION_TEXT_MAX];
+    /* optimizer */
+    char optimizer[OPTION_TEXT_MAX];
+    double lr, momentum, dampening, weight_decay, beta1, beta2, epsilon;
+    bool nesterov;
+    /* synchronisation */
+    char sync[OPTION_TEXT_MAX];
+    char backend[OPTION_TEXT_MAX];
+    double bucket_cap_mb;
+    char reduce[OPTION_TEXT_MAX];
+    char servers[OPTION_TEXT_MAX];
+    char consistency[OPTION_TEXT_MAX];
+    char ps_update[OPTION_TEXT_MAX];
+    uint64_t partition_bytes;
+    /* device */
+    char device[OPTION_TEXT_MAX];
+    int64_t threads;
+    /* who and where */
+    int64_t rank, world_size, local_rank;
+    bool standalone;
+    char init_method[OPTION_TEXT_MAX];
+    char group[OPTION_TEXT_MAX];
+    int64_t timeout_ms;
+    char tls_ca[OPTION_TEXT_MAX], tls_cert[OPTION_TEXT_MAX], tls_key[OPTION_TEXT_MAX];
+    bool insecure;
+    /* results */
+    char run_dir[OPTION_TEXT_MAX];
+    char save[OPTION_TEXT_MAX];
+    char evaluate[OPTION_TEXT_MAX];
+    char log_level[OPTION_TEXT_MAX];
+};
+
+extern const struct option_set worker_option_set;
+
+/* Checks that concern more than one option. */
+enum status worker_options_check(const struct worker_options *o, struct error *err);
+
+/* The optimizer's settings. */
+enum status worker_options_optimizer(const struct worker_options *o, struct optimizer_config *ret,
+                                     struct error *err);
+
+/* Number of addresses in --servers. */
+size_t worker_options_server_count(const struct worker_options *o);
+
+struct rpc_security worker_options_security(const struct worker_options *o);
+
+#endif

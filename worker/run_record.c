@@ -1,0 +1,292 @@
+/*
+ * Writes the run directory of one rank.  Step records are appended as they come, so a crash loses
+ * nothing that was written; manifest.json and summary.json are written atomically.
+ */
+#include "worker/run_record.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/host.h"
+#include "common/base/memory.h"
+#include "common/base/version.h"
+#include "common/rpc/rpc.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STEADY_SKIP_MIN 5
+
+static void add_member(struct strbuf *out, const char *name, const char *value)
+{
+    strbuf_addf(out, ",\"%s\":", name);
+    strbuf_add_json(out, value);
+}
+
+static void add_number(struct strbuf *out, const char *name, double value)
+{
+    if (isfinite(value))
+        strbuf_addf(out, ",\"%s\":%.9g", name, value);
+    else
+        strbuf_addf(out, ",\"%s\":null", name);
+}
+
+static enum status write_json(const struct run_record *r, const char *name, struct strbuf *text,
+                              struct error *err)
+{
+    char path[4096];
+    enum status status;
+
+    strbuf_add(text, "}\n");
+    if (!strbuf_ok(text))
+        return error_set(err, STATUS_NO_MEMORY, "no memory for %s", name);
+    status = file_join(path, sizeof(path), r->folder, name, err);
+    if (status == STATUS_OK)
+        status = file_write_atomic(path, text->text, text->length, err);
+    return status;
+}
+
+static enum status write_manifest(const struct run_record *r, const struct run_facts *facts,
+                                  struct error *err)
+{
+    struct strbuf out = STRBUF_INIT;
+    struct host_info host;
+    char now[32];
+    enum status status;
+
+    host_info_read(&host);
+    clock_wall_text(now, sizeof(now));
+    strbuf_add(&out, "{\"schema\":1");
+    add_member(&out, "run", r->id);
+    add_member(&out, "start", now);
+    add_member(&out, "program", "sparring-worker " SPARRING_VERSION);
+    add_member(&out, "git", version_git());
+    strbuf_add(&out, ",\"options\":");
+    option_json(&worker_option_set, facts->options, facts->origins, &out);
+    strbuf_add(&out, ",\"host\":");
+    host_info_json(&host, &out);
+    strbuf_addf(&out, ",\"world_size\":%u", facts->launch->world_size);
+    add_member(&out, "launch_source", facts->launch->source);
+    add_member(&out, "store", facts->store_address);
+    add_member(&out, "device", facts->device);
+    strbuf_addf(&out, ",\"parameters\":%zu,\"parameter_bytes\":%zu", facts->table->count,
+                facts->table->count * sizeof(float));
+    strbuf_add(&out, ",\"versions\":{\"sparring\":\"" SPARRING_VERSION "\"");
+    add_member(&out, "grpc_core", rpc_library_version());
+    strbuf_add(&out, "}");
+    status = write_json(r, "manifest.json", &out, err);
+    strbuf_release(&out);
+    return status;
+}
+
+static enum status open_metrics(struct run_record *r, struct error *err)
+{
+    char name[32];
+    char path[4096];
+    struct host_info host;
+    enum status status;
+
+    if (!r->folder)
+        return metrics_open(&r->metrics, NULL, err);
+    (void)snprintf(name, sizeof(name), "rank%u.jsonl", r->rank);
+    status = file_make_folder(r->folder, err);
+    if (status == STATUS_OK)
+        status = file_join(path, sizeof(path), r->folder, name, err);
+    if (status != STATUS_OK)
+        return status;
+    if (truncate(path, 0) != 0 && access(path, F_OK) == 0)
+        return error_set(err, STATUS_IO, "cannot empty '%s' of an earlier run", path);
+    status = metrics_open(&r->metrics, path, err);
+    if (status != STATUS_OK)
+        return status;
+    host_info_read(&host);
+    metrics_begin(&r->metrics, "start");
+    metrics_add_int(&r->metrics, "rank", r->rank);
+    metrics_add_int(&r->metrics, "pid", getpid());
+    metrics_add_text(&r->metrics, "host", host.name);
+    return metrics_end(&r->metrics, err);
+}
+
+static void name_run(struct run_record *r)
+{
+    const char *slash;
+
+    (void)snprintf(r->id, sizeof(r->id), "run");
+    if (!r->folder)
+        return;
+    slash = strrchr(r->folder, '/');
+    (void)snprintf(r->id, sizeof(r->id), "%.120s", slash && slash[1] ? slash + 1 : r->folder);
+}
+
+enum status run_record_open(struct run_record *r, const struct run_facts *facts, size_t max_steps,
+                            struct error *err)
+{
+    enum status status;
+
+    memset(r, 0, sizeof(*r));
+    r->metrics.fd = -1;
+    r->folder = facts->options->run_dir[0] ? facts->options->run_dir : NULL;
+    r->rank = facts->launch->rank;
+    r->capacity = max_steps;
+    r->started_wall = clock_wall_seconds();
+    name_run(r);
+    status = mem_calloc(max_steps, sizeof(double), "step times", &r->step_seconds, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(max_steps, sizeof(double), "step samples", &r->step_samples, err);
+    if (status == STATUS_OK)
+        status = open_metrics(r, err);
+    if (status == STATUS_OK && r->folder && r->rank == 0)
+        status = write_manifest(r, facts, err);
+    return status;
+}
+
+enum status run_record_step(struct run_record *r, const struct step_record *step, struct error *err)
+{
+    if (r->steps == 0) {
+        r->tx_first = step->tx_payload_bytes;
+        r->rx_first = step->rx_payload_bytes;
+    }
+    if (step->tx_payload_bytes != r->tx_first || step->rx_payload_bytes != r->rx_first)
+        r->uneven_bytes = true;
+    if (r->steps < r->capacity) {
+        r->step_seconds[r->steps] = (double)step->step_ns * 1e-9;
+        r->step_samples[r->steps] = (double)step->samples;
+        r->steps++;
+    }
+    return metrics_step(&r->metrics, step, err);
+}
+
+enum status run_record_evaluation(struct run_record *r, uint64_t epoch, double loss,
+                                  double accuracy, struct error *err)
+{
+    metrics_begin(&r->metrics, "evaluation");
+    metrics_add_int(&r->metrics, "epoch", (int64_t)epoch);
+    metrics_add_double(&r->metrics, "test_loss", loss);
+    metrics_add_double(&r->metrics, "test_accuracy", accuracy);
+    return metrics_end(&r->metrics, err);
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double *x = a;
+    const double *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+/* Median of numerator[i] / denominator[i] (denominator NULL: 1) over the steady steps. */
+static double steady_median(const struct run_record *r, const double *numerator,
+                            const double *denominator)
+{
+    size_t skip = r->steps / 10 > STEADY_SKIP_MIN ? r->steps / 10 : STEADY_SKIP_MIN;
+    size_t count;
+    double *values;
+    double median;
+
+    if (skip >= r->steps)
+        skip = 0;
+    count = r->steps - skip;
+    values = count ? malloc(count * sizeof(double)) : NULL;
+    if (!values)
+        return 0;
+    for (size_t i = 0; i < count; i++)
+        values[i] = numerator[skip + i] / (denominator ? denominator[skip + i] : 1.0);
+    qsort(values, count, sizeof(double), compare_doubles);
+    median = (values[(count - 1) / 2] + values[count / 2]) / 2;
+    free(values);
+    return median;
+}
+
+double run_record_samples_per_second(const struct run_record *r)
+{
+    return steady_median(r, r->step_samples, r->step_seconds);
+}
+
+double run_record_step_ms(const struct run_record *r)
+{
+    return steady_median(r, r->step_seconds, NULL) * 1e3;
+}
+
+static void add_configuration(const struct run_facts *facts, struct strbuf *out)
+{
+    const struct worker_options *o = facts->options;
+
+    strbuf_addf(out, ",\"configuration\":{\"batch_size\":%jd,\"lr\":%.17g,\"momentum\":%.17g",
+                (intmax_t)o->batch_size, o->lr, o->momentum);
+    strbuf_addf(out, ",\"weight_decay\":%.17g,\"seed\":%jd,\"accumulate_steps\":%jd",
+                o->weight_decay, (intmax_t)o->seed, (intmax_t)o->accumulate_steps);
+    strbuf_addf(out, ",\"samples\":%jd,\"bucket_cap_mb\":%.17g,\"partition_bytes\":%ju",
+                (intmax_t)o->samples, o->bucket_cap_mb, (uintmax_t)o->partition_bytes);
+    add_member(out, "model", o->model);
+    add_member(out, "data", o->data);
+    add_member(out, "optimizer", o->optimizer);
+    add_member(out, "sync", o->sync);
+    add_member(out, "backend", facts->sync_detail);
+    add_member(out, "reduce", o->reduce);
+    add_member(out, "ps_update", o->ps_update);
+    add_member(out, "servers_at", o->servers);
+    add_member(out, "device", facts->device);
+    add_member(out, "init", o->init);
+    strbuf_addf(out, ",\"servers\":%zu}", worker_options_server_count(o));
+}
+
+static enum status write_summary(struct run_record *r, const struct run_facts *facts,
+                                 const struct run_outcome *outcome, struct error *err)
+{
+    struct strbuf out = STRBUF_INIT;
+    enum status status;
+
+    strbuf_add(&out, "{\"schema\":1");
+    add_member(&out, "status", outcome->status);
+    add_member(&out, "error", outcome->text);
+    add_number(&out, "test_accuracy", outcome->evaluated ? outcome->test_accuracy : (double)NAN);
+    add_number(&out, "test_loss", outcome->evaluated ? outcome->test_loss : (double)NAN);
+    add_number(&out, "last_loss", outcome->last_loss);
+    add_number(&out, "samples_per_second", outcome->samples_per_second);
+    add_number(&out, "step_ms_median", run_record_step_ms(r));
+    strbuf_addf(&out, ",\"steps\":%zu,\"epochs\":%ju,\"world_size\":%u,\"wall_seconds\":%.6f",
+                r->steps, (uintmax_t)outcome->epochs, facts->launch->world_size,
+                clock_wall_seconds() - r->started_wall);
+    add_configuration(facts, &out);
+    strbuf_addf(&out, ",\"bytes\":{\"tx_payload_per_step\":%ju,\"rx_payload_per_step\":%ju",
+                (uintmax_t)r->tx_first, (uintmax_t)r->rx_first);
+    strbuf_addf(&out, ",\"expected_tx_payload_per_step\":%ju,\"expected_rx_payload_per_step\":%ju",
+                (uintmax_t)outcome->expected_tx, (uintmax_t)outcome->expected_rx);
+    strbuf_addf(&out, ",\"same_every_step\":%s}", r->uneven_bytes ? "false" : "true");
+    status = write_json(r, "summary.json", &out, err);
+    strbuf_release(&out);
+    return status;
+}
+
+enum status run_record_finish(struct run_record *r, const struct run_facts *facts,
+                              const struct run_outcome *outcome, struct error *err)
+{
+    struct metrics *m = &r->metrics;
+    enum status status;
+
+    metrics_begin(m, "end");
+    metrics_add_text(m, "status", outcome->status);
+    metrics_add_int(m, "steps", (int64_t)r->steps);
+    metrics_add_int(m, "tx_wire_bytes", (int64_t)outcome->tx_wire);
+    metrics_add_int(m, "rx_wire_bytes", (int64_t)outcome->rx_wire);
+    metrics_add_int(m, "expected_tx_payload_bytes", (int64_t)outcome->expected_tx);
+    metrics_add_int(m, "expected_rx_payload_bytes", (int64_t)outcome->expected_rx);
+    metrics_add_int(m, "peak_rss_bytes", (int64_t)host_peak_rss_bytes());
+    metrics_add_double(m, "cpu_seconds", host_cpu_seconds());
+    metrics_add_double(m, "samples_per_second", run_record_samples_per_second(r));
+    status = metrics_end(m, err);
+    if (status == STATUS_OK && r->folder && r->rank == 0)
+        status = write_summary(r, facts, outcome, err);
+    return status;
+}
+
+void run_record_close(struct run_record *r)
+{
+    metrics_close(&r->metrics);
+    free(r->step_seconds);
+    free(r->step_samples);
+    r->step_seconds = NULL;
+    r->step_samples = NULL;
+}

@@ -1,0 +1,66 @@
+/*
+ * run_record: what one rank leaves in the run directory: rank<r>.jsonl, and from rank 0
+ * manifest.json and summary.json.  The figures are defined in experiments/METRICS.md.
+ */
+#ifndef SPARRING_WORKER_RUN_RECORD_H
+#define SPARRING_WORKER_RUN_RECORD_H
+
+#include "common/metrics/metrics.h"
+#include "common/tensor/tensor.h"
+#include "worker/options.h"
+
+struct run_record {
+    const char *folder; /* NULL: nothing is written; borrowed */
+    char id[128];       /* of the run: name of the folder, or "run" */
+    unsigned rank;
+    struct metrics metrics;
+    double *step_seconds; /* owned; one per step, for the medians */
+    double *step_samples; /* owned */
+    size_t steps, capacity;
+    uint64_t tx_first, rx_first; /* payload bytes of the first step, to show that all steps agree */
+    bool uneven_bytes;           /* some step moved other payload than the first */
+    double started_wall;
+};
+
+/* Facts of the run for the manifest and the summary. */
+struct run_facts {
+    const struct worker_options *options;
+    const struct option_result *origins;
+    const struct launch_env *launch;
+    const struct tensor_table *table;
+    const char *device;
+    const char *sync_detail; /* "ring", "2 servers", "" */
+    const char *store_address;
+};
+
+/* What the training came to. */
+struct run_outcome {
+    const char *status; /* "ok", or the failure's status name */
+    const char *text;   /* "" or the failure's text */
+    uint64_t epochs;
+    double last_loss;
+    bool evaluated;
+    double test_loss, test_accuracy;
+    double samples_per_second;         /* all ranks together */
+    uint64_t expected_tx, expected_rx; /* payload bytes per step by the formula */
+    uint64_t tx_wire, rx_wire;         /* of the whole run, this rank */
+};
+
+/* Makes the folder and opens rank<r>.jsonl; max_steps sizes the tables of step times. */
+enum status run_record_open(struct run_record *r, const struct run_facts *facts, size_t max_steps,
+                            struct error *err);
+enum status run_record_step(struct run_record *r, const struct step_record *step,
+                            struct error *err);
+enum status run_record_evaluation(struct run_record *r, uint64_t epoch, double loss,
+                                  double accuracy, struct error *err);
+
+/* Median over the steady steps (all but the first max(5, 10 %)); 0 without steps. */
+double run_record_samples_per_second(const struct run_record *r);
+double run_record_step_ms(const struct run_record *r);
+
+/* The "end" record of this rank and, from rank 0, summary.json. */
+enum status run_record_finish(struct run_record *r, const struct run_facts *facts,
+                              const struct run_outcome *outcome, struct error *err);
+void run_record_close(struct run_record *r);
+
+#endif

@@ -1,0 +1,62 @@
+/*
+ * The front of sync: finds the implementation by name and forwards.  Callers never touch ->ops.
+ */
+#include "worker/sync/sync.h"
+
+#include <string.h>
+
+static const struct sync_ops *const registry[] = {
+    &sync_local_ops,
+    &sync_allreduce_ops,
+    &sync_ps_ops,
+};
+
+enum status sync_open(const struct sync_config *config, struct sync **ret_sync, struct error *err)
+{
+    for (size_t i = 0; i < sizeof(registry) / sizeof(registry[0]); i++)
+        if (strcmp(registry[i]->name, config->kind) == 0)
+            return registry[i]->open(config, ret_sync, err);
+    return error_set(err, STATUS_INVALID, "unknown sync '%s': use local, allreduce or ps",
+                     config->kind);
+}
+
+enum status sync_start(struct sync *s, struct error *err)
+{
+    return s->ops->start(s, err);
+}
+
+enum status sync_begin(struct sync *s, uint64_t step, struct error *err)
+{
+    return s->ops->begin(s, step, err);
+}
+
+void sync_ready(struct sync *s, size_t ready_count)
+{
+    s->ops->ready(s, ready_count);
+}
+
+enum status sync_finish(struct sync *s, struct error *err)
+{
+    return s->ops->finish(s, err);
+}
+
+enum sync_yield sync_yields(const struct sync *s)
+{
+    return s->yields;
+}
+
+struct sync_counters sync_counters(const struct sync *s)
+{
+    return s->ops->counters(s);
+}
+
+void sync_expected_bytes(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_rx)
+{
+    s->ops->expected_bytes(s, ret_tx, ret_rx);
+}
+
+void sync_close(struct sync *s, const struct error *failure)
+{
+    if (s)
+        s->ops->close(s, failure);
+}

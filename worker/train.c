@@ -1,0 +1,276 @@
+/*
+ * The training loop.  A step is: batch, forward and backward (which hands gradients to the
+ * synchronisation as they appear), wait for the synchronised slab, optimizer if the servers have
+ * not run it, record. The clock is read at the borders of those parts and nowhere else;
+ * experiments/METRICS.md defines the figures.
+ */
+#include "worker/train.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/memory.h"
+#include "common/base/progress.h"
+#include "common/base/stop.h"
+#include "common/checkpoint/safetensors.h"
+#include "worker/trainer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FAILURE_NOTICE_MS 1000
+
+static void hand_over(void *user, size_t ready_count)
+{
+    struct trainer *t = user;
+
+    sync_ready(t->sync, ready_count);
+}
+
+/* The batches of one update: all but the last only accumulate (no_sync). */
+static enum status run_batches(struct trainer *t, struct step_record *step, bool *ret_epoch_end,
+                               struct error *err)
+{
+    int64_t wanted = t->options->accumulate_steps;
+    double loss_sum = 0;
+    int64_t batches = 0;
+    bool last = false;
+
+    while (!last) {
+        struct batch batch;
+        double loss;
+        int64_t before = clock_now_ns();
+        int64_t loaded;
+        enum status status;
+
+        loader_next(t->loader, &batch);
+        loaded = clock_now_ns();
+        step->input_ns += loaded - before;
+        last = batches + 1 == wanted || batch.last_of_epoch;
+        status = model_step(t->model, batch.x, batch.y, batch.count, batches > 0,
+                            last ? hand_over : NULL, t, &loss, err);
+        if (status != STATUS_OK)
+            return status;
+        step->compute_ns += clock_now_ns() - loaded;
+        step->samples += batch.count;
+        step->epoch = batch.epoch;
+        *ret_epoch_end = batch.last_of_epoch;
+        loss_sum += loss;
+        batches++;
+    }
+    step->loss = loss_sum / (double)batches;
+    return STATUS_OK;
+}
+
+static enum status apply_update(struct trainer *t, uint64_t step, struct error *err)
+{
+    if (sync_yields(t->sync) == SYNC_YIELDS_GRADIENTS)
+        optimizer_update(&t->optimizer, step + 1, 0, model_table(t->model)->count,
+                         model_params(t->model), model_grads(t->model));
+    return model_params_changed(t->model, err);
+}
+
+static enum status run_step(struct trainer *t, uint64_t index, bool *ret_epoch_end,
+                            struct step_record *ret_step, struct error *err)
+{
+    struct sync_counters before = sync_counters(t->sync);
+    struct sync_counters after;
+    struct step_record step = {.step = index};
+    int64_t started = clock_now_ns();
+    int64_t computed;
+    int64_t synced;
+    enum status status = sync_begin(t->sync, index, err);
+
+    if (status == STATUS_OK)
+        status = run_batches(t, &step, ret_epoch_end, err);
+    computed = clock_now_ns();
+    if (status == STATUS_OK)
+        status = sync_finish(t->sync, err);
+    synced = clock_now_ns();
+    if (status == STATUS_OK)
+        status = apply_update(t, index, err);
+    if (status != STATUS_OK)
+        return status;
+    step.step_ns = clock_now_ns() - started;
+    step.exposed_comm_ns = synced - computed;
+    step.optimizer_ns = step.step_ns - (synced - started);
+    after = sync_counters(t->sync);
+    step.tx_payload_bytes = after.tx_payload_bytes - before.tx_payload_bytes;
+    step.rx_payload_bytes = after.rx_payload_bytes - before.rx_payload_bytes;
+    *ret_step = step;
+    return run_record_step(&t->record, &step, err);
+}
+
+static enum status evaluate(struct trainer *t, struct run_outcome *outcome, struct error *err)
+{
+    size_t total = dataset_count(t->test_set);
+    size_t features = dataset_features(t->test_set);
+    size_t batch = (size_t)t->options->batch_size;
+    double loss_sum = 0;
+    size_t correct_sum = 0;
+    float *x = NULL;
+    int32_t *y = NULL;
+    int64_t *indices = NULL;
+    enum status status = mem_calloc_aligned(batch * features, sizeof(float), "test batch", &x, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(batch, sizeof(*y), "test labels", &y, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(batch, sizeof(*indices), "test indices", &indices, err);
+    for (size_t at = 0; status == STATUS_OK && at < total; at += batch) {
+        size_t count = total - at < batch ? total - at : batch;
+        double loss;
+        size_t correct;
+
+        for (size_t i = 0; i < count; i++)
+            indices[i] = (int64_t)(at + i);
+        dataset_gather(t->test_set, indices, count, x, y);
+        status = model_evaluate(t->model, x, y, count, &loss, &correct, err);
+        loss_sum += loss * (double)count;
+        correct_sum += correct;
+    }
+    free(indices);
+    free(y);
+    free(x);
+    if (status != STATUS_OK)
+        return status;
+    outcome->evaluated = true;
+    outcome->test_loss = loss_sum / (double)total;
+    outcome->test_accuracy = (double)correct_sum / (double)total;
+    log_info("epoch %ju: test accuracy %.2f %%, test loss %.4f", (uintmax_t)outcome->epochs,
+             outcome->test_accuracy * 100, outcome->test_loss);
+    return run_record_evaluation(&t->record, outcome->epochs, outcome->test_loss,
+                                 outcome->test_accuracy, err);
+}
+
+static void show_progress(struct progress *bar, const struct trainer *t,
+                          const struct step_record *step)
+{
+    char detail[96];
+    double rate = (double)step->samples * t->launch->world_size / ((double)step->step_ns * 1e-9);
+
+    (void)snprintf(detail, sizeof(detail), "epoch %ju loss %.4f %.0f samples/s",
+                   (uintmax_t)step->epoch, step->loss, rate);
+    progress_update(bar, step->step + 1, detail);
+}
+
+static enum status run_steps(struct trainer *t, struct run_outcome *outcome, struct error *err)
+{
+    bool each_epoch = t->test_set && strcmp(t->options->evaluate, "epoch") == 0;
+    struct progress bar = {0};
+    enum status status = STATUS_OK;
+
+    if (t->launch->rank == 0)
+        progress_open(&bar, "training", t->total_steps);
+    for (uint64_t index = 0; index < t->total_steps && status == STATUS_OK; index++) {
+        struct step_record step;
+        bool epoch_end = false;
+
+        if (stop_requested()) {
+            status = error_set(err, STATUS_CANCELLED, "stopped by signal %d after %ju of %ju steps",
+                               stop_requested(), (uintmax_t)index, (uintmax_t)t->total_steps);
+            break;
+        }
+        status = run_step(t, index, &epoch_end, &step, err);
+        if (status != STATUS_OK)
+            break;
+        outcome->last_loss = step.loss;
+        outcome->epochs += epoch_end;
+        show_progress(&bar, t, &step);
+        if (epoch_end && each_epoch)
+            status = evaluate(t, outcome, err);
+    }
+    progress_close(&bar);
+    if (status == STATUS_OK && t->test_set && !(each_epoch && outcome->evaluated))
+        status = evaluate(t, outcome, err);
+    return status;
+}
+
+/* Rates of all ranks together: each rank publishes its own, rank 0 adds them up. */
+static enum status gather_rate(struct trainer *t, double *ret_rate, struct error *err)
+{
+    char key[64];
+    char text[64];
+    enum status status = STATUS_OK;
+
+    *ret_rate = run_record_samples_per_second(&t->record);
+    if (!t->store)
+        return STATUS_OK;
+    if (t->launch->rank > 0) {
+        (void)snprintf(key, sizeof(key), "rate/%u", t->launch->rank);
+        (void)snprintf(text, sizeof(text), "%.17g", *ret_rate);
+        return store_set(t->store, key, text, strlen(text), err);
+    }
+    for (unsigned rank = 1; rank < t->launch->world_size && status == STATUS_OK; rank++) {
+        char *value = NULL;
+        size_t size;
+
+        (void)snprintf(key, sizeof(key), "rate/%u", rank);
+        status = store_get(t->store, key, -1, &value, &size, err);
+        if (status == STATUS_OK)
+            *ret_rate += strtod(value, NULL);
+        free(value);
+    }
+    return status;
+}
+
+static enum status save_params(const struct trainer *t, struct error *err)
+{
+    char seed[32];
+    const char *metadata[] = {"model", t->options->model, "seed", seed, "sync", t->options->sync};
+
+    (void)snprintf(seed, sizeof(seed), "%jd", (intmax_t)t->options->seed);
+    return safetensors_save_slab(t->options->save, model_table(t->model), model_params(t->model),
+                                 metadata, 3, err);
+}
+
+static enum status finish(struct trainer *t, struct run_outcome *outcome, struct error *err)
+{
+    struct sync_counters total = sync_counters(t->sync);
+    enum status status = gather_rate(t, &outcome->samples_per_second, err);
+
+    sync_expected_bytes(t->sync, &outcome->expected_tx, &outcome->expected_rx);
+    outcome->tx_wire = total.tx_wire_bytes;
+    outcome->rx_wire = total.rx_wire_bytes;
+    if (status == STATUS_OK && t->options->save[0] != '\0' && t->launch->rank == 0)
+        status = save_params(t, err);
+    if (status == STATUS_OK)
+        status = run_record_finish(&t->record, &t->facts, outcome, err);
+    return status;
+}
+
+/* Tell the others, unless one of them failed first: then that is the reason. */
+static void settle_failure(struct trainer *t, struct error *err)
+{
+    if (!t->store)
+        return;
+    store_report_failure(t->store, t->launch->rank, err->text);
+    (void)store_find_failure(t->store, FAILURE_NOTICE_MS, err);
+}
+
+enum status train_run(const struct worker_options *options, const struct option_result *origins,
+                      const struct launch_env *launch, struct error *err)
+{
+    struct trainer t = {.options = options,
+                        .origins = origins,
+                        .launch = launch,
+                        .manifest = STRBUF_INIT,
+                        .record.metrics.fd = -1};
+    struct run_outcome outcome = {.status = "ok", .text = ""};
+    enum status status;
+
+    status = trainer_open(&t, err);
+    if (status == STATUS_OK) {
+        if (launch->rank == 0)
+            log_info("%u ranks, %zu parameters, %ju steps, %s on %s", launch->world_size,
+                     model_table(t.model)->count, (uintmax_t)t.total_steps, options->sync,
+                     compute_name(t.compute));
+        status = run_steps(&t, &outcome, err);
+    }
+    if (status == STATUS_OK)
+        status = finish(&t, &outcome, err);
+    if (status != STATUS_OK)
+        settle_failure(&t, err);
+    trainer_close(&t, status == STATUS_OK ? NULL : err);
+    return status;
+}

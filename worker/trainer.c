@@ -1,0 +1,262 @@
+/*
+ * Opens the parts of a run in dependency order: device, data, model, optimizer; then the meeting
+ * with the other ranks: store, rendezvous, agreement on the manifest, synchronisation, initial
+ * parameters.
+ */
+#include "worker/trainer.h"
+
+#include "common/checkpoint/safetensors.h"
+#include "common/manifest/manifest.h"
+#include "worker/agree.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CHECKPOINT_BYTES_MAX ((size_t)16 << 30)
+#define LINGER_MS            5000
+
+static unsigned default_threads(const struct launch_env *launch)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned share = launch->local_world_size ? launch->local_world_size : launch->world_size;
+
+    if (cores < 1 || share == 0 || (unsigned)cores / share == 0)
+        return 1;
+    return (unsigned)cores / share;
+}
+
+static enum status open_data(struct trainer *t, struct error *err)
+{
+    const struct worker_options *o = t->options;
+    struct dataset_config config = {
+        .spec = o->data,
+        .split = SPLIT_TRAIN,
+        .samples = (size_t)o->samples,
+        .seed = (uint64_t)o->seed,
+    };
+    enum status status = dataset_open(&config, &t->train_set, err);
+
+    if (status != STATUS_OK || t->launch->rank != 0 || strcmp(o->evaluate, "never") == 0)
+        return status;
+    config.split = SPLIT_TEST;
+    config.samples = 0;
+    status = dataset_open(&config, &t->test_set, err);
+    return status == STATUS_NOT_FOUND ? STATUS_OK : status;
+}
+
+static enum status check_fit(const struct trainer *t, struct error *err)
+{
+    if (dataset_features(t->train_set) != model_inputs(t->model))
+        return error_set(err, STATUS_CONFIG, "model '%s' takes %zu features, data '%s' has %zu",
+                         t->options->model, model_inputs(t->model), t->options->data,
+                         dataset_features(t->train_set));
+    if (dataset_classes(t->train_set) > model_classes(t->model))
+        return error_set(err, STATUS_CONFIG,
+                         "model '%s' tells %zu classes apart, data '%s' has %zu", t->options->model,
+                         model_classes(t->model), t->options->data, dataset_classes(t->train_set));
+    return STATUS_OK;
+}
+
+static enum status open_loader(struct trainer *t, struct error *err)
+{
+    const struct worker_options *o = t->options;
+    uint64_t updates_per_epoch;
+    enum status status =
+        sampler_init(&t->sampler, dataset_count(t->train_set), t->launch->rank,
+                     t->launch->world_size, o->shuffle, o->drop_last, (uint64_t)o->seed, err);
+
+    if (status != STATUS_OK)
+        return status;
+    if (t->sampler.length == 0)
+        return error_set(err, STATUS_CONFIG, "data '%s' has %zu samples, none for each of %u ranks",
+                         o->data, dataset_count(t->train_set), t->launch->world_size);
+    status = loader_open(t->train_set, &t->sampler, (size_t)o->batch_size, &t->loader, err);
+    if (status != STATUS_OK)
+        return status;
+    updates_per_epoch = (loader_batches_per_epoch(t->loader) + (uint64_t)o->accumulate_steps - 1) /
+                        (uint64_t)o->accumulate_steps;
+    t->total_steps = o->steps > 0 ? (uint64_t)o->steps : (uint64_t)o->epochs * updates_per_epoch;
+    return STATUS_OK;
+}
+
+static enum status init_params(struct trainer *t, struct error *err)
+{
+    const char *how = t->options->init;
+    struct safetensors file = {0};
+    enum status status;
+
+    if (strcmp(how, "torch") == 0 || strcmp(how, "torch-fma") == 0)
+        return model_init(t->model, (uint64_t)t->options->seed,
+                          how[5] ? RANDOM_FMA : RANDOM_TWO_ROUNDINGS, err);
+    status = safetensors_read(how, CHECKPOINT_BYTES_MAX, &file, err);
+    if (status == STATUS_OK)
+        status = safetensors_load_slab(&file, model_table(t->model), model_params(t->model), err);
+    safetensors_release(&file);
+    return status;
+}
+
+static enum status open_local_parts(struct trainer *t, struct error *err)
+{
+    const struct worker_options *o = t->options;
+    unsigned threads = o->threads > 0 ? (unsigned)o->threads : default_threads(t->launch);
+    enum status status = worker_options_optimizer(o, &t->optimizer_config, err);
+
+    if (status == STATUS_OK)
+        status = compute_open(o->device, t->launch->local_rank, threads, &t->compute, err);
+    if (status == STATUS_OK)
+        status = model_open(o->model, t->compute, (size_t)o->batch_size, &t->model, err);
+    if (status == STATUS_OK)
+        status = open_data(t, err);
+    if (status == STATUS_OK)
+        status = check_fit(t, err);
+    if (status == STATUS_OK)
+        status = open_loader(t, err);
+    if (status == STATUS_OK)
+        status =
+            optimizer_init(&t->optimizer, &t->optimizer_config, model_table(t->model)->count, err);
+    if (status == STATUS_OK)
+        status = init_params(t, err);
+    return status;
+}
+
+/* What must be equal on all ranks. */
+static enum status write_manifest(struct trainer *t, struct error *err)
+{
+    const struct worker_options *o = t->options;
+    struct strbuf *m = &t->manifest;
+
+    manifest_add(m, "version", "%s", SPARRING_VERSION);
+    manifest_add(m, "world size", "%u", t->launch->world_size);
+    manifest_add(m, "model", "%s", o->model);
+    manifest_add(m, "data samples", "%zu", dataset_count(t->train_set));
+    manifest_add(m, "batch size", "%jd", (intmax_t)o->batch_size);
+    manifest_add(m, "updates", "%ju", (uintmax_t)t->total_steps);
+    manifest_add(m, "accumulate steps", "%jd", (intmax_t)o->accumulate_steps);
+    manifest_add(m, "seed", "%jd", (intmax_t)o->seed);
+    manifest_add(m, "shuffle", "%d", o->shuffle);
+    manifest_add(m, "drop last", "%d", o->drop_last);
+    manifest_add(m, "sync", "%s", o->sync);
+    manifest_add(m, "backend", "%s", o->backend);
+    manifest_add(m, "bucket cap", "%g", o->bucket_cap_mb);
+    manifest_add(m, "reduce", "%s", o->reduce);
+    manifest_add(m, "ps update", "%s", o->ps_update);
+    manifest_add(m, "servers", "%zu", worker_options_server_count(o));
+    manifest_add(m, "partition bytes", "%ju", (uintmax_t)o->partition_bytes);
+    manifest_add_optimizer(m, &t->optimizer_config);
+    manifest_add_tensors(m, model_table(t->model));
+    if (!strbuf_ok(m))
+        return error_set(err, STATUS_NO_MEMORY, "no memory for the manifest");
+    return STATUS_OK;
+}
+
+static enum status meet_ranks(struct trainer *t, struct error *err)
+{
+    const struct worker_options *o = t->options;
+    struct store_config config = {
+        .init_method = o->init_method,
+        .launch = t->launch,
+        .group = o->group,
+        .security = worker_options_security(o),
+        .timeout_ms = o->timeout_ms,
+    };
+    enum status status;
+
+    if (t->launch->world_size == 1)
+        return STATUS_OK;
+    status = store_open(&config, &t->store, err);
+    if (status == STATUS_OK)
+        status = store_rendezvous(t->store, err);
+    if (status == STATUS_OK)
+        status = agree_on_manifest(t->store, t->manifest.text, err);
+    return status;
+}
+
+static enum status open_sync(struct trainer *t, struct error *err)
+{
+    const struct worker_options *o = t->options;
+    bool alone = t->launch->world_size == 1;
+    struct sync_config config = {
+        /* One rank has nobody to all-reduce with; a parameter server it may still have. */
+        .kind = alone && strcmp(o->sync, "allreduce") == 0 ? "local" : o->sync,
+        .table = model_table(t->model),
+        .params = model_params(t->model),
+        .grads = model_grads(t->model),
+        .rank = t->launch->rank,
+        .world_size = t->launch->world_size,
+        .store = t->store,
+        .timeout_ms = o->timeout_ms,
+        .order = strcmp(o->reduce, "fast") == 0 ? REDUCE_FAST : REDUCE_REPRODUCIBLE,
+        .manifest = t->manifest.text,
+        .job = o->group,
+        .backend = o->backend,
+        .bucket_cap_mb = o->bucket_cap_mb,
+        .servers = o->servers,
+        .servers_origin = option_origin_text(&worker_option_set, t->origins, "servers"),
+        .update_on_server = strcmp(o->ps_update, "server") == 0,
+        .partition_bytes = (size_t)o->partition_bytes,
+        .optimizer = t->optimizer_config,
+        .security = worker_options_security(o),
+    };
+    enum status status = sync_open(&config, &t->sync, err);
+
+    if (status == STATUS_OK)
+        status = sync_start(t->sync, err);
+    if (status == STATUS_OK)
+        status = model_params_changed(t->model, err);
+    return status;
+}
+
+static void describe_sync(struct trainer *t)
+{
+    const struct worker_options *o = t->options;
+    const char *backend = strcmp(o->backend, "auto") == 0 ? "ring" : o->backend;
+
+    if (strcmp(o->sync, "allreduce") == 0)
+        (void)snprintf(t->sync_detail, sizeof(t->sync_detail), "%.60s", backend);
+    else if (strcmp(o->sync, "ps") == 0)
+        (void)snprintf(t->sync_detail, sizeof(t->sync_detail), "grpc");
+    else
+        (void)snprintf(t->sync_detail, sizeof(t->sync_detail), "none");
+}
+
+enum status trainer_open(struct trainer *t, struct error *err)
+{
+    enum status status = open_local_parts(t, err);
+
+    if (status == STATUS_OK)
+        status = write_manifest(t, err);
+    if (status == STATUS_OK)
+        status = meet_ranks(t, err);
+    if (status != STATUS_OK)
+        return status;
+    describe_sync(t);
+    t->facts = (struct run_facts){
+        .options = t->options,
+        .origins = t->origins,
+        .launch = t->launch,
+        .table = model_table(t->model),
+        .device = compute_name(t->compute),
+        .sync_detail = t->sync_detail,
+        .store_address = t->store ? store_address(t->store) : "",
+    };
+    status = run_record_open(&t->record, &t->facts, (size_t)t->total_steps, err);
+    if (status == STATUS_OK)
+        status = open_sync(t, err);
+    return status;
+}
+
+void trainer_close(struct trainer *t, const struct error *failure)
+{
+    sync_close(t->sync, failure);
+    store_close(t->store, LINGER_MS);
+    run_record_close(&t->record);
+    loader_close(t->loader);
+    sampler_release(&t->sampler);
+    optimizer_release(&t->optimizer);
+    model_close(t->model);
+    dataset_close(t->train_set);
+    dataset_close(t->test_set);
+    compute_close(t->compute);
+    strbuf_release(&t->manifest);
+}

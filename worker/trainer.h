@@ -1,0 +1,48 @@
+/*
+ * trainer: the parts of one rank's run, opened and closed together.
+ */
+#ifndef SPARRING_WORKER_TRAINER_H
+#define SPARRING_WORKER_TRAINER_H
+
+#include "common/base/strbuf.h"
+#include "common/launch_env/launch_env.h"
+#include "common/optimizer/optimizer.h"
+#include "common/store/store.h"
+#include "worker/compute/compute.h"
+#include "worker/data/dataset.h"
+#include "worker/data/loader.h"
+#include "worker/data/sampler.h"
+#include "worker/model/model.h"
+#include "worker/options.h"
+#include "worker/run_record.h"
+#include "worker/sync/sync.h"
+
+struct trainer {
+    const struct worker_options *options;
+    const struct option_result *origins;
+    const struct launch_env *launch;
+    struct compute *compute;
+    struct dataset *train_set;
+    struct dataset *test_set; /* NULL: none, or not this rank's task */
+    struct model *model;
+    struct sampler sampler;
+    struct loader *loader;
+    struct optimizer_config optimizer_config;
+    struct optimizer optimizer; /* without state when the servers update */
+    struct store *store;        /* NULL: alone */
+    struct sync *sync;
+    struct strbuf manifest;
+    struct run_facts facts;
+    struct run_record record;
+    char sync_detail[64];
+    uint64_t total_steps; /* updates of the whole run */
+};
+
+/* Everything up to and including the agreement on initial parameters.  On failure call
+ * trainer_close too. */
+enum status trainer_open(struct trainer *t, struct error *err);
+
+/* failure NULL: an orderly end. */
+void trainer_close(struct trainer *t, const struct error *failure);
+
+#endif
