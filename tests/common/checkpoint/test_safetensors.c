@@ -260,7 +260,11 @@ START_TEST(refuses_header_lengths)
     memset(file, 0xff, 8);
     assert_fails(safetensors_parse("f", file, sizeof(file), &s, &err), STATUS_DATA,
                  "18446744073709551615 bytes");
-    memcpy(file, "\x01\xe1\xf5\x05\0\0\0\0", 8); /* 100,000,001 */
+    memset(file, 0, 8);
+    file[0] = 0x01; /* 100,000,001 is 0x05f5e101 */
+    file[1] = 0xe1;
+    file[2] = 0xf5;
+    file[3] = 0x05;
     assert_fails(safetensors_parse("f", file, sizeof(file), &s, &err), STATUS_DATA,
                  "100000001 bytes, more than");
     assert_fails(safetensors_read("/nowhere/x", 1, &s, &err), STATUS_NOT_FOUND, "/nowhere/x");
