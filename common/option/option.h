@@ -1,10 +1,12 @@
 /*
  * option: one static table per program drives parsing, the environment, the YAML file, validation,
- * --help,
- * --version, --print-config and the saved configuration.
+ * --help, --version, --print-config and the saved configuration.
  * Priority: command line > environment > YAML file (--config FILE) > default.  "-" and "_" in names
- * are the same; --name=value and --name value both work; a flag takes an optional =true/=false. An
- * unknown option is STATUS_INVALID and the text offers the nearest name.
+ * are the same; --name=value and --name value both work; a flag takes an optional =true/=false; of
+ * an option given twice the last counts.  A variable that is set but empty counts as not set.
+ * An unknown option is STATUS_INVALID and the text offers the nearest name; in a file it is
+ * STATUS_CONFIG, and the text starts with the file and line.
+ * Every set has --config FILE, --print-config, --help (-h) and --version without listing them.
  */
 #ifndef SPARRING_COMMON_OPTION_OPTION_H
 #define SPARRING_COMMON_OPTION_OPTION_H
@@ -33,7 +35,7 @@ struct option_spec {
     enum option_kind kind;
     size_t offset;            /* offsetof in the program's struct */
     const char *default_text; /* parsed like any other value; NULL: zero, and "not given" */
-    double min, max;          /* numbers; both 0: no bounds */
+    double min, max;          /* numbers; both 0: no bounds; max INFINITY: no upper bound */
     const char *choices;      /* "sgd|adam|adamw" */
     const char *metavar;      /* "N", "FILE", "H:P,..." */
     const char *help;         /* one or more sentences; --help wraps them at 80 columns */
@@ -59,8 +61,8 @@ struct option_result {
     bool exit_now;                        /* --help or --version was printed on stdout: exit 0 */
 };
 
-/* Fill `target` (the program's struct, zeroed by the caller).  Parsing stops at "--" or at the
- * first word that is not an option. */
+/* Fill `target` (the program's struct, zeroed by the caller; on failure partly filled).  Parsing
+ * stops behind "--" or at the first word that is not an option. */
 enum status option_parse(const struct option_set *set, int argc, char *const *argv, void *target,
                          struct option_result *ret, struct error *err);
 void option_result_release(struct option_result *r);
@@ -72,8 +74,9 @@ bool option_given(const struct option_set *set, const struct option_result *r, c
 const char *option_origin_text(const struct option_set *set, const struct option_result *r,
                                const char *name);
 
-/* --help, --print-config ("name = value   # origin", aligned) and a JSON object {"name":
- * {"value":..,"origin":..}}. */
+/* --help; --print-config ("name: value   # origin", aligned, YAML that --config reads back; options
+ * without a value as comments); a JSON object {"name": {"value": .., "origin": ".."}, ..}, value
+ * null where there is none. */
 void option_help(const struct option_set *set, struct strbuf *out);
 void option_print_config(const struct option_set *set, const void *target,
                          const struct option_result *r, struct strbuf *out);
@@ -82,8 +85,10 @@ void option_json(const struct option_set *set, const void *target, const struct 
 
 /* ---- the YAML behind --config, also used for experiment files ---- */
 
-/* A scalar of a YAML file: its dotted path ("modes.0.name"), value and line.  Limits: 1 MiB, depth
- * 8, 4096 scalars; anchors and aliases are refused, duplicate keys too.  Built on libyaml. */
+/* A scalar of a YAML file: its dotted path ("modes.0.name"), value as written, and line.  Limits:
+ * 1 MiB, depth 8, 4096 scalars; anchors, aliases, tags, duplicate keys, keys with dots and empty
+ * lists or mappings are refused.  The file is a mapping, or empty.  Built on libyaml. STATUS_CONFIG
+ * with "name:line: what" when malformed. */
 struct yaml_scalar {
     char *path;  /* owned */
     char *value; /* owned */
@@ -99,7 +104,8 @@ enum status yaml_parse(const char *name, const char *text, size_t size, struct y
                        struct error *err);
 void yaml_release(struct yaml_file *y);
 
-/* The nearest of `count` names within edit distance 3, or NULL; for "did you mean". */
+/* The nearest of `count` names within edit distance 3 (less for words of under 8 letters), or NULL;
+ * for "did you mean". */
 const char *option_nearest(const char *word, const char *const *names, size_t count);
 
 #endif

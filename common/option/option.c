@@ -1,0 +1,366 @@
+/*
+ * option: from argv, the environment and a YAML file into the program's struct.
+ *
+ * The command line is read first, because it names the file and may ask for help; values are then
+ * applied from the weakest source to the strongest: default, file, environment, command line.  Each
+ * value is checked even where a stronger source hides it: a typing error in a file should not wait
+ * for the day on which the flag is left out.
+ * No state outside the call; the environment must not change meanwhile.
+ */
+#include "common/option/option.h"
+
+#include "common/base/memory.h"
+#include "common/option/option_value.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAMES_MAX 256 /* offered as "did you mean" */
+
+/* Options of every program. */
+struct common_options {
+    char config[OPTION_TEXT_MAX];
+    bool print_config;
+    bool help;
+    bool version;
+};
+
+static const struct option_spec common_specs[] = {
+    {.help = "Common"},
+    {.name = "config",
+     .kind = OPTION_TEXT,
+     .offset = offsetof(struct common_options, config),
+     .metavar = "FILE",
+     .help =
+         "Read options from a YAML file of 'name: value' lines; the environment and the command "
+         "line win over it."},
+    {.name = "print-config",
+     .kind = OPTION_BOOL,
+     .offset = offsetof(struct common_options, print_config),
+     .help = "Print every option with its value and where that came from, as YAML that --config "
+             "reads, and exit."},
+    {.name = "help",
+     .kind = OPTION_BOOL,
+     .offset = offsetof(struct common_options, help),
+     .help = "Print this help and exit."},
+    {.name = "version",
+     .kind = OPTION_BOOL,
+     .offset = offsetof(struct common_options, version),
+     .help = "Print the version and exit."},
+};
+
+const struct option_set option_common_set = {
+    .specs = common_specs, .count = sizeof(common_specs) / sizeof(common_specs[0])};
+
+struct parse {
+    const struct option_set *set;
+    void *target;
+    struct option_result *result;
+    const char **words; /* by spec: its text on the command line, borrowed from argv, or NULL */
+    struct common_options common;
+};
+
+static const struct option_spec *find_spec(const struct option_set *set, const char *name,
+                                           size_t length)
+{
+    for (size_t i = 0; i < set->count; i++)
+        if (set->specs[i].name && option_name_equal(name, length, set->specs[i].name))
+            return &set->specs[i];
+    return NULL;
+}
+
+static size_t add_names(const struct option_set *set, const char **names, size_t count)
+{
+    for (size_t i = 0; i < set->count && count < NAMES_MAX; i++)
+        if (set->specs[i].name)
+            names[count++] = set->specs[i].name;
+    return count;
+}
+
+/* `where` is "" or "run.yaml:7: ", dashes "--" or "". */
+static enum status unknown_option(const struct option_set *set, enum status status,
+                                  const char *where, const char *dashes, const char *name,
+                                  size_t length, struct error *err)
+{
+    const char *names[NAMES_MAX];
+    size_t count = add_names(set, names, 0);
+    char word[OPTION_TEXT_MAX];
+    const char *nearest;
+
+    if (*dashes)
+        count = add_names(&option_common_set, names, count);
+    (void)snprintf(word, sizeof(word), "%.*s", (int)(length < 200 ? length : 200), name);
+    nearest = option_nearest(word, names, count);
+    if (nearest)
+        return error_set(err, status, "%sunknown option '%s%s', did you mean '%s%s'?", where,
+                         dashes, word, dashes, nearest);
+    return error_set(err, status, "%sunknown option '%s%s'; '%s --help' lists the options", where,
+                     dashes, word, set->program);
+}
+
+static enum status apply(struct parse *p, const struct option_spec *spec, const char *text,
+                         enum option_origin origin, const char *origin_text, struct error *err)
+{
+    size_t index = (size_t)(spec - p->set->specs);
+    char where[OPTION_TEXT_MAX + 128];
+    enum status bad = origin == ORIGIN_COMMAND_LINE ? STATUS_INVALID : STATUS_CONFIG;
+    enum status status;
+
+    if (origin == ORIGIN_FILE)
+        (void)snprintf(where, sizeof(where), "%s: %s", origin_text, spec->name);
+    else if (origin == ORIGIN_DEFAULT)
+        (void)snprintf(where, sizeof(where), "default of %s", spec->name);
+    else
+        (void)snprintf(where, sizeof(where), "%s", origin_text);
+    status = option_value_set(spec, text, where, bad, p->target, err);
+    if (status != STATUS_OK)
+        return status;
+    p->result->origin[index] = origin;
+    (void)snprintf(p->result->origin_text[index], OPTION_TEXT_MAX, "%s", origin_text);
+    return STATUS_OK;
+}
+
+static enum status apply_defaults(struct parse *p, struct error *err)
+{
+    for (size_t i = 0; i < p->set->count; i++) {
+        const struct option_spec *spec = &p->set->specs[i];
+        enum status status;
+
+        (void)snprintf(p->result->origin_text[i], OPTION_TEXT_MAX, "default");
+        if (!spec->name || !spec->default_text)
+            continue;
+        status = apply(p, spec, spec->default_text, ORIGIN_DEFAULT, "default", err);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+static enum status apply_scalar(struct parse *p, const struct yaml_file *file,
+                                const struct yaml_scalar *scalar, struct error *err)
+{
+    size_t length = strcspn(scalar->path, ".");
+    const struct option_spec *spec = find_spec(p->set, scalar->path, length);
+    char place[OPTION_TEXT_MAX];
+    char where[OPTION_TEXT_MAX + 2];
+
+    (void)snprintf(place, sizeof(place), "%s:%u", file->name, scalar->line);
+    (void)snprintf(where, sizeof(where), "%s: ", place);
+    if (!spec)
+        return unknown_option(p->set, STATUS_CONFIG, where, "", scalar->path, length, err);
+    if (scalar->path[length] != '\0')
+        return error_set(err, STATUS_CONFIG, "%soption '%s' takes one value, no list or mapping",
+                         where, spec->name);
+    if (p->result->origin[spec - p->set->specs] == ORIGIN_FILE)
+        return error_set(err, STATUS_CONFIG, "%soption '%s' is given twice", where, spec->name);
+    return apply(p, spec, scalar->value, ORIGIN_FILE, place, err);
+}
+
+static enum status apply_file(struct parse *p, struct error *err)
+{
+    struct yaml_file file = {0};
+    enum status status;
+
+    if (p->common.config[0] == '\0')
+        return STATUS_OK;
+    status = yaml_read(p->common.config, &file, err);
+    for (size_t i = 0; status == STATUS_OK && i < file.length; i++)
+        status = apply_scalar(p, &file, &file.scalars[i], err);
+    yaml_release(&file);
+    return status;
+}
+
+static enum status apply_environment(struct parse *p, struct error *err)
+{
+    for (size_t i = 0; i < p->set->count; i++) {
+        const struct option_spec *spec = &p->set->specs[i];
+        const char *text = spec->name && spec->env ? getenv(spec->env) : NULL;
+        enum status status;
+
+        if (!text || *text == '\0')
+            continue;
+        status = apply(p, spec, text, ORIGIN_ENVIRONMENT, spec->env, err);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+static enum status apply_command_line(struct parse *p, struct error *err)
+{
+    for (size_t i = 0; i < p->set->count; i++) {
+        char where[OPTION_TEXT_MAX];
+        enum status status;
+
+        if (!p->words[i])
+            continue;
+        (void)snprintf(where, sizeof(where), "--%s", p->set->specs[i].name);
+        status = apply(p, &p->set->specs[i], p->words[i], ORIGIN_COMMAND_LINE, where, err);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+/* The text of option argv[*i], which may be the next word; *i moves to the last word used. */
+static enum status word_value(const struct option_spec *spec, int argc, char *const *argv, int *i,
+                              const char **ret_text, struct error *err)
+{
+    const char *equals = strchr(argv[*i], '=');
+
+    if (equals) {
+        *ret_text = equals + 1;
+        return STATUS_OK;
+    }
+    if (spec->kind == OPTION_BOOL) {
+        *ret_text = "true";
+        return STATUS_OK;
+    }
+    if (*i + 1 >= argc)
+        return error_set(err, STATUS_INVALID, "option '--%s' needs a value", spec->name);
+    if (strncmp(argv[*i + 1], "--", 2) == 0)
+        return error_set(err, STATUS_INVALID,
+                         "option '--%s' needs a value, but '%s' follows; write --%s=%s if that is "
+                         "the value",
+                         spec->name, argv[*i + 1], spec->name, argv[*i + 1]);
+    *ret_text = argv[++*i];
+    return STATUS_OK;
+}
+
+static enum status read_word(struct parse *p, int argc, char *const *argv, int *i,
+                             struct error *err)
+{
+    const char *name = strcmp(argv[*i], "-h") == 0 ? "help" : argv[*i] + 2;
+    size_t length = strcspn(name, "=");
+    const struct option_spec *spec = find_spec(p->set, name, length);
+    const struct option_spec *common = find_spec(&option_common_set, name, length);
+    const char *text = NULL;
+    char where[64];
+    enum status status;
+
+    if (!spec && !common)
+        return unknown_option(p->set, STATUS_INVALID, "", "--", name, length, err);
+    status = word_value(spec ? spec : common, argc, argv, i, &text, err);
+    if (status != STATUS_OK)
+        return status;
+    if (spec) {
+        p->words[spec - p->set->specs] = text;
+        return STATUS_OK;
+    }
+    (void)snprintf(where, sizeof(where), "--%s", common->name);
+    return option_value_set(common, text, where, STATUS_INVALID, &p->common, err);
+}
+
+static enum status read_command_line(struct parse *p, int argc, char *const *argv,
+                                     struct error *err)
+{
+    int i = 1;
+
+    for (; i < argc && !p->common.help && !p->common.version; i++) {
+        enum status status;
+
+        if (strcmp(argv[i], "--") == 0) {
+            i++;
+            break;
+        }
+        if (argv[i][0] != '-' || argv[i][1] == '\0')
+            break;
+        if (argv[i][1] != '-' && strcmp(argv[i], "-h") != 0)
+            return error_set(err, STATUS_INVALID,
+                             "unknown option '%s'; '%s --help' lists the options", argv[i],
+                             p->set->program);
+        status = read_word(p, argc, argv, &i, err);
+        if (status != STATUS_OK)
+            return status;
+    }
+    p->result->first_positional = i < argc ? i : argc;
+    p->result->print_config = p->common.print_config;
+    return STATUS_OK;
+}
+
+/* --help or --version on stdout. */
+static enum status print_and_exit(struct parse *p, struct error *err)
+{
+    struct strbuf out = STRBUF_INIT;
+    enum status status = STATUS_OK;
+
+    if (p->common.help)
+        option_help(p->set, &out);
+    else
+        strbuf_addf(&out, "%s %s\n", p->set->program, SPARRING_VERSION);
+    if (!strbuf_ok(&out))
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for the text of --help");
+    else if (fputs(out.text, stdout) == EOF || fflush(stdout) != 0)
+        status = error_set(err, STATUS_IO, "cannot write to standard output");
+    strbuf_release(&out);
+    p->result->exit_now = true;
+    return status;
+}
+
+static enum status run_parse(struct parse *p, int argc, char *const *argv, struct error *err)
+{
+    enum status status = read_command_line(p, argc, argv, err);
+
+    if (status == STATUS_OK && (p->common.help || p->common.version))
+        return print_and_exit(p, err);
+    if (status == STATUS_OK)
+        status = apply_defaults(p, err);
+    if (status == STATUS_OK)
+        status = apply_file(p, err);
+    if (status == STATUS_OK)
+        status = apply_environment(p, err);
+    if (status == STATUS_OK)
+        status = apply_command_line(p, err);
+    return status;
+}
+
+enum status option_parse(const struct option_set *set, int argc, char *const *argv, void *target,
+                         struct option_result *ret, struct error *err)
+{
+    struct option_result result = {0};
+    struct parse p = {.set = set, .target = target, .result = &result};
+    enum status status;
+
+    status = mem_calloc(set->count, sizeof(*result.origin), "option origins", &result.origin, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(set->count, sizeof(*result.origin_text), "option origins",
+                            &result.origin_text, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(set->count, sizeof(*p.words), "option words", &p.words, err);
+    if (status == STATUS_OK)
+        status = run_parse(&p, argc, argv, err);
+    free(p.words);
+    if (status == STATUS_OK)
+        *ret = result;
+    else
+        option_result_release(&result);
+    return status;
+}
+
+void option_result_release(struct option_result *r)
+{
+    if (!r)
+        return;
+    free(r->origin);
+    free(r->origin_text);
+    *r = (struct option_result){0};
+}
+
+bool option_given(const struct option_set *set, const struct option_result *r, const char *name)
+{
+    const struct option_spec *spec = find_spec(set, name, strlen(name));
+
+    assert(spec != NULL);
+    return r->origin[spec - set->specs] != ORIGIN_DEFAULT;
+}
+
+const char *option_origin_text(const struct option_set *set, const struct option_result *r,
+                               const char *name)
+{
+    const struct option_spec *spec = find_spec(set, name, strlen(name));
+
+    assert(spec != NULL);
+    return r->origin_text[spec - set->specs];
+}
