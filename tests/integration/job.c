@@ -1,0 +1,195 @@
+#include "tests/integration/job.h"
+
+#include "common/checkpoint/safetensors.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define WORDS_MAX 96
+
+static const char *last_output = "";
+
+const char *job_output(void)
+{
+    return last_output;
+}
+
+const char *job_run(const struct job *job, int wanted)
+{
+    static unsigned serial;
+    const char *words[WORDS_MAX];
+    size_t count = 0;
+    char name[32];
+    char ranks[16];
+    char servers[16];
+    const char *run_dir;
+
+    (void)snprintf(name, sizeof(name), "run-%u", serial++);
+    (void)snprintf(ranks, sizeof(ranks), "%u", job->ranks);
+    (void)snprintf(servers, sizeof(servers), "%u", job->servers);
+    run_dir = support_path(name);
+    words[count++] = support_program("sparring");
+    words[count++] = "launch";
+    words[count++] = "--standalone";
+    words[count++] = "--nproc-per-node";
+    words[count++] = ranks;
+    if (job->servers > 0) {
+        words[count++] = "--servers";
+        words[count++] = servers;
+    }
+    words[count++] = "--run-dir";
+    words[count++] = run_dir;
+    words[count++] = "--";
+    words[count++] = support_program("sparring-worker");
+    for (const char *const *word = job->worker; *word; word++) {
+        ck_assert_uint_lt(count, WORDS_MAX - 1);
+        words[count++] = *word;
+    }
+    words[count] = NULL;
+    last_output = process_run(wanted, JOB_TIMEOUT_MS, NULL, words);
+    return run_dir;
+}
+
+static FILE *open_records(const char *run_dir, unsigned rank)
+{
+    char path[4096];
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/rank%u.jsonl", run_dir, rank);
+    file = fopen(path, "re");
+    ck_assert_msg(file != NULL, "no %s", path);
+    return file;
+}
+
+static int next_record(FILE *file, json_t **ret_record)
+{
+    char line[4096];
+
+    if (!fgets(line, sizeof(line), file))
+        return 0;
+    *ret_record = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+    ck_assert_msg(*ret_record != NULL, "not JSON: %s", line);
+    return 1;
+}
+
+static int is_kind(const json_t *record, const char *kind)
+{
+    const char *text = json_string_value(json_object_get(record, "kind"));
+
+    return text && strcmp(text, kind) == 0;
+}
+
+size_t job_losses(const char *run_dir, unsigned rank, double *losses, size_t max)
+{
+    FILE *file = open_records(run_dir, rank);
+    size_t count = 0;
+    json_t *record;
+
+    while (next_record(file, &record)) {
+        if (is_kind(record, "step") && count < max) {
+            ck_assert_uint_eq((size_t)json_integer_value(json_object_get(record, "step")), count);
+            losses[count++] = json_number_value(json_object_get(record, "loss"));
+        }
+        json_decref(record);
+    }
+    (void)fclose(file);
+    return count;
+}
+
+int64_t job_record_int(const char *run_dir, unsigned rank, const char *kind, const char *member)
+{
+    FILE *file = open_records(run_dir, rank);
+    int64_t value = -1;
+    json_t *record;
+
+    while (value < 0 && next_record(file, &record)) {
+        if (is_kind(record, kind))
+            value = json_integer_value(json_object_get(record, member));
+        json_decref(record);
+    }
+    (void)fclose(file);
+    return value;
+}
+
+json_t *job_summary(const char *run_dir)
+{
+    char path[4096];
+    json_t *summary;
+
+    (void)snprintf(path, sizeof(path), "%s/summary.json", run_dir);
+    summary = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
+    ck_assert_msg(summary != NULL, "no JSON in %s", path);
+    return summary;
+}
+
+static void open_pair(const char *a, const char *b, struct safetensors *ret_a,
+                      struct safetensors *ret_b)
+{
+    struct error err = {0};
+
+    assert_ok(safetensors_read(a, (size_t)1 << 30, ret_a, &err));
+    assert_ok(safetensors_read(b, (size_t)1 << 30, ret_b, &err));
+    ck_assert_uint_eq(ret_a->length, ret_b->length);
+}
+
+static double entry_distance(const struct safetensors_entry *x, const struct safetensors_entry *y)
+{
+    double largest = 0;
+
+    ck_assert_uint_eq(x->count, y->count);
+    ck_assert_str_eq(x->dtype, "F32");
+    for (size_t i = 0; i < x->count; i++) {
+        float u;
+        float v;
+        double gap;
+
+        memcpy(&u, x->data + i * sizeof(u), sizeof(u));
+        memcpy(&v, y->data + i * sizeof(v), sizeof(v));
+        gap = fabs((double)u - (double)v);
+        largest = gap > largest ? gap : largest;
+    }
+    return largest;
+}
+
+double job_checkpoint_distance(const char *a, const char *b)
+{
+    struct safetensors x = {0};
+    struct safetensors y = {0};
+    double largest = 0;
+
+    open_pair(a, b, &x, &y);
+    for (size_t i = 0; i < x.length; i++) {
+        const struct safetensors_entry *other = safetensors_find(&y, x.entries[i].name);
+        double gap;
+
+        ck_assert_msg(other != NULL, "%s lacks %s", b, x.entries[i].name);
+        gap = entry_distance(&x.entries[i], other);
+        largest = gap > largest ? gap : largest;
+    }
+    safetensors_release(&x);
+    safetensors_release(&y);
+    return largest;
+}
+
+int job_same_tensors(const char *a, const char *b)
+{
+    struct safetensors x = {0};
+    struct safetensors y = {0};
+    int same = 1;
+
+    open_pair(a, b, &x, &y);
+    for (size_t i = 0; i < x.length; i++) {
+        const struct safetensors_entry *mine = &x.entries[i];
+        const struct safetensors_entry *other = safetensors_find(&y, mine->name);
+
+        ck_assert_ptr_nonnull(other);
+        same = same && mine->bytes == other->bytes &&
+               memcmp(mine->data, other->data, mine->bytes) == 0;
+    }
+    safetensors_release(&x);
+    safetensors_release(&y);
+    return same;
+}

@@ -1,0 +1,44 @@
+/*
+ * job: runs real jobs (sparring launch, sparring-server, sparring-worker) and reads what they
+ * leave.
+ */
+#ifndef SPARRING_TESTS_INTEGRATION_JOB_H
+#define SPARRING_TESTS_INTEGRATION_JOB_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define JOB_TIMEOUT_MS 100000
+
+struct job {
+    unsigned ranks;
+    unsigned servers; /* 0: none */
+    const char *const
+        *worker; /* options of sparring-worker, NULL-terminated; see ARGS in process.h */
+};
+
+/* Run it through `sparring launch --standalone`, expect exit code `wanted`; returns the run
+ * directory. */
+const char *job_run(const struct job *job, int wanted);
+
+/* What launch printed in the last job_run. */
+const char *job_output(void);
+
+/* "loss" of every step of a rank into losses[0..max); returns the number of steps. */
+size_t job_losses(const char *run_dir, unsigned rank, double *losses, size_t max);
+
+/* A member of the first record of that kind in rank<r>.jsonl. */
+int64_t job_record_int(const char *run_dir, unsigned rank, const char *kind, const char *member);
+
+/* summary.json; the caller decrefs. */
+json_t *job_summary(const char *run_dir);
+
+/* Largest |a - b| over all elements of two safetensors files with the same tensors; the test fails
+ * when they differ in names or shapes. */
+double job_checkpoint_distance(const char *a, const char *b);
+
+/* True when two files hold the same tensor bytes (metadata may differ). */
+int job_same_tensors(const char *a, const char *b);
+
+#endif

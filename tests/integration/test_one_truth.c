@@ -1,0 +1,143 @@
+/*
+ * One truth: the same job ends in the same parameters whichever way it was synchronised.  With
+ * --reduce reproducible that means the same bits; against one process with an n times larger batch
+ * it means float tolerance.  Payload bytes are counted against the textbook formula, computed here
+ * from scratch.
+ */
+#include "tests/integration/job.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MODEL      "mlp:20-33-7"
+#define PARAMETERS (20 * 33 + 33 + 33 * 7 + 7)
+#define BYTES      ((int64_t)PARAMETERS * 4)
+
+static const char *run(unsigned ranks, unsigned servers, const char *sync, const char *update,
+                       const char *reduce, const char *batch, const char *save)
+{
+    struct job job = {
+        .ranks = ranks,
+        .servers = servers,
+        .worker = ARGS("--model", MODEL, "--data", "random:960,20,7", "--batch-size", batch,
+                       "--epochs", "2", "--lr", "0.05", "--momentum", "0.9", "--nesterov",
+                       "--weight-decay", "0.01", "--seed", "3", "--sync", sync, "--ps-update",
+                       update, "--reduce", reduce, "--partition-bytes", "4K", "--threads", "1",
+                       "--device", "cpu", "--evaluate", "never", "--save", save),
+    };
+
+    return job_run(&job, 0);
+}
+
+START_TEST(test_reproducible_is_bit_identical)
+{
+    unsigned ranks = (unsigned)_i;
+    const char *ring = support_path("ring.safetensors");
+    const char *other = support_path("other.safetensors");
+
+    (void)run(ranks, 0, "allreduce", "server", "reproducible", "16", ring);
+    for (unsigned servers = 1; servers <= 2; servers++) {
+        (void)run(ranks, servers, "ps", "server", "reproducible", "16", other);
+        ck_assert_msg(job_same_tensors(ring, other), "%u ranks, %u servers, update on the server",
+                      ranks, servers);
+        (void)run(ranks, servers, "ps", "worker", "reproducible", "16", other);
+        ck_assert_msg(job_same_tensors(ring, other), "%u ranks, %u servers, update on the worker",
+                      ranks, servers);
+    }
+}
+END_TEST
+
+START_TEST(test_large_batch_agrees)
+{
+    const char *alone = support_path("alone.safetensors");
+    const char *ring = support_path("ring.safetensors");
+    const char *servers = support_path("servers.safetensors");
+    double distance;
+
+    (void)run(1, 0, "local", "server", "fast", "48", alone);
+    (void)run(3, 0, "allreduce", "server", "fast", "16", ring);
+    (void)run(3, 2, "ps", "server", "fast", "16", servers);
+    distance = job_checkpoint_distance(alone, ring);
+    ck_assert_msg(distance < 1e-4, "ring: %g", distance);
+    distance = job_checkpoint_distance(alone, servers);
+    ck_assert_msg(distance < 1e-4, "servers: %g", distance);
+}
+END_TEST
+
+/* What the rank sends in one ring all-reduce of `count` floats: in 2(n-1) steps it sends every
+ * chunk but one in each of the two phases: all but (rank + 1) first, all but (rank + 2) then. */
+static int64_t ring_tx(int64_t count, unsigned n, unsigned rank)
+{
+    int64_t sent = 0;
+
+    for (unsigned chunk = 0; chunk < n; chunk++) {
+        int64_t size = count / n + (chunk < count % n);
+
+        sent += chunk != (rank + 1) % n ? size : 0;
+        sent += chunk != (rank + 2) % n ? size : 0;
+    }
+    return sent * 4;
+}
+
+START_TEST(test_bytes_reconcile)
+{
+    const char *save = support_path("x.safetensors");
+    unsigned ranks = (unsigned)_i;
+    const char *run_dir = run(ranks, 0, "allreduce", "server", "fast", "16", save);
+    int64_t total = 0;
+
+    for (unsigned rank = 0; rank < ranks; rank++) {
+        int64_t tx = job_record_int(run_dir, rank, "step", "tx_payload_bytes");
+
+        ck_assert_int_eq(tx, job_record_int(run_dir, rank, "end", "expected_tx_payload_bytes"));
+        ck_assert_int_eq(tx, ring_tx(PARAMETERS, ranks, rank));
+        total += tx;
+    }
+    ck_assert_int_eq(total, 2 * (ranks - 1) * BYTES);
+    run_dir = run(ranks, 2, "ps", "worker", "fast", "16", save);
+    for (unsigned rank = 0; rank < ranks; rank++) {
+        ck_assert_int_eq(job_record_int(run_dir, rank, "step", "tx_payload_bytes"), BYTES);
+        ck_assert_int_eq(job_record_int(run_dir, rank, "step", "rx_payload_bytes"), BYTES);
+    }
+}
+END_TEST
+
+START_TEST(test_accumulation_is_a_larger_batch)
+{
+    const char *once = support_path("once.safetensors");
+    const char *twice = support_path("twice.safetensors");
+    struct job job = {
+        .ranks = 2,
+        .worker =
+            ARGS("--model", MODEL, "--data", "random:960,20,7", "--batch-size", "16",
+                 "--accumulate-steps", "2", "--epochs", "2", "--lr", "0.025", "--shuffle=false",
+                 "--device", "cpu", "--evaluate", "never", "--save", twice),
+    };
+    double distance;
+
+    /* Gradients of the two batches are summed, not averaged (as in no_sync): half the rate. */
+    (void)job_run(&job, 0);
+    job.worker = ARGS("--model", MODEL, "--data", "random:960,20,7", "--batch-size", "32",
+                      "--epochs", "2", "--lr", "0.05", "--shuffle=false", "--device", "cpu",
+                      "--evaluate", "never", "--save", once);
+    (void)job_run(&job, 0);
+    distance = job_checkpoint_distance(once, twice);
+    ck_assert_msg(distance < 1e-4, "accumulated: %g", distance);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("one_truth");
+    TCase *cases = tcase_create("jobs");
+
+    tcase_set_timeout(cases, 200);
+    tcase_add_loop_test(cases, test_reproducible_is_bit_identical, 2, 5);
+    tcase_add_test(cases, test_large_batch_agrees);
+    tcase_add_loop_test(cases, test_bytes_reconcile, 2, 5);
+    tcase_add_test(cases, test_accumulation_is_a_larger_batch);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
