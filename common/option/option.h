@@ -35,7 +35,7 @@ struct option_spec {
     enum option_kind kind;
     size_t offset;            /* offsetof in the program's struct */
     const char *default_text; /* parsed like any other value; NULL: zero, and "not given" */
-    double min, max;          /* numbers; both 0: no bounds; max INFINITY: no upper bound */
+    double min, max;          /* numbers; both 0: no bounds; max HUGE_VAL: no upper bound */
     const char *choices;      /* "sgd|adam|adamw" */
     const char *metavar;      /* "N", "FILE", "H:P,..." */
     const char *help;         /* one or more sentences; --help wraps them at 80 columns */
