@@ -1,7 +1,7 @@
 /*
  * optimizer: SGD, Adam and AdamW on ranges of a flat slab.  One definition runs in the worker and
  * in the server, so that where the optimizer runs changes no bit of the result. Sources:
- * torch/optim/sgd.py, adam.py, adamw.py (formulas in each case of optimizer.c).
+ * torch/optim/sgd.py, adam.py, adamw.py (formulas at the head of optimizer.c).
  */
 #ifndef SPARRING_COMMON_OPTIMIZER_OPTIMIZER_H
 #define SPARRING_COMMON_OPTIMIZER_OPTIMIZER_H
@@ -26,9 +26,8 @@ struct optimizer_config {
 
 struct optimizer {
     struct optimizer_config config;
-    size_t count; /* elements of the slab it serves */
-    float
-        *state[2]; /* momentum; or first and second moment; NULL where the kind needs none; owned */
+    size_t count;    /* elements of the slab it serves */
+    float *state[2]; /* momentum; or first and second moment; NULL where not needed; owned */
     unsigned states;
 };
 
@@ -50,7 +49,9 @@ void optimizer_release(struct optimizer *o);
  * One update of elements [offset, offset + count) of the slab.
  *   step   1 for the first update of these elements; every range sees each step once, in order
  *   param  parameters of the range (param[0] is element `offset`), updated in place
- *   grad   mean gradient of the range, not changed
+ *   grad   mean gradient of the range, not changed; no overlap with param
+ * The result does not depend on how a slab is cut into ranges.  Threads may update disjoint ranges
+ * at the same time.
  */
 void optimizer_update(struct optimizer *o, uint64_t step, size_t offset, size_t count, float *param,
                       const float *grad);

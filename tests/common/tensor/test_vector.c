@@ -29,7 +29,7 @@ static float random_float(void)
 
     if (pick < 0.05)
         return special[(size_t)(support_random() * 6)];
-    return (float)((support_random() - 0.5) * exp(20.0 * (support_random() - 0.5)));
+    return ldexpf((float)(pick - 0.5), (int)(support_random() * 24.0) - 12);
 }
 
 static void fill(void)

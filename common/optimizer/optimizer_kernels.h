@@ -1,0 +1,48 @@
+/*
+ * optimizer_kernels: the update loops, one table per vector width (common/tensor/simd.h).  Inside
+ * the library and for its tests; everyone else calls optimizer_update.
+ */
+#ifndef SPARRING_COMMON_OPTIMIZER_OPTIMIZER_KERNELS_H
+#define SPARRING_COMMON_OPTIMIZER_OPTIMIZER_KERNELS_H
+
+#include "common/tensor/simd.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct sgd_terms {
+    float learning_rate;
+    float weight_decay;
+    float momentum;
+    float undamped; /* 1 - dampening */
+    bool nesterov;
+    bool first; /* the buffer starts as the gradient, without dampening */
+};
+
+struct adam_terms {
+    float keep;         /* factor of the parameter before the step: 1 - lr * decay for AdamW */
+    float weight_decay; /* of the parameter, added to the gradient: Adam */
+    float blend;        /* 1 - beta1: the gradient's share of the first moment */
+    float beta2;
+    float share;           /* 1 - beta2 */
+    float rate;            /* lr / (1 - beta1^t) */
+    float root_correction; /* sqrt(1 - beta2^t) */
+    float epsilon;
+};
+
+/* Arrays of count elements that do not overlap; grad is not changed. */
+struct optimizer_kernels {
+    void (*sgd)(const struct sgd_terms *t, float *param, const float *grad, size_t count);
+    void (*sgd_momentum)(const struct sgd_terms *t, float *param, const float *grad, float *buffer,
+                         size_t count);
+    void (*adam)(const struct adam_terms *t, float *param, const float *grad, float *first_moment,
+                 float *second_moment, size_t count);
+};
+
+extern const struct optimizer_kernels optimizer_kernels_baseline;
+#ifdef SPARRING_SIMD_X86
+extern const struct optimizer_kernels optimizer_kernels_avx2;
+extern const struct optimizer_kernels optimizer_kernels_avx512;
+#endif
+
+#endif
