@@ -1,0 +1,115 @@
+/*
+ * shard: the partitions that one server holds for one job: values, accumulators, optimizer state.
+ * Knows nothing of gRPC; the payload comes through two functions.
+ *
+ * Memory, in units of the elements held here, all allocated by shard_init:
+ *   update on the server   values, one accumulator, the optimizer's state.  Answers are `values`.
+ *   update on the worker   two accumulators, used by the parity of the round.  Answers are the
+ *                          accumulator; round 0 (the initial values) uses the one of parity 0.
+ *   rank order             world_size - 2 more, for contributions that come before their turn.
+ *
+ * When may an answer be overwritten?  A rank pushes round t + 1 of a partition only after it has
+ * received round t of it, so round t + 1 is complete only after everybody has received round t:
+ *   values        change when round t + 1 is complete: everybody has round t;
+ *   accumulators  of one parity are written again when round t + 2 begins: everybody has round t.
+ * policy_check asserts the half of it that a server can see (no push of t + 1 before t is
+ * complete). A rank that pushes t + 1 without having read t spoils its own answer and nobody
+ * else's.  That concerns the content; whether memory may be *freed* is the caller's business
+ * (outstanding sends).
+ *
+ * Threads: any, but one at a time per rank.  One lock per partition; two ranks that push the same
+ * partition at the same moment sum one after the other, different partitions go side by side.
+ */
+#ifndef SPARRING_SERVER_SHARD_H
+#define SPARRING_SERVER_SHARD_H
+
+#include "common/base/error.h"
+#include "common/optimizer/optimizer.h"
+#include "common/shard_map/shard_map.h"
+#include "server/policy.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct shard_config {
+    const struct shard_map *map; /* borrowed until shard_release */
+    unsigned index;              /* of this server in the map */
+    unsigned world_size;
+    bool update;     /* run the optimizer here: answers are values; else the mean gradient */
+    bool rank_order; /* ((g0 + g1) + g2) + ...; else in order of arrival */
+    struct optimizer_config optimizer;
+};
+
+/* The float32 payload of a message; both functions are called at most once per message. */
+struct shard_source {
+    enum status (*copy)(void *user, float *dst, size_t count, struct error *err);
+    enum status (*add)(void *user, float *dst, size_t count, struct error *err);
+    void *user;
+};
+
+/* What a call led to. */
+struct shard_answer {
+    bool complete;     /* data is ready to be sent */
+    const float *data; /* count elements; inside the shard, see above how long */
+    size_t count;
+    int64_t sum_ns;  /* COMPLETE only: time spent on this round's sums and update */
+    int64_t wait_ns; /* COMPLETE only: from the round's first contribution to its last */
+};
+
+struct shard_part {
+    pthread_mutex_t lock; /* guards everything below */
+    struct policy policy;
+    size_t offset; /* elements from the start of the shard's storage */
+    size_t count;
+    unsigned turn; /* contributions in the accumulator; in rank order those of ranks 0..turn-1, or
+                      one of ranks 0 and 1 */
+    int64_t first_ns, sum_ns;
+};
+
+struct shard {
+    struct shard_config config;
+    struct shard_part *parts;  /* owned; slot i is partition index + i * server_count */
+    size_t length;             /* partitions held */
+    size_t count;              /* elements held */
+    float *values;             /* owned with update, else accumulators[0] */
+    float *accumulators[2];    /* owned; with update both are the same memory */
+    float *held;               /* owned; (world_size - 2, count), rank order with > 2 ranks only */
+    struct policy_rank *ranks; /* owned; (length, world_size) */
+    struct optimizer optimizer;
+};
+
+/* Allocate everything.  STATUS_NO_MEMORY says what was needed, also when the host cannot have it.
+ */
+enum status shard_init(struct shard *s, const struct shard_config *config, struct error *err);
+void shard_release(struct shard *s); /* zeroed and half-built ones are allowed */
+
+/* Elements of a partition of the map, 0 when it does not exist or is not held here. */
+size_t shard_partition_count(const struct shard *s, uint32_t partition);
+
+/* Rank 0's initial values.  answer->complete is set: ask shard_next_parked for whom to answer. */
+enum status shard_set(struct shard *s, uint32_t partition, const struct shard_source *source,
+                      struct shard_answer *ret, struct error *err);
+
+/* A rank asks for the initial values; complete: answer it now. */
+enum status shard_pull(struct shard *s, uint32_t partition, unsigned rank, struct shard_answer *ret,
+                       struct error *err);
+
+/* One more rank whose pull was parked before shard_set; false: none left. */
+bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank);
+
+/*
+ * Take a rank's contribution, a gradient already divided by the world size.  complete: everyone's
+ * is in and the optimizer ran if it runs here; answer all ranks with ret->data.
+ * STATUS_PROTOCOL when the policy refuses it (nothing is changed); a failure of the source leaves
+ * the accumulator undefined and must end the job.
+ */
+enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint64_t round,
+                       const struct shard_source *source, struct shard_answer *ret,
+                       struct error *err);
+
+/* Bytes allocated by shard_init. */
+size_t shard_bytes(const struct shard_config *config);
+
+#endif

@@ -1,0 +1,491 @@
+/*
+ * The shard against a serial model, bit for bit where the order is fixed: one thread per rank,
+ * random orders and pauses, answers read late (as a slow network would), so that under
+ * ThreadSanitizer an answer that is overwritten before everybody has read it is a reported race.
+ */
+#include "server/shard.h"
+
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+#include "common/base/random.h"
+#include "common/tensor/tensor.h"
+#include "tests/support/support.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RANKS_MAX 5u
+#define ROUNDS    4u
+#define FULL      (PARTITION_BYTES_MIN / sizeof(float))
+#define COUNT     (5 * FULL + 77) /* six partitions */
+
+static struct error err;
+
+/* ------------------------------------------------------------------ sources */
+
+static enum status array_copy(void *user, float *dst, size_t count, struct error *error)
+{
+    (void)error;
+    memcpy(dst, user, count * sizeof(float));
+    return STATUS_OK;
+}
+
+static enum status array_add(void *user, float *dst, size_t count, struct error *error)
+{
+    (void)error;
+    vector_add(dst, user, count);
+    return STATUS_OK;
+}
+
+static struct shard_source array_source(float *data)
+{
+    return (struct shard_source){.copy = array_copy, .add = array_add, .user = data};
+}
+
+static enum status broken(void *user, float *dst, size_t count, struct error *error)
+{
+    (void)user;
+    (void)dst;
+    return error_set(error, STATUS_DATA, "payload of %zu floats broke", count);
+}
+
+/* ------------------------------------------------------------------ the bench */
+
+/* Where an answer waits until its rank reads it. */
+struct mailbox {
+    const float *data;
+    uint64_t round; /* of the newest answer; UINT64_MAX: none */
+};
+
+struct bench {
+    struct shard_map map;
+    struct shard shard;
+    unsigned world_size;
+    float *initial;                          /* (COUNT) */
+    float *gradients[RANKS_MAX][ROUNDS + 1]; /* (COUNT) each */
+    float *got[RANKS_MAX];                   /* what the rank received last */
+    pthread_mutex_t lock;                    /* guards boxes */
+    pthread_cond_t changed;
+    struct mailbox *boxes; /* (world_size, map.length) */
+};
+
+struct rank_thread {
+    struct bench *bench;
+    unsigned rank;
+    uint32_t seed;
+    pthread_t thread;
+    float *history[ROUNDS + 1]; /* what was received in each round */
+};
+
+static uint32_t next_random(uint32_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 17;
+    *state ^= *state << 5;
+    return *state;
+}
+
+static void fill(float *values, uint32_t seed, bool whole)
+{
+    uint32_t state = seed * 2654435761u + 1;
+
+    for (size_t i = 0; i < COUNT; i++) {
+        uint32_t x = next_random(&state);
+
+        values[i] =
+            whole ? (float)(int)(x % 2001) - 1000.0f : ((float)(x >> 8) / 8388608.0f) - 1.0f;
+    }
+}
+
+static float *new_slab(void)
+{
+    float *slab = NULL;
+
+    assert_ok(mem_calloc_aligned(COUNT, sizeof(float), "slab", &slab, &err));
+    return slab;
+}
+
+static void bench_open(struct bench *b, unsigned servers, struct shard_config config)
+{
+    memset(b, 0, sizeof(*b));
+    assert_ok(shard_map_make(COUNT, FULL * sizeof(float), servers, &b->map, &err));
+    config.map = &b->map;
+    b->world_size = config.world_size;
+    assert_ok(shard_init(&b->shard, &config, &err));
+    b->initial = new_slab();
+    fill(b->initial, 99, !config.rank_order);
+    for (unsigned rank = 0; rank < b->world_size; rank++) {
+        b->got[rank] = new_slab();
+        for (uint64_t round = 1; round <= ROUNDS; round++) {
+            b->gradients[rank][round] = new_slab();
+            fill(b->gradients[rank][round], (uint32_t)(rank * 100 + round), !config.rank_order);
+        }
+    }
+    assert_ok(
+        mem_calloc(b->world_size * b->map.length, sizeof(*b->boxes), "boxes", &b->boxes, &err));
+    for (size_t i = 0; i < b->world_size * b->map.length; i++)
+        b->boxes[i].round = UINT64_MAX;
+    (void)pthread_mutex_init(&b->lock, NULL);
+    (void)pthread_cond_init(&b->changed, NULL);
+}
+
+static void bench_close(struct bench *b)
+{
+    shard_release(&b->shard);
+    for (unsigned rank = 0; rank < b->world_size; rank++) {
+        free(b->got[rank]);
+        for (uint64_t round = 1; round <= ROUNDS; round++)
+            free(b->gradients[rank][round]);
+    }
+    free(b->initial);
+    free(b->boxes);
+    shard_map_release(&b->map);
+    (void)pthread_cond_destroy(&b->changed);
+    (void)pthread_mutex_destroy(&b->lock);
+}
+
+static void deliver(struct bench *b, unsigned rank, uint32_t partition, uint64_t round,
+                    const float *data)
+{
+    (void)pthread_mutex_lock(&b->lock);
+    b->boxes[rank * b->map.length + partition] = (struct mailbox){.data = data, .round = round};
+    (void)pthread_cond_broadcast(&b->changed);
+    (void)pthread_mutex_unlock(&b->lock);
+}
+
+/* Wait for the answer of `round`, dawdle, then read it where it lies. */
+static void read_answer(struct rank_thread *t, uint32_t partition, uint64_t round)
+{
+    struct bench *b = t->bench;
+    const struct partition *p = &b->map.partitions[partition];
+    struct mailbox *box = &b->boxes[t->rank * b->map.length + partition];
+    const float *data;
+
+    (void)pthread_mutex_lock(&b->lock);
+    while (box->round != round)
+        (void)pthread_cond_wait(&b->changed, &b->lock);
+    data = box->data;
+    (void)pthread_mutex_unlock(&b->lock);
+    for (uint32_t pause = next_random(&t->seed) % 4; pause > 0; pause--)
+        (void)sched_yield();
+    memcpy(t->history[round] + p->offset, data, p->count * sizeof(float));
+}
+
+/* A fresh random order of the partitions held. */
+static size_t shuffle(struct rank_thread *t, uint32_t *order)
+{
+    size_t length = 0;
+
+    for (uint32_t i = 0; i < t->bench->map.length; i++)
+        if (shard_partition_count(&t->bench->shard, i) > 0)
+            order[length++] = i;
+    for (size_t i = length; i > 1; i--) {
+        size_t other = next_random(&t->seed) % i;
+        uint32_t swap = order[i - 1];
+
+        order[i - 1] = order[other];
+        order[other] = swap;
+    }
+    return length;
+}
+
+static void set_values(struct rank_thread *t, uint32_t partition)
+{
+    struct bench *b = t->bench;
+    struct shard_source source = array_source(b->initial + b->map.partitions[partition].offset);
+    struct shard_answer answer;
+    unsigned rank;
+
+    ck_assert_int_eq(shard_set(&b->shard, partition, &source, &answer, NULL), STATUS_OK);
+    ck_assert(answer.complete);
+    while (shard_next_parked(&b->shard, partition, &rank))
+        deliver(b, rank, partition, 0, answer.data);
+}
+
+static void exchange(struct rank_thread *t, uint32_t partition, uint64_t round)
+{
+    struct bench *b = t->bench;
+    float *gradient = b->gradients[t->rank][round];
+    struct shard_source source = array_source(gradient + b->map.partitions[partition].offset);
+    struct shard_answer answer;
+
+    ck_assert_int_eq(shard_push(&b->shard, partition, t->rank, round, &source, &answer, NULL),
+                     STATUS_OK);
+    for (unsigned rank = 0; answer.complete && rank < b->world_size; rank++)
+        deliver(b, rank, partition, round, answer.data);
+}
+
+static void *run_rank(void *user)
+{
+    struct rank_thread *t = user;
+    struct bench *b = t->bench;
+    uint32_t order[8];
+    size_t length = shuffle(t, order);
+
+    for (size_t i = 0; i < length; i++) {
+        struct shard_answer answer;
+
+        if (t->rank == 0)
+            set_values(t, order[i]);
+        ck_assert_int_eq(shard_pull(&b->shard, order[i], t->rank, &answer, NULL), STATUS_OK);
+        if (answer.complete)
+            deliver(b, t->rank, order[i], 0, answer.data);
+    }
+    for (size_t i = 0; i < length; i++)
+        read_answer(t, order[i], 0);
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        length = shuffle(t, order);
+        for (size_t i = 0; i < length; i++)
+            exchange(t, order[i], round);
+        length = shuffle(t, order);
+        for (size_t i = 0; i < length; i++)
+            read_answer(t, order[i], round);
+    }
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ the model */
+
+struct serial {
+    float *values, *sum;
+    struct optimizer optimizer;
+};
+
+static const float *serial_round(struct serial *m, const struct bench *b, uint64_t round)
+{
+    const struct shard_config *c = &b->shard.config;
+
+    if (round == 0) {
+        memcpy(m->values, b->initial, COUNT * sizeof(float));
+        return m->values;
+    }
+    memcpy(m->sum, b->gradients[0][round], COUNT * sizeof(float));
+    for (unsigned rank = 1; rank < b->world_size; rank++)
+        for (size_t i = 0; i < COUNT; i++)
+            m->sum[i] += b->gradients[rank][round][i];
+    if (c->update)
+        optimizer_update(&m->optimizer, round, 0, COUNT, m->values, m->sum);
+    return c->update ? m->values : m->sum;
+}
+
+static void compare(struct bench *b, struct rank_thread *threads)
+{
+    struct serial model = {.values = new_slab(), .sum = new_slab()};
+
+    assert_ok(optimizer_init(&model.optimizer, &b->shard.config.optimizer, COUNT, &err));
+    for (uint64_t round = 0; round <= ROUNDS; round++) {
+        const float *wanted = serial_round(&model, b, round);
+
+        for (size_t i = 0; i < b->map.length; i++) {
+            const struct partition *p = &b->map.partitions[i];
+
+            if (p->server != b->shard.config.index)
+                continue;
+            for (unsigned rank = 0; rank < b->world_size; rank++)
+                ck_assert_msg(memcmp(threads[rank].history[round] + p->offset, wanted + p->offset,
+                                     p->count * sizeof(float)) == 0,
+                              "round %d, partition %zu, rank %u differs", (int)round, i, rank);
+        }
+    }
+    optimizer_release(&model.optimizer);
+    free(model.values);
+    free(model.sum);
+}
+
+/* One job from initial values to the last round, all ranks at once. */
+static void run_job(unsigned servers, struct shard_config config, uint32_t seed)
+{
+    struct bench bench;
+    struct rank_thread threads[RANKS_MAX] = {0};
+
+    bench_open(&bench, servers, config);
+    for (unsigned rank = 0; rank < config.world_size; rank++) {
+        threads[rank] =
+            (struct rank_thread){.bench = &bench, .rank = rank, .seed = seed * 977 + rank * 31 + 1};
+        for (uint64_t round = 0; round <= ROUNDS; round++)
+            threads[rank].history[round] = new_slab();
+        ck_assert_int_eq(pthread_create(&threads[rank].thread, NULL, run_rank, &threads[rank]), 0);
+    }
+    for (unsigned rank = 0; rank < config.world_size; rank++)
+        ck_assert_int_eq(pthread_join(threads[rank].thread, NULL), 0);
+    compare(&bench, threads);
+    for (unsigned rank = 0; rank < config.world_size; rank++)
+        for (uint64_t round = 0; round <= ROUNDS; round++)
+            free(threads[rank].history[round]);
+    bench_close(&bench);
+}
+
+static struct optimizer_config adam(void)
+{
+    return optimizer_defaults(OPTIMIZER_ADAM);
+}
+
+/* Integers sum exactly, so arrival order must give the model's bits too. */
+START_TEST(test_random_interleavings)
+{
+    unsigned world_size = (unsigned)_i % RANKS_MAX + 1;
+
+    for (unsigned mode = 0; mode < 4; mode++)
+        for (unsigned servers = 1; servers <= 3; servers++) {
+            struct shard_config config = {.world_size = world_size,
+                                          .index = servers - 1,
+                                          .update = mode & 1,
+                                          .rank_order = mode & 2,
+                                          .optimizer = adam()};
+
+            run_job(servers, config, (uint32_t)(support_random() * 1e9) + 1);
+        }
+}
+END_TEST
+
+START_TEST(test_momentum_on_the_server)
+{
+    struct shard_config config = {.world_size = 3,
+                                  .update = true,
+                                  .rank_order = true,
+                                  .optimizer = optimizer_defaults(OPTIMIZER_SGD)};
+
+    config.optimizer.learning_rate = 0.1;
+    config.optimizer.momentum = 0.9;
+    run_job(1, config, 5);
+}
+END_TEST
+
+/* ------------------------------------------------------------------ what must be refused */
+
+static struct shard_config plain(unsigned world_size)
+{
+    return (struct shard_config){.world_size = world_size, .optimizer = adam()};
+}
+
+static void pull_all(struct bench *b, uint32_t partition)
+{
+    struct shard_source source = array_source(b->initial);
+    struct shard_answer answer;
+
+    assert_ok(shard_set(&b->shard, partition, &source, &answer, &err));
+    for (unsigned rank = 0; rank < b->world_size; rank++) {
+        assert_ok(shard_pull(&b->shard, partition, rank, &answer, &err));
+        ck_assert(answer.complete);
+    }
+}
+
+START_TEST(test_refusals)
+{
+    struct bench b;
+    struct shard_answer answer;
+    struct shard_source source;
+    float *gradient;
+
+    bench_open(&b, 2, plain(2));
+    gradient = b.gradients[0][1];
+    source = array_source(gradient);
+    ck_assert_uint_eq(shard_partition_count(&b.shard, 0), FULL);
+    ck_assert_uint_eq(shard_partition_count(&b.shard, 1), 0);
+    ck_assert_uint_eq(shard_partition_count(&b.shard, 4), FULL);
+    ck_assert_uint_eq(shard_partition_count(&b.shard, 6), 0);
+    ck_assert_uint_eq(shard_partition_count(&b.shard, UINT32_MAX), 0);
+    assert_fails(shard_push(&b.shard, 1, 0, 1, &source, &answer, &err), STATUS_PROTOCOL,
+                 "not held here");
+    assert_fails(shard_set(&b.shard, 6, &source, &answer, &err), STATUS_PROTOCOL, "not held here");
+    assert_fails(shard_pull(&b.shard, 6, 0, &answer, &err), STATUS_PROTOCOL, "not held here");
+    assert_fails(shard_push(&b.shard, 0, 0, 1, &source, &answer, &err), STATUS_PROTOCOL,
+                 "initial values");
+    pull_all(&b, 0);
+    assert_fails(shard_set(&b.shard, 0, &source, &answer, &err), STATUS_PROTOCOL, "twice");
+    assert_fails(shard_pull(&b.shard, 0, 1, &answer, &err), STATUS_PROTOCOL, "twice");
+    assert_ok(shard_push(&b.shard, 0, 1, 1, &source, &answer, &err));
+    ck_assert(!answer.complete);
+    assert_fails(shard_push(&b.shard, 0, 1, 1, &source, &answer, &err), STATUS_PROTOCOL, "twice");
+    assert_fails(shard_push(&b.shard, 0, 1, 2, &source, &answer, &err), STATUS_PROTOCOL,
+                 "cannot have begun");
+    assert_fails(shard_push(&b.shard, 0, 1, 0, &source, &answer, &err), STATUS_PROTOCOL,
+                 "is complete");
+    assert_ok(shard_push(&b.shard, 0, 0, 1, &source, &answer, &err));
+    ck_assert(answer.complete);
+    for (size_t i = 0; i < answer.count; i++)
+        ck_assert(answer.data[i] == 2 * gradient[i]);
+    bench_close(&b);
+}
+END_TEST
+
+START_TEST(test_a_broken_source_is_reported)
+{
+    struct bench b;
+    struct shard_answer answer;
+    struct shard_source source = {.copy = broken, .add = broken};
+
+    bench_open(&b, 1, plain(1));
+    assert_fails(shard_set(&b.shard, 5, &source, &answer, &err), STATUS_DATA, "77 floats broke");
+    pull_all(&b, 5);
+    assert_fails(shard_push(&b.shard, 5, 0, 1, &source, &answer, &err), STATUS_DATA, "broke");
+    bench_close(&b);
+}
+END_TEST
+
+START_TEST(test_memory)
+{
+    struct shard_map map = {0};
+    struct shard_config config = plain(4);
+    struct shard shard = {0};
+
+    assert_ok(shard_map_make(COUNT, FULL * sizeof(float), 8, &map, &err));
+    config.map = &map;
+    ck_assert_uint_eq(shard_bytes(&config), 2 * FULL * sizeof(float));
+    config.update = true;
+    config.rank_order = true;
+    ck_assert_uint_eq(shard_bytes(&config), (2 + 2 + 2) * FULL * sizeof(float));
+    config.optimizer = optimizer_defaults(OPTIMIZER_SGD);
+    ck_assert_uint_eq(shard_bytes(&config), (2 + 2) * FULL * sizeof(float));
+    for (size_t n = 1;; n++) {
+        enum status status;
+
+        mem_fail_nth(n);
+        status = shard_init(&shard, &config, &err);
+        mem_fail_nth(0);
+        if (status == STATUS_OK) {
+            ck_assert_uint_gt(n, 4);
+            break;
+        }
+        ck_assert_int_eq(status, STATUS_NO_MEMORY);
+        ck_assert_ptr_null(shard.accumulators[0]);
+    }
+    shard_release(&shard);
+    config.index = 7; /* holds nothing */
+    assert_ok(shard_init(&shard, &config, &err));
+    ck_assert_uint_eq(shard.length, 0);
+    shard_release(&shard);
+    shard_map_release(&map);
+}
+END_TEST
+
+START_TEST(test_a_shard_beyond_this_host_is_refused)
+{
+    struct shard_map map = {0};
+    struct shard_config config = plain(2);
+    struct shard shard = {0};
+
+    assert_ok(shard_map_make((size_t)1 << 37, PARTITION_BYTES_MAX, 1, &map, &err));
+    config.map = &map;
+    assert_fails(shard_init(&shard, &config, &err), STATUS_NO_MEMORY, "this host has");
+    shard_map_release(&map);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("shard");
+    TCase *tests = tcase_create("shard");
+
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, test_random_interleavings, 0, (int)(2 * RANKS_MAX));
+    tcase_add_test(tests, test_momentum_on_the_server);
+    tcase_add_test(tests, test_refusals);
+    tcase_add_test(tests, test_a_broken_source_is_reported);
+    tcase_add_test(tests, test_memory);
+    tcase_add_test(tests, test_a_shard_beyond_this_host_is_refused);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
