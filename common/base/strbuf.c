@@ -89,6 +89,18 @@ void strbuf_addf(struct strbuf *s, const char *format, ...)
     va_end(args);
 }
 
+void strbuf_add_double(struct strbuf *s, double value)
+{
+    char text[40];
+
+    for (int digits = 15; digits <= 17; digits++) {
+        (void)snprintf(text, sizeof(text), "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    strbuf_add(s, text);
+}
+
 /* Length of the valid UTF-8 sequence at p, 0 when it is not one (RFC 3629). */
 static size_t utf8_length(const unsigned char *p)
 {

@@ -32,6 +32,9 @@ void strbuf_addf(struct strbuf *s, const char *format, ...) __attribute__((forma
 void strbuf_vaddf(struct strbuf *s, const char *format, va_list args)
     __attribute__((format(printf, 2, 0)));
 
+/* Append a finite value with the fewest digits (15 to 17) that read back as the same double. */
+void strbuf_add_double(struct strbuf *s, double value);
+
 /* Append `text` as a JSON string with its quotes; invalid UTF-8 bytes become U+FFFD. */
 void strbuf_add_json(struct strbuf *s, const char *text);
 

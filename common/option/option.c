@@ -28,7 +28,7 @@ struct common_options {
 };
 
 static const struct option_spec common_specs[] = {
-    {.help = "Common"},
+    {.help = "Common:"},
     {.name = "config",
      .kind = OPTION_TEXT,
      .offset = offsetof(struct common_options, config),

@@ -71,7 +71,7 @@ static void add_spec_help(const struct option_spec *spec, struct strbuf *out)
     size_t column;
 
     if (!spec->name) {
-        strbuf_addf(out, "\n%s:\n", spec->help);
+        strbuf_addf(out, "\n%s\n", spec->help);
         return;
     }
     strbuf_addf(out, "  --%s%s%s", spec->name, metavar ? " " : "", metavar ? metavar : "");

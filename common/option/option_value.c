@@ -7,8 +7,6 @@
 #include "common/base/parse.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static void *field(const struct option_spec *spec, void *target)
@@ -155,19 +153,6 @@ enum status option_value_set(const struct option_spec *spec, const char *text, c
     return error_set(err, STATUS_INTERNAL, "%s: unknown kind of option", where);
 }
 
-/* The shortest of 15, 16 or 17 digits that reads back as the same double. */
-static void format_double(double value, struct strbuf *out)
-{
-    char text[40];
-
-    for (int digits = 15; digits <= 17; digits++) {
-        (void)snprintf(text, sizeof(text), "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    strbuf_add(out, text);
-}
-
 static void format_bytes(uint64_t value, struct strbuf *out)
 {
     static const char *const suffixes[] = {"", "KiB", "MiB", "GiB", "TiB"};
@@ -203,7 +188,7 @@ void option_value_format(const struct option_spec *spec, const void *target, str
         break;
     case OPTION_DOUBLE:
         memcpy(&number, from, sizeof(number));
-        format_double(number, out);
+        strbuf_add_double(out, number);
         break;
     case OPTION_TEXT:
     case OPTION_CHOICE:

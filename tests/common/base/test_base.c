@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,6 +80,23 @@ START_TEST(strbuf_grows_and_resets)
     strbuf_release(&s);
     strbuf_release(NULL);
     ck_assert_str_eq(s.text, "");
+}
+END_TEST
+
+START_TEST(strbuf_doubles_read_back)
+{
+    struct strbuf s = STRBUF_INIT;
+
+    strbuf_add_double(&s, 0.1);
+    ck_assert_str_eq(s.text, "0.1");
+    for (int i = 0; i < 1000; i++) {
+        double value = ldexp(support_random() - 0.5, i - 500);
+
+        strbuf_reset(&s);
+        strbuf_add_double(&s, value);
+        ck_assert_double_eq(strtod(s.text, NULL), value);
+    }
+    strbuf_release(&s);
 }
 END_TEST
 
@@ -167,6 +185,7 @@ TCase *text_cases(void)
     tcase_add_test(cases, error_keeps_status_and_text);
     tcase_add_test(cases, error_cuts_long_texts);
     tcase_add_test(cases, strbuf_grows_and_resets);
+    tcase_add_test(cases, strbuf_doubles_read_back);
     tcase_add_test(cases, strbuf_quotes_json_and_html);
     tcase_add_test(cases, parse_takes_whole_numbers_only);
     tcase_add_test(cases, parse_bytes_knows_suffixes);

@@ -28,7 +28,7 @@ struct settings {
 };
 
 static const struct option_spec specs[] = {
-    {.help = "Training"},
+    {.help = "Training:"},
     {.name = "batch-size",
      .env = "SPARRING_TEST_BATCH",
      .kind = OPTION_INT,
@@ -69,7 +69,7 @@ static const struct option_spec specs[] = {
      .offset = offsetof(struct settings, overlap),
      .default_text = "true",
      .help = "Communicate during backward."},
-    {.help = "Files"},
+    {.help = "Files:"},
     {.name = "optimizer",
      .kind = OPTION_CHOICE,
      .offset = offsetof(struct settings, optimizer),
