@@ -136,8 +136,7 @@ START_TEST(random_values)
         metrics_close(&m);
         text = contents(path);
         object = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
-        ck_assert(memcmp(&loss, &(float){(float)json_number_value(json_object_get(object, "loss"))},
-                         sizeof(loss)) == 0);
+        ck_assert((float)json_number_value(json_object_get(object, "loss")) == loss);
         json_decref(object);
         object = json_loads(strchr(text, '\n') + 1, JSON_DISABLE_EOF_CHECK, NULL);
         ck_assert_double_eq(json_number_value(json_object_get(object, "y")), value);
