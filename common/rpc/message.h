@@ -1,0 +1,41 @@
+/*
+ * message: a received message as runs of bytes, split into header and payload.  Internal to rpc,
+ * its tests and its fuzzer; knows nothing of gRPC.
+ */
+#ifndef SPARRING_COMMON_RPC_MESSAGE_H
+#define SPARRING_COMMON_RPC_MESSAGE_H
+
+#include "common/base/error.h"
+#include "common/rpc/cursor.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define RPC_PAYLOAD_FIELD  15         /* the largest field number with a tag of one byte */
+#define RPC_HEAD_MAX       (1u << 20) /* bytes of every field before the payload */
+#define RPC_PAYLOAD_PREFIX 11         /* tag and longest varint before a payload */
+#define RPC_HEAD_INLINE    256
+
+struct rpc_message {
+    struct cursor payload; /* at the payload's first byte */
+    size_t payload_size;
+    const uint8_t *head; /* small or large */
+    size_t head_size;
+    uint8_t small[RPC_HEAD_INLINE];
+    uint8_t *large; /* owned; kept from message to message */
+    size_t large_capacity;
+};
+
+/* Split the bytes of `runs` (borrowed until the last use of the message).  A zeroed struct or one
+ * that was parsed before.  STATUS_DATA: malformed, a header above RPC_HEAD_MAX, or a payload field
+ * that is not the last one; STATUS_NO_MEMORY. */
+enum status rpc_message_parse(struct rpc_message *message, const struct rpc_run *runs, size_t count,
+                              struct error *err);
+
+void rpc_message_release(struct rpc_message *message);
+
+/* Tag and length of a payload of `size` bytes into prefix (RPC_PAYLOAD_PREFIX bytes); returns the
+ * bytes used, 0 for an empty payload, which is left out as proto3 leaves out default values. */
+size_t rpc_payload_prefix(size_t size, uint8_t *prefix);
+
+#endif
