@@ -1,0 +1,453 @@
+/*
+ * wire: protobuf-c messages to plain structs and back.
+ *
+ * Each unpack goes through unpack_message (bounded memory, checked strings), copies what it keeps
+ * and checks ranges of what becomes an enum or a fixed buffer; whether a rank or a partition makes
+ * sense is the receiver's business.  Each pack measures first, so the result fits exactly.
+ * No state, no locks.
+ */
+#include "common/rpc/wire.h"
+
+#include "common/base/memory.h"
+#include "common/rpc/unpack.h"
+
+#include "parameter_server.pb-c.h"
+#include "store.pb-c.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------ helpers */
+
+static enum status pack(const ProtobufCMessage *message, uint8_t **ret_bytes, size_t *ret_size,
+                        struct error *err)
+{
+    size_t size = protobuf_c_message_get_packed_size(message);
+    uint8_t *bytes;
+    enum status status;
+
+    if (size > WIRE_CONTROL_MAX)
+        return error_set(err, STATUS_INVALID, "%s of %zu bytes, the limit is %u",
+                         message->descriptor->short_name, size, WIRE_CONTROL_MAX);
+    status = mem_calloc(size, 1, message->descriptor->short_name, &bytes, err);
+    if (status != STATUS_OK)
+        return status;
+    (void)protobuf_c_message_pack(message, bytes);
+    *ret_bytes = bytes;
+    *ret_size = size;
+    return STATUS_OK;
+}
+
+static enum status unpack(const ProtobufCMessageDescriptor *descriptor, const uint8_t *bytes,
+                          size_t size, struct arena *arena, void *ret_message, struct error *err)
+{
+    ProtobufCMessage *message = NULL;
+    enum status status =
+        unpack_message(descriptor, bytes, size, WIRE_CONTROL_MAX, arena, &message, err);
+
+    if (status == STATUS_OK)
+        memcpy(ret_message, &message, sizeof(message)); /* the caller's pointer has its own type */
+    return status;
+}
+
+/* `text` into a buffer of `size` bytes. */
+static enum status take_text(const char *text, const char *what, char *buffer, size_t size,
+                             struct error *err)
+{
+    size_t length = strlen(text);
+
+    if (length >= size)
+        return error_set(err, STATUS_DATA, "%s of %zu bytes, the limit is %zu", what, length,
+                         size - 1);
+    memcpy(buffer, text, length + 1);
+    return STATUS_OK;
+}
+
+/* A copy with a NUL behind it, so that text in it can be used as such. */
+static enum status take_bytes(const ProtobufCBinaryData *from, const char *what,
+                              uint8_t **ret_bytes, size_t *ret_size, struct error *err)
+{
+    uint8_t *copy;
+    enum status status = mem_calloc(from->len + 1, 1, what, &copy, err);
+
+    if (status != STATUS_OK)
+        return status;
+    if (from->len > 0)
+        memcpy(copy, from->data, from->len);
+    *ret_bytes = copy;
+    *ret_size = from->len;
+    return STATUS_OK;
+}
+
+static enum status take_texts(char *const *texts, size_t count, const char *what, char ***ret_texts,
+                              size_t *ret_count, struct error *err)
+{
+    enum status status = mem_calloc(count, sizeof(**ret_texts), what, ret_texts, err);
+
+    for (size_t i = 0; status == STATUS_OK && i < count; i++) {
+        status = mem_strdup(texts[i], &(*ret_texts)[i], err);
+        if (status == STATUS_OK)
+            *ret_count = i + 1;
+    }
+    return status;
+}
+
+static void free_texts(char **texts, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(texts[i]);
+    free(texts);
+}
+
+static enum status check_text(const char *text, const char *what, struct error *err)
+{
+    if (text_is_valid((const uint8_t *)text, strlen(text)))
+        return STATUS_OK;
+    return error_set(err, STATUS_INVALID, "%s is not valid UTF-8", what);
+}
+
+static ProtobufCBinaryData binary(uint8_t *bytes, size_t size)
+{
+    return (ProtobufCBinaryData){.len = size, .data = bytes};
+}
+
+/* protobuf-c wants a pointer even for a default; NULL means "". */
+static char *text_or_empty(char *text)
+{
+    static char empty[1];
+
+    return text ? text : empty;
+}
+
+/* ------------------------------------------------------------------ chunk */
+
+size_t wire_pack_chunk(const struct chunk_header *chunk, uint8_t *head)
+{
+    Sparring__V1__Chunk m = SPARRING__V1__CHUNK__INIT;
+
+    m.kind = (uint32_t)chunk->kind;
+    m.rank = chunk->rank;
+    m.round = chunk->round;
+    m.partition = chunk->partition;
+    m.dtype = chunk->dtype;
+    m.length = chunk->length;
+    return sparring__v1__chunk__pack(&m, head); /* at most 46 bytes */
+}
+
+enum status wire_unpack_chunk(const uint8_t *head, size_t size, struct chunk_header *ret,
+                              struct error *err)
+{
+    struct arena arena;
+    ProtobufCMessage *message = NULL;
+    const Sparring__V1__Chunk *m;
+    enum status status = unpack_message(&sparring__v1__chunk__descriptor, head, size,
+                                        WIRE_CHUNK_HEAD_MAX, &arena, &message, err);
+
+    if (status != STATUS_OK)
+        goto out;
+    m = (const Sparring__V1__Chunk *)message;
+    if (m->kind < CHUNK_PUSH || m->kind > CHUNK_MEAN) {
+        status = error_set(err, STATUS_DATA, "chunk of unknown kind %u", m->kind);
+        goto out;
+    }
+    *ret = (struct chunk_header){
+        .kind = (enum chunk_kind)m->kind,
+        .rank = m->rank,
+        .round = m->round,
+        .partition = m->partition,
+        .dtype = m->dtype,
+        .length = m->length,
+    };
+out:
+    arena_release(&arena);
+    return status;
+}
+
+/* ------------------------------------------------------------------ join and leave */
+
+enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_bytes,
+                                   size_t *ret_size, struct error *err)
+{
+    char job[sizeof(m->job)];
+    Sparring__V1__Optimizer optimizer = SPARRING__V1__OPTIMIZER__INIT;
+    Sparring__V1__JoinRequest p = SPARRING__V1__JOIN_REQUEST__INIT;
+    enum status status;
+
+    memcpy(job, m->job, sizeof(job));
+    p.job = job;
+    p.rank = m->rank;
+    p.world_size = m->world_size;
+    p.server_index = m->server_index;
+    p.server_count = m->server_count;
+    p.manifest = text_or_empty(m->manifest);
+    p.element_count = m->element_count;
+    p.partition_bytes = m->partition_bytes;
+    p.update = m->update;
+    p.order = m->order;
+    p.optimizer = &optimizer;
+    optimizer.kind = (uint32_t)m->optimizer.kind;
+    optimizer.learning_rate = m->optimizer.learning_rate;
+    optimizer.momentum = m->optimizer.momentum;
+    optimizer.dampening = m->optimizer.dampening;
+    optimizer.weight_decay = m->optimizer.weight_decay;
+    optimizer.nesterov = m->optimizer.nesterov;
+    optimizer.beta1 = m->optimizer.beta1;
+    optimizer.beta2 = m->optimizer.beta2;
+    optimizer.epsilon = m->optimizer.epsilon;
+    status = check_text(job, "the job name", err);
+    if (status == STATUS_OK)
+        status = check_text(p.manifest, "the manifest", err);
+    return status == STATUS_OK ? pack(&p.base, ret_bytes, ret_size, err) : status;
+}
+
+static enum status take_optimizer(const Sparring__V1__Optimizer *o, struct optimizer_config *ret,
+                                  struct error *err)
+{
+    const double values[] = {o->learning_rate, o->momentum, o->dampening, o->weight_decay,
+                             o->beta1,         o->beta2,    o->epsilon};
+
+    if (o->kind > OPTIMIZER_ADAMW)
+        return error_set(err, STATUS_DATA, "join request with unknown optimizer %u", o->kind);
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+        if (!isfinite(values[i]))
+            return error_set(err, STATUS_DATA,
+                             "join request with an optimizer value that is not finite");
+    *ret = (struct optimizer_config){
+        .kind = (enum optimizer_kind)o->kind,
+        .learning_rate = o->learning_rate,
+        .momentum = o->momentum,
+        .dampening = o->dampening,
+        .nesterov = o->nesterov != 0,
+        .weight_decay = o->weight_decay,
+        .beta1 = o->beta1,
+        .beta2 = o->beta2,
+        .epsilon = o->epsilon,
+    };
+    return STATUS_OK;
+}
+
+enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct join_request *ret,
+                                     struct error *err)
+{
+    struct arena arena;
+    Sparring__V1__JoinRequest *m;
+    enum status status =
+        unpack(&sparring__v1__join_request__descriptor, bytes, size, &arena, &m, err);
+
+    if (status != STATUS_OK)
+        goto out;
+    if (m->update > 1 || m->order > 1 || !m->optimizer) {
+        status =
+            error_set(err, STATUS_DATA, "join request with update %u, order %u and %s optimizer",
+                      m->update, m->order, m->optimizer ? "an" : "no");
+        goto out;
+    }
+    ret->rank = m->rank;
+    ret->world_size = m->world_size;
+    ret->server_index = m->server_index;
+    ret->server_count = m->server_count;
+    ret->element_count = m->element_count;
+    ret->partition_bytes = m->partition_bytes;
+    ret->update = m->update;
+    ret->order = m->order;
+    status = take_optimizer(m->optimizer, &ret->optimizer, err);
+    if (status == STATUS_OK)
+        status = take_text(m->job, "job name", ret->job, sizeof(ret->job), err);
+    if (status == STATUS_OK)
+        status = mem_strdup(m->manifest, &ret->manifest, err);
+out:
+    arena_release(&arena);
+    return status;
+}
+
+void wire_release_join_request(struct join_request *m)
+{
+    free(m->manifest);
+    m->manifest = NULL;
+}
+
+enum status wire_pack_join_reply(const struct join_reply *m, uint8_t **ret_bytes, size_t *ret_size,
+                                 struct error *err)
+{
+    char version[sizeof(m->version)];
+    Sparring__V1__JoinReply p = SPARRING__V1__JOIN_REPLY__INIT;
+
+    memcpy(version, m->version, sizeof(version));
+    p.partition_count = m->partition_count;
+    p.n_partitions = m->held;
+    p.partitions = m->partitions;
+    p.element_count = m->element_count;
+    p.version = version;
+    return pack(&p.base, ret_bytes, ret_size, err);
+}
+
+enum status wire_unpack_join_reply(const uint8_t *bytes, size_t size, struct join_reply *ret,
+                                   struct error *err)
+{
+    struct arena arena;
+    Sparring__V1__JoinReply *m;
+    enum status status =
+        unpack(&sparring__v1__join_reply__descriptor, bytes, size, &arena, &m, err);
+
+    if (status != STATUS_OK)
+        goto out;
+    ret->partition_count = m->partition_count;
+    ret->element_count = m->element_count;
+    status = take_text(m->version, "version", ret->version, sizeof(ret->version), err);
+    if (status == STATUS_OK)
+        status = mem_calloc(m->n_partitions, sizeof(*ret->partitions), "partitions",
+                            &ret->partitions, err);
+    if (status != STATUS_OK)
+        goto out;
+    ret->held = m->n_partitions;
+    if (ret->held > 0)
+        memcpy(ret->partitions, m->partitions, ret->held * sizeof(*ret->partitions));
+out:
+    arena_release(&arena);
+    return status;
+}
+
+void wire_release_join_reply(struct join_reply *m)
+{
+    free(m->partitions);
+    m->partitions = NULL;
+    m->held = 0;
+}
+
+enum status wire_pack_leave_request(const struct leave_request *m, uint8_t **ret_bytes,
+                                    size_t *ret_size, struct error *err)
+{
+    char job[sizeof(m->job)];
+    char reason[sizeof(m->reason)];
+    Sparring__V1__LeaveRequest p = SPARRING__V1__LEAVE_REQUEST__INIT;
+    enum status status = check_text(m->job, "the job name", err);
+
+    if (status != STATUS_OK)
+        return status;
+    memcpy(job, m->job, sizeof(job));
+    memcpy(reason, m->reason, sizeof(reason));
+    /* A reason is an error text, cut at any byte: never refuse to tell it. */
+    reason[text_valid_length((const uint8_t *)reason, strlen(reason))] = '\0';
+    p.job = job;
+    p.rank = m->rank;
+    p.reason = reason;
+    return pack(&p.base, ret_bytes, ret_size, err);
+}
+
+enum status wire_unpack_leave_request(const uint8_t *bytes, size_t size, struct leave_request *ret,
+                                      struct error *err)
+{
+    struct arena arena;
+    Sparring__V1__LeaveRequest *m;
+    enum status status =
+        unpack(&sparring__v1__leave_request__descriptor, bytes, size, &arena, &m, err);
+
+    if (status == STATUS_OK) {
+        ret->rank = m->rank;
+        status = take_text(m->job, "job name", ret->job, sizeof(ret->job), err);
+    }
+    if (status == STATUS_OK)
+        status = take_text(m->reason, "reason", ret->reason, sizeof(ret->reason), err);
+    arena_release(&arena);
+    return status;
+}
+
+/* ------------------------------------------------------------------ store */
+
+enum status wire_pack_store_request(const struct store_request *m, uint8_t **ret_bytes,
+                                    size_t *ret_size, struct error *err)
+{
+    Sparring__V1__StoreRequest p = SPARRING__V1__STORE_REQUEST__INIT;
+    enum status status;
+
+    p.key = text_or_empty(m->key);
+    p.value = binary(m->value, m->value_size);
+    p.expected = binary(m->expected, m->expected_size);
+    p.delta = m->delta;
+    p.n_keys = m->key_count;
+    p.keys = m->keys;
+    p.timeout_ms = m->timeout_ms;
+    status = check_text(p.key, "the key", err);
+    for (size_t i = 0; status == STATUS_OK && i < m->key_count; i++)
+        status = check_text(m->keys[i], "a key", err);
+    return status == STATUS_OK ? pack(&p.base, ret_bytes, ret_size, err) : status;
+}
+
+enum status wire_unpack_store_request(const uint8_t *bytes, size_t size, struct store_request *ret,
+                                      struct error *err)
+{
+    struct arena arena;
+    Sparring__V1__StoreRequest *m;
+    enum status status =
+        unpack(&sparring__v1__store_request__descriptor, bytes, size, &arena, &m, err);
+
+    if (status != STATUS_OK)
+        goto out;
+    ret->delta = m->delta;
+    ret->timeout_ms = m->timeout_ms;
+    status = mem_strdup(m->key, &ret->key, err);
+    if (status == STATUS_OK)
+        status = take_bytes(&m->value, "store value", &ret->value, &ret->value_size, err);
+    if (status == STATUS_OK)
+        status = take_bytes(&m->expected, "store value", &ret->expected, &ret->expected_size, err);
+    if (status == STATUS_OK)
+        status = take_texts(m->keys, m->n_keys, "store keys", &ret->keys, &ret->key_count, err);
+out:
+    arena_release(&arena);
+    if (status != STATUS_OK)
+        wire_release_store_request(ret);
+    return status;
+}
+
+void wire_release_store_request(struct store_request *m)
+{
+    free(m->key);
+    free(m->value);
+    free(m->expected);
+    free_texts(m->keys, m->key_count);
+    *m = (struct store_request){0};
+}
+
+enum status wire_pack_store_reply(const struct store_reply *m, uint8_t **ret_bytes,
+                                  size_t *ret_size, struct error *err)
+{
+    Sparring__V1__StoreReply p = SPARRING__V1__STORE_REPLY__INIT;
+
+    p.value = binary(m->value, m->value_size);
+    p.number = m->number;
+    p.found = m->found;
+    p.n_missing = m->missing_count;
+    p.missing = m->missing;
+    return pack(&p.base, ret_bytes, ret_size, err);
+}
+
+enum status wire_unpack_store_reply(const uint8_t *bytes, size_t size, struct store_reply *ret,
+                                    struct error *err)
+{
+    struct arena arena;
+    Sparring__V1__StoreReply *m;
+    enum status status =
+        unpack(&sparring__v1__store_reply__descriptor, bytes, size, &arena, &m, err);
+
+    if (status != STATUS_OK)
+        goto out;
+    ret->number = m->number;
+    ret->found = m->found != 0;
+    status = take_bytes(&m->value, "store value", &ret->value, &ret->value_size, err);
+    if (status == STATUS_OK)
+        status = take_texts(m->missing, m->n_missing, "missing keys", &ret->missing,
+                            &ret->missing_count, err);
+out:
+    arena_release(&arena);
+    if (status != STATUS_OK)
+        wire_release_store_reply(ret);
+    return status;
+}
+
+void wire_release_store_reply(struct store_reply *m)
+{
+    free(m->value);
+    free_texts(m->missing, m->missing_count);
+    *m = (struct store_reply){0};
+}
