@@ -1,0 +1,74 @@
+/*
+ * call: the state of one call, shared by call.c (its life), send.c (its send queue) and result.c
+ * (how it ended).  Internal to rpc.
+ */
+#ifndef SPARRING_COMMON_RPC_CALL_H
+#define SPARRING_COMMON_RPC_CALL_H
+
+#include "common/rpc/rpc_internal.h"
+
+#define RPC_NAME_MAX 128
+
+/* A message that waits to be sent: header with the payload's tag and length, then the payload. */
+struct rpc_send {
+    struct rpc_send *next;
+    grpc_slice slices[2]; /* owned while queued */
+    size_t count;
+};
+
+struct rpc_call {
+    atomic_uint refs;
+    bool is_client;
+    const struct rpc_handler *handler;
+    void *user;
+    grpc_channel *channel; /* client; these four only until `closed` */
+    grpc_call *grpc;
+    struct rpc_queue *queue; /* its thread runs everything below `queue thread only` */
+    struct rpc_calls *calls;
+    struct rpc_call *previous, *next; /* under calls->lock */
+    int64_t opened_ns;
+    int64_t deadline_ns;
+    char path[RPC_NAME_MAX];
+    char peer[RPC_NAME_MAX * 3]; /* client: the target */
+
+    /* ---- queue thread only ---- */
+    unsigned in_flight; /* batches whose tag has not come back */
+    bool begun;         /* client: its first batches are started */
+    bool sending, receiving;
+    bool initial_sent, last_sent;
+    bool cancel_sent;
+    bool sent_any;    /* a batch of sends came back */
+    bool send_failed; /* the stream is broken: the status follows */
+    struct rpc_tag on_send, on_receive, on_close, on_wake;
+    grpc_byte_buffer *received;
+    struct rpc_message message;
+    struct rpc_run *runs; /* owned, of the message being handled */
+    size_t run_capacity;
+    int peer_cancelled;                    /* server */
+    grpc_metadata_array initial, trailing; /* client */
+    grpc_status_code code;
+    grpc_slice details;
+    struct error failure; /* found here, for example in a malformed message; status OK: none */
+
+    pthread_mutex_t lock;
+    /* ---- under lock ---- */
+    bool ended; /* nothing can be started any more */
+    bool woken; /* on_wake is on its way */
+    bool want_receive, want_last, want_cancel;
+    enum status finish_status; /* fixed once want_last is set */
+    char finish_text[1024];
+    struct rpc_send *first, *last; /* messages to send, owned */
+    struct rpc_send *spare;        /* used nodes, owned */
+};
+
+/* send.c: the first three under call->lock. */
+struct rpc_send *rpc_send_node(struct rpc_call *call);
+void rpc_send_push(struct rpc_call *call, struct rpc_send *node);
+bool rpc_send_pop(struct rpc_call *call, grpc_slice *ret_slices, size_t *ret_count);
+void rpc_send_drop(struct rpc_call *call); /* unref all that waits; takes the lock */
+void rpc_send_release(struct rpc_call *call);
+
+/* result.c: on the queue's thread, before the gRPC call is let go. */
+void rpc_call_result(struct rpc_call *call, struct rpc_result *ret);
+
+#endif

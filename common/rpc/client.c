@@ -1,0 +1,263 @@
+/*
+ * client: one channel with one connection of its own, one queue, one thread.
+ *
+ * Clients of one process that name the same target would share a connection; the local subchannel
+ * pool prevents it, because parallelism is the number of connections.  Retries are off: repeating
+ * is the business of whoever knows whether a call is idempotent.
+ * Threads: any function but rpc_client_close may be called from any thread, and none that blocks
+ * (unary, close) from a handler.
+ */
+#include "common/rpc/rpc_internal.h"
+
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+
+#include <grpc/slice.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NS_PER_SECOND 1000000000
+
+struct rpc_client {
+    grpc_channel *channel;
+    struct rpc_queue queue;
+    struct rpc_calls calls;
+    char target[300]; /* "host:port" */
+};
+
+/* ------------------------------------------------------------------ open and close */
+
+static grpc_channel *create_channel(const struct rpc_client_config *config, const char *target,
+                                    grpc_channel_credentials *credentials)
+{
+    size_t most = config->max_message_bytes ? config->max_message_bytes : RPC_MESSAGE_MAX_DEFAULT;
+    grpc_arg args[] = {
+        rpc_channel_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+        rpc_channel_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0), /* http_proxy would hijack localhost */
+        rpc_channel_arg(GRPC_ARG_ENABLE_RETRIES, 0),
+        rpc_channel_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+        rpc_channel_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH,
+                        (int)(most > INT_MAX ? INT_MAX : most)),
+        rpc_channel_arg(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0),
+        rpc_channel_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
+        rpc_channel_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100),
+        rpc_channel_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000),
+        rpc_channel_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000),
+        /* Without the third, pings stop after two while a long poll waits. */
+        rpc_channel_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 20000),
+        rpc_channel_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000),
+        rpc_channel_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        rpc_channel_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+    };
+    grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
+
+    return grpc_channel_create(target, credentials, &list);
+}
+
+static void release(struct rpc_client *client)
+{
+    if (client->channel)
+        grpc_channel_destroy(client->channel);
+    rpc_queue_stop(&client->queue);
+    rpc_calls_release(&client->calls);
+    rpc_library_close();
+    free(client);
+}
+
+enum status rpc_client_open(const struct rpc_client_config *config, struct rpc_client **ret_client,
+                            struct error *err)
+{
+    struct rpc_client *client;
+    grpc_channel_credentials *credentials = NULL;
+    char target[sizeof(client->target) + 8] = "dns:///"; /* result.c relies on this scheme */
+    enum status status = mem_calloc(1, sizeof(*client), "client", &client, err);
+
+    if (status != STATUS_OK)
+        return status;
+    rpc_library_open();
+    endpoint_format(&config->target, client->target, sizeof(client->target));
+    memcpy(target + strlen(target), client->target, strlen(client->target) + 1);
+    status = rpc_calls_init(&client->calls, err);
+    if (status != STATUS_OK) {
+        rpc_library_close();
+        free(client);
+        return status;
+    }
+    status = rpc_client_credentials(&config->security, &credentials, err);
+    if (status != STATUS_OK)
+        goto out;
+    client->queue.grpc = grpc_completion_queue_create_for_next(NULL);
+    status = rpc_queue_start(&client->queue, "rpc-client", err);
+    if (status != STATUS_OK)
+        goto out;
+    client->channel = create_channel(config, target, credentials);
+    *ret_client = client;
+out:
+    grpc_channel_credentials_release(credentials);
+    if (status != STATUS_OK)
+        release(client);
+    return status;
+}
+
+void rpc_client_close(struct rpc_client *client)
+{
+    if (!client)
+        return;
+    rpc_calls_cancel(&client->calls);
+    (void)pthread_mutex_lock(&client->calls.lock);
+    while (client->calls.count > 0)
+        (void)pthread_cond_wait(&client->calls.changed, &client->calls.lock);
+    (void)pthread_mutex_unlock(&client->calls.lock);
+    release(client);
+}
+
+/* ------------------------------------------------------------------ calls */
+
+static gpr_timespec to_timespec(int64_t deadline_ns)
+{
+    if (deadline_ns == INT64_MAX)
+        return gpr_inf_future(GPR_CLOCK_MONOTONIC);
+    return (gpr_timespec){.tv_sec = deadline_ns / NS_PER_SECOND,
+                          .tv_nsec = (int32_t)(deadline_ns % NS_PER_SECOND),
+                          .clock_type = GPR_CLOCK_MONOTONIC};
+}
+
+static enum status open_call(struct rpc_client *client, const char *path, int64_t deadline_ns,
+                             const struct rpc_handler *handler, void *user,
+                             struct rpc_call **ret_call, struct error *err)
+{
+    grpc_slice method = grpc_slice_from_copied_string(path);
+    struct rpc_call_setup setup = {
+        .calls = &client->calls,
+        .queue = &client->queue,
+        .handler = handler,
+        .user = user,
+        .path = path,
+        .deadline_ns = deadline_ns,
+        .channel = client->channel,
+        .target = client->target,
+    };
+
+    setup.grpc =
+        grpc_channel_create_call(client->channel, NULL, GRPC_PROPAGATE_DEFAULTS, client->queue.grpc,
+                                 method, NULL, to_timespec(deadline_ns), NULL);
+    grpc_slice_unref(method);
+    return rpc_call_open(&setup, ret_call, err);
+}
+
+enum status rpc_client_call(struct rpc_client *client, const char *path, int64_t deadline_ns,
+                            const struct rpc_handler *handler, void *user,
+                            struct rpc_call **ret_call, struct error *err)
+{
+    struct rpc_call *call;
+    enum status status = open_call(client, path, deadline_ns, handler, user, &call, err);
+
+    if (status != STATUS_OK)
+        return status;
+    rpc_call_ref(call); /* the caller's */
+    *ret_call = call;
+    rpc_call_start_client(call);
+    return STATUS_OK;
+}
+
+/* ------------------------------------------------------------------ unary */
+
+struct unary {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool done; /* under lock; the rest is the queue thread's until then */
+    struct error failure;
+    struct rpc_result result;
+    uint8_t *reply; /* owned */
+    size_t reply_size;
+};
+
+static enum status take_reply(struct unary *unary, const struct rpc_message *message,
+                              struct error *err)
+{
+    const uint8_t *head = rpc_message_head(message, &unary->reply_size);
+    enum status status;
+
+    if (unary->reply)
+        return error_set(err, STATUS_PROTOCOL, "more than one reply");
+    if (rpc_message_payload_size(message) > 0)
+        return error_set(err, STATUS_PROTOCOL, "a reply with a payload");
+    status = mem_calloc(unary->reply_size + 1, 1, "reply", &unary->reply, err);
+    if (status == STATUS_OK)
+        memcpy(unary->reply, head, unary->reply_size);
+    return status;
+}
+
+static void unary_message(struct rpc_call *call, struct rpc_message *message, void *user)
+{
+    struct unary *unary = user;
+
+    if (!message)
+        return;
+    if (take_reply(unary, message, &unary->failure) == STATUS_OK)
+        rpc_call_receive(call); /* the status comes only behind the last message */
+    else
+        rpc_call_cancel(call);
+}
+
+static void unary_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+{
+    struct unary *unary = user;
+
+    (void)call;
+    (void)pthread_mutex_lock(&unary->lock);
+    unary->result = *result;
+    unary->done = true;
+    (void)pthread_cond_signal(&unary->changed);
+    (void)pthread_mutex_unlock(&unary->lock);
+}
+
+static enum status unary_status(const struct unary *unary, const char *path, const char *target,
+                                struct error *err)
+{
+    if (unary->failure.status != STATUS_OK)
+        return error_set(err, unary->failure.status, "%s on %s: %s", path, target,
+                         unary->failure.text);
+    if (unary->result.status != STATUS_OK)
+        return error_set(err, unary->result.status, "%s", unary->result.text);
+    if (!unary->reply)
+        return error_set(err, STATUS_PROTOCOL, "%s on %s ended without a reply", path, target);
+    return STATUS_OK;
+}
+
+enum status rpc_client_unary(struct rpc_client *client, const char *path, const uint8_t *request,
+                             size_t request_size, int64_t deadline_ns, uint8_t **ret_reply,
+                             size_t *ret_reply_size, struct error *err)
+{
+    static const struct rpc_handler handler = {NULL, unary_message, unary_closed};
+    struct unary unary = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    struct rpc_call *call;
+    enum status status = open_call(client, path, deadline_ns, &handler, &unary, &call, err);
+
+    if (status != STATUS_OK)
+        return status;
+    /* Wishes before the start: request and half-close leave in one write. */
+    status = rpc_call_send(call, request, request_size, NULL);
+    if (status != STATUS_OK) {
+        (void)error_set(&unary.failure, status, "cannot send a request of %zu bytes", request_size);
+        rpc_call_cancel(call);
+    }
+    rpc_call_send_done(call);
+    rpc_call_receive(call);
+    rpc_call_start_client(call);
+    (void)pthread_mutex_lock(&unary.lock);
+    while (!unary.done) /* the call's own deadline ends it */
+        (void)pthread_cond_wait(&unary.changed, &unary.lock);
+    (void)pthread_mutex_unlock(&unary.lock);
+    status = unary_status(&unary, path, client->target, err);
+    if (status == STATUS_OK) {
+        *ret_reply = unary.reply;
+        *ret_reply_size = unary.reply_size;
+    } else {
+        free(unary.reply);
+    }
+    (void)pthread_cond_destroy(&unary.changed);
+    (void)pthread_mutex_destroy(&unary.lock);
+    return status;
+}

@@ -1,0 +1,103 @@
+/*
+ * queue: completion queues with one thread each, and the library's own start and end.
+ *
+ * One thread per queue: a second one on the same queue only adds hand-offs (1 MiB messages on one
+ * connection: 2.5 GB/s with one thread, 1.5 with two).  Signals stay with the program's own
+ * threads.  The queue's fields are set before its thread runs or belong to that thread.
+ */
+#include "common/base/log.h"
+#include "common/rpc/rpc_internal.h"
+
+#include <grpc/support/log.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *run(void *user)
+{
+    struct rpc_queue *queue = user;
+
+    for (;;) {
+        grpc_event event =
+            grpc_completion_queue_next(queue->grpc, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+
+        if (event.type == GRPC_QUEUE_SHUTDOWN)
+            return NULL;
+        if (event.type == GRPC_OP_COMPLETE) {
+            struct rpc_tag *tag = event.tag;
+
+            tag->complete(tag, event.success != 0);
+        }
+    }
+}
+
+enum status rpc_queue_start(struct rpc_queue *queue, const char *name, struct error *err)
+{
+    sigset_t all;
+    sigset_t before;
+    int failed;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&queue->thread, NULL, run, queue);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed)
+        return error_set_errno(err, failed, "cannot start thread '%s'", name);
+    queue->started = true;
+    (void)pthread_setname_np(queue->thread, name);
+    return STATUS_OK;
+}
+
+bool rpc_queue_is_current(const struct rpc_queue *queue)
+{
+    return pthread_equal(pthread_self(), queue->thread) != 0;
+}
+
+void rpc_queue_stop(struct rpc_queue *queue)
+{
+    if (!queue->grpc)
+        return;
+    grpc_completion_queue_shutdown(queue->grpc);
+    if (queue->started)
+        (void)pthread_join(queue->thread, NULL);
+    else
+        (void)run(queue); /* drains what is there and returns at the shut-down event */
+    grpc_completion_queue_destroy(queue->grpc);
+    queue->grpc = NULL;
+    queue->started = false;
+}
+
+/* Core's log is for its developers; what a user must know comes back as an error.  One event has
+ * no other way out: after a failed accept (too many open files) core never accepts again. */
+static void pass_log(gpr_log_func_args *line)
+{
+    if (line->message && strstr(line->message, "Failed accept4"))
+        log_error("gRPC stopped accepting connections until this program is restarted: %s",
+                  line->message);
+}
+
+void rpc_library_open(void)
+{
+    if (!getenv("GRPC_VERBOSITY"))
+        gpr_set_log_function(pass_log);
+    grpc_init();
+}
+
+void rpc_library_close(void)
+{
+    grpc_shutdown();
+}
+
+grpc_arg rpc_channel_arg(const char *key, int value)
+{
+    grpc_arg arg = {.type = GRPC_ARG_INTEGER};
+
+    memcpy(&arg.key, &key, sizeof(key)); /* core reads the key but declares it mutable */
+    arg.value.integer = value;
+    return arg;
+}
+
+const char *rpc_library_version(void)
+{
+    return grpc_version_string();
+}

@@ -1,0 +1,120 @@
+/*
+ * result: how a call ended, in our words.
+ *
+ * A client sees three kinds of end: the server's own status (it travels by name, see status_map.c),
+ * a code that core made up because the connection or the deadline failed, and what this side did
+ * itself.  Calls wait for their connection, so UNAVAILABLE means that one was there and broke.
+ * Runs on the queue's thread; reads fields under call->lock that no longer change once ended.
+ */
+#include "common/rpc/call.h"
+
+#include "common/base/clock.h"
+#include "common/rpc/unpack.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static void set(struct rpc_result *r, enum status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void set(struct rpc_result *r, enum status status, const char *format, ...)
+{
+    va_list args;
+
+    r->status = status;
+    va_start(args, format);
+    (void)vsnprintf(r->text, sizeof(r->text), format, args);
+    va_end(args);
+}
+
+/* The peer's words: bounded, printable, valid UTF-8 whatever it sent. */
+static void copy_details(const grpc_slice *details, char *text, size_t size)
+{
+    size_t length = GRPC_SLICE_LENGTH(*details);
+
+    if (length > size - 1)
+        length = size - 1;
+    length = text_valid_length(GRPC_SLICE_START_PTR(*details), length);
+    memcpy(text, GRPC_SLICE_START_PTR(*details), length);
+    text[length] = '\0';
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' && *c != '\n' && *c != '\t')
+            *c = '?';
+}
+
+/* Whether a call whose deadline passed had a connection: its first bytes went out, or the peer
+ * merely does not take them. */
+static bool had_connection(const struct rpc_call *call)
+{
+    return call->sent_any ||
+           grpc_channel_check_connectivity_state(call->channel, 0) == GRPC_CHANNEL_READY;
+}
+
+static bool named_status(const grpc_metadata_array *trailing, enum status *ret)
+{
+    for (size_t i = 0; i < trailing->count; i++) {
+        const grpc_metadata *m = &trailing->metadata[i];
+
+        if (grpc_slice_str_cmp(m->key, RPC_STATUS_KEY) == 0)
+            return rpc_status_from_name(GRPC_SLICE_START_PTR(m->value), GRPC_SLICE_LENGTH(m->value),
+                                        ret) &&
+                   *ret != STATUS_OK;
+    }
+    return false;
+}
+
+static void client_result(struct rpc_call *call, struct rpc_result *r)
+{
+    char text[512];
+    int64_t waited_ms = (call->deadline_ns - call->opened_ns + 999999) / 1000000;
+    enum status status;
+
+    copy_details(&call->details, text, sizeof(text));
+    if (call->failure.status != STATUS_OK) {
+        set(r, call->failure.status, "%s", call->failure.text);
+    } else if (call->code == GRPC_STATUS_OK) {
+        r->status = STATUS_OK;
+    } else if (named_status(&call->trailing, &status)) {
+        r->status = status;
+        copy_details(&call->details, r->text, sizeof(r->text));
+    } else if (call->code == GRPC_STATUS_CANCELLED && call->want_cancel) {
+        set(r, STATUS_CANCELLED, "%s was cancelled", call->path);
+    } else if (call->code == GRPC_STATUS_CANCELLED) {
+        set(r, STATUS_CANCELLED, "%s was cancelled by %s", call->path, call->peer);
+    } else if (call->code == GRPC_STATUS_DEADLINE_EXCEEDED && !had_connection(call)) {
+        set(r, STATUS_UNREACHABLE, "cannot reach %s within %lld ms", call->peer,
+            (long long)waited_ms);
+    } else if (call->code == GRPC_STATUS_DEADLINE_EXCEEDED) {
+        set(r, STATUS_TIMEOUT, "%s on %s did not end within %lld ms", call->path, call->peer,
+            (long long)waited_ms);
+    } else if (call->code == GRPC_STATUS_UNAVAILABLE || call->code == GRPC_STATUS_UNKNOWN) {
+        set(r, STATUS_PEER_LOST, "the connection to %s was lost: %s", call->peer, text);
+    } else {
+        set(r, rpc_status_from_code(call->code), "%s on %s failed: %s (gRPC code %d)", call->path,
+            call->peer, text, (int)call->code);
+    }
+}
+
+static void server_result(const struct rpc_call *call, struct rpc_result *r)
+{
+    r->cancelled = call->peer_cancelled != 0;
+    if (!r->cancelled) {
+        set(r, call->finish_status, "%s", call->finish_text);
+    } else if (call->want_cancel) {
+        set(r, STATUS_CANCELLED, "%s from %s was cancelled", call->path, call->peer);
+    } else if (clock_now_ns() >= call->deadline_ns) {
+        set(r, STATUS_TIMEOUT, "the deadline of %s from %s passed", call->path, call->peer);
+    } else {
+        set(r, STATUS_PEER_LOST, "%s went away during %s", call->peer, call->path);
+    }
+}
+
+void rpc_call_result(struct rpc_call *call, struct rpc_result *ret)
+{
+    memset(ret, 0, sizeof(*ret));
+    if (call->is_client)
+        client_result(call, ret);
+    else
+        server_result(call, ret);
+}

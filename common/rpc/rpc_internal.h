@@ -1,0 +1,125 @@
+/*
+ * rpc_internal: what the sources of rpc share.  The only header that shows gRPC's types.
+ *
+ * One rule carries everything: every operation of a call is started, and every completion of it
+ * handled, on the thread of the call's queue.  Other threads change the call's wishes under its
+ * lock and wake that thread with an empty batch.  So a call needs no lock around gRPC, handlers of
+ * one call never overlap, and a sender never writes to a socket itself.
+ */
+#ifndef SPARRING_COMMON_RPC_RPC_INTERNAL_H
+#define SPARRING_COMMON_RPC_RPC_INTERNAL_H
+
+#include "common/rpc/message.h"
+#include "common/rpc/rpc.h"
+
+#include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define RPC_MESSAGE_MAX_DEFAULT ((size_t)5 * 1024 * 1024)
+#define RPC_CONCURRENT_CALLS    128 /* per connection of a server */
+
+/* ------------------------------------------------------------------ queue.c */
+
+/* What a completion means: embedded in a longer-lived struct, found back by its address. */
+struct rpc_tag {
+    void (*complete)(struct rpc_tag *tag, bool ok);
+    void *owner;
+};
+
+/* A completion queue of type NEXT and its one thread. */
+struct rpc_queue {
+    grpc_completion_queue *grpc;
+    pthread_t thread;
+    bool started;
+    struct rpc_call *current; /* its handler is running; queue thread only */
+};
+
+enum status rpc_queue_start(struct rpc_queue *queue, const char *name, struct error *err);
+
+/* The queue's thread. */
+bool rpc_queue_is_current(const struct rpc_queue *queue);
+
+/* Drain, join, destroy.  No call may be live on it: a batch on a shut-down queue aborts. */
+void rpc_queue_stop(struct rpc_queue *queue);
+
+/* grpc_init once per server and client; core's log goes nowhere unless GRPC_VERBOSITY is set. */
+void rpc_library_open(void);
+void rpc_library_close(void);
+
+/* One integer setting of a channel or server. */
+grpc_arg rpc_channel_arg(const char *key, int value);
+
+/* ------------------------------------------------------------------ call.c */
+
+/* The live calls of a server or a client. */
+struct rpc_calls {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* CLOCK_MONOTONIC; count fell to 0, or the owner's own news */
+    struct rpc_call *first; /* under lock */
+    size_t count;           /* under lock */
+};
+
+enum status rpc_calls_init(struct rpc_calls *calls, struct error *err);
+void rpc_calls_release(struct rpc_calls *calls);
+
+/* What a new call needs to know; copied. */
+struct rpc_call_setup {
+    struct rpc_calls *calls;
+    struct rpc_queue *queue;
+    grpc_call *grpc; /* taken over by rpc_call_open, also when it fails */
+    const struct rpc_handler *handler;
+    void *user;
+    const char *path;
+    int64_t deadline_ns;
+    grpc_channel *channel; /* client; NULL on the server's side */
+    const char *target;    /* client: "host:port", for texts */
+};
+
+/* A call with one reference, not yet live. */
+enum status rpc_call_open(const struct rpc_call_setup *setup, struct rpc_call **ret_call,
+                          struct error *err);
+
+/* Make it live; from here `closed` is certain.  Server: on its queue's thread, runs `start`. */
+void rpc_call_start_server(struct rpc_call *call);
+void rpc_call_start_client(struct rpc_call *call);
+
+/* Cancel every live call. */
+void rpc_calls_cancel(struct rpc_calls *calls);
+
+/* ------------------------------------------------------------------ status_map.c */
+
+/* Our own status crosses as this trailing metadata, with its name as the value; the gRPC code
+ * beside it is for stock clients. */
+#define RPC_STATUS_KEY "sparring-status"
+
+grpc_status_code rpc_code_from_status(enum status status);
+enum status rpc_status_from_code(grpc_status_code code);
+bool rpc_status_from_name(const uint8_t *name, size_t size, enum status *ret);
+
+/* ------------------------------------------------------------------ credentials.c */
+
+/* STATUS_INVALID when only some of the three files are given. */
+enum status rpc_security_check(const struct rpc_security *security, bool *ret_tls,
+                               struct error *err);
+enum status rpc_server_credentials(const struct rpc_security *security,
+                                   grpc_server_credentials **ret, struct error *err);
+enum status rpc_client_credentials(const struct rpc_security *security,
+                                   grpc_channel_credentials **ret, struct error *err);
+
+/* ------------------------------------------------------------------ health.c */
+
+#define RPC_HEALTH_METHODS 2
+
+struct rpc_health;
+
+/* Serves "" and the service of every method path. */
+enum status rpc_health_open(const struct rpc_method *methods, size_t method_count,
+                            struct rpc_health **ret, struct error *err);
+void rpc_health_methods(struct rpc_health *health, struct rpc_method *ret_methods);
+void rpc_health_drain(struct rpc_health *health);  /* NOT_SERVING, told to every watcher */
+void rpc_health_finish(struct rpc_health *health); /* end the watches: nothing else would */
+void rpc_health_close(struct rpc_health *health);
+
+#endif

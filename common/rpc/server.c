@@ -1,0 +1,517 @@
+/*
+ * server: a gRPC server with N completion queues, one thread each.
+ *
+ * For every method and every queue a few calls are asked for in advance (slots); a new call lands
+ * on the queue that its connection belongs to and stays there.  Calls of unknown methods are asked
+ * for too: core would otherwise let them wait until the client's deadline.
+ *
+ * Stop, in this order and no other (grpc 1.51, surface/server.cc; a batch on a shut-down queue
+ * aborts the process): health and watches end; shutdown_and_notify while the threads keep polling;
+ * grace; cancel all calls; wait until the server reported, every slot came back and every call is
+ * closed; destroy the server; drain and join the queues; let the library go.
+ * Locks: calls.lock guards the counters below it; `draining` and `closing` are atomics.
+ */
+#include "common/rpc/rpc_internal.h"
+
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <grpc/slice.h>
+#include <limits.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define SLOTS_PER_METHOD    4 /* calls asked for in advance, per queue */
+#define QUEUES_DEFAULT_MAX  4
+#define NS_PER_SECOND       1000000000
+#define CONTROL_QUEUE_INDEX 0 /* the queue that hears of the server's own end */
+
+struct slot {
+    struct rpc_tag tag;
+    struct rpc_server *server;
+    struct rpc_queue *queue;
+    size_t method; /* index in server->methods; method_count: unknown methods */
+    grpc_call *call;
+    gpr_timespec deadline;
+    grpc_metadata_array metadata;
+    grpc_call_details details; /* unknown methods only */
+};
+
+struct rpc_server {
+    grpc_server *grpc;
+    uint16_t port;
+    struct rpc_queue *queues; /* owned */
+    size_t queue_count;
+    struct rpc_method *methods; /* owned with their paths: the caller's, then health's */
+    size_t method_count;
+    size_t own_method_count; /* of the caller */
+    void **registered;       /* core's handle of each method */
+    struct slot *slots;
+    struct rpc_health *health;
+    atomic_bool draining; /* refuse new calls */
+    atomic_bool closing;  /* and ask for no more */
+    struct rpc_tag on_shutdown;
+    struct rpc_calls calls;
+    /* under calls.lock */
+    size_t armed; /* slots that core holds */
+    bool shut_down;
+};
+
+/* ------------------------------------------------------------------ refusals */
+
+static void refuse_unknown(struct rpc_call *call, void *user)
+{
+    char text[256];
+
+    (void)snprintf(text, sizeof(text), "no method '%s' here", (const char *)user);
+    rpc_call_finish(call, STATUS_UNSUPPORTED, text);
+    rpc_call_set_user(call, NULL);
+}
+
+static void refuse_draining(struct rpc_call *call, void *user)
+{
+    (void)user;
+    rpc_call_finish(call, STATUS_UNAVAILABLE, "the server is draining");
+}
+
+static void refused_message(struct rpc_call *call, struct rpc_message *message, void *user)
+{
+    (void)call; /* never asked for */
+    (void)message;
+    (void)user;
+}
+
+static void refused_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+{
+    (void)call;
+    (void)result;
+    (void)user;
+}
+
+static const struct rpc_handler unknown_handler = {refuse_unknown, refused_message, refused_closed};
+static const struct rpc_handler draining_handler = {refuse_draining, refused_message,
+                                                    refused_closed};
+
+/* ------------------------------------------------------------------ slots */
+
+static void arm(struct slot *slot)
+{
+    struct rpc_server *server = slot->server;
+    grpc_completion_queue *queue = slot->queue->grpc;
+    grpc_call_error refused;
+
+    slot->call = NULL;
+    grpc_metadata_array_init(&slot->metadata);
+    if (slot->method == server->method_count) {
+        grpc_call_details_init(&slot->details);
+        refused = grpc_server_request_call(server->grpc, &slot->call, &slot->details,
+                                           &slot->metadata, queue, queue, &slot->tag);
+    } else {
+        refused = grpc_server_request_registered_call(
+            server->grpc, server->registered[slot->method], &slot->call, &slot->deadline,
+            &slot->metadata, NULL, queue, queue, &slot->tag);
+    }
+    assert(refused == GRPC_CALL_OK); /* after shutdown too: the tag then comes back with false */
+    (void)refused;
+}
+
+static void clear(struct slot *slot)
+{
+    grpc_metadata_array_destroy(&slot->metadata);
+    if (slot->method == slot->server->method_count)
+        grpc_call_details_destroy(&slot->details);
+}
+
+static void disarm(struct slot *slot)
+{
+    struct rpc_calls *calls = &slot->server->calls;
+
+    (void)pthread_mutex_lock(&calls->lock);
+    slot->server->armed--;
+    (void)pthread_cond_broadcast(&calls->changed);
+    (void)pthread_mutex_unlock(&calls->lock);
+}
+
+static int64_t to_deadline_ns(gpr_timespec deadline)
+{
+    gpr_timespec left;
+
+    if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0)
+        return INT64_MAX;
+    left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+    if (left.tv_sec > INT64_MAX / NS_PER_SECOND / 2)
+        return INT64_MAX;
+    return clock_now_ns() + left.tv_sec * NS_PER_SECOND + left.tv_nsec;
+}
+
+static void slot_done(struct rpc_tag *tag, bool ok)
+{
+    struct slot *slot = tag->owner;
+    struct rpc_server *server = slot->server;
+    bool unknown = slot->method == server->method_count;
+    bool again = ok && !atomic_load(&server->closing);
+    char path[128] = "";
+    struct rpc_call_setup setup = {.calls = &server->calls, .queue = slot->queue};
+    struct rpc_call *call;
+
+    if (ok) {
+        setup.grpc = slot->call;
+        setup.deadline_ns = to_deadline_ns(unknown ? slot->details.deadline : slot->deadline);
+        if (unknown) {
+            (void)snprintf(path, sizeof(path), "%.*s", (int)GRPC_SLICE_LENGTH(slot->details.method),
+                           (const char *)GRPC_SLICE_START_PTR(slot->details.method));
+            setup.path = path;
+            setup.handler = &unknown_handler;
+            setup.user = path;
+        } else {
+            bool refuse = atomic_load(&server->draining) && slot->method < server->own_method_count;
+
+            setup.path = server->methods[slot->method].path;
+            setup.handler = refuse ? &draining_handler : server->methods[slot->method].handler;
+            setup.user = server->methods[slot->method].user;
+        }
+    }
+    clear(slot);
+    if (again)
+        arm(slot); /* first of all: the next call may be waiting */
+    if (ok && rpc_call_open(&setup, &call, NULL) == STATUS_OK)
+        rpc_call_start_server(call); /* without memory for it core cancels the call */
+    if (!again)
+        disarm(slot);
+}
+
+static void shutdown_done(struct rpc_tag *tag, bool ok)
+{
+    struct rpc_server *server = tag->owner;
+
+    (void)ok;
+    (void)pthread_mutex_lock(&server->calls.lock);
+    server->shut_down = true;
+    (void)pthread_cond_broadcast(&server->calls.changed);
+    (void)pthread_mutex_unlock(&server->calls.lock);
+}
+
+/* ------------------------------------------------------------------ binding */
+
+/* The first address of the host as a literal; checks that plaintext stays on loopback. */
+static enum status resolve(const struct rpc_server_config *config, struct endpoint *ret,
+                           struct sockaddr_storage *ret_address, socklen_t *ret_length,
+                           struct error *err)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *found = NULL;
+    const struct addrinfo *use;
+    char port[8];
+    enum status status = STATUS_OK;
+    int failed;
+
+    (void)snprintf(port, sizeof(port), "%u", config->listen.port);
+    failed = getaddrinfo(config->listen.host, port, &hints, &found);
+    if (failed)
+        return error_set(err, STATUS_INVALID, "cannot listen on '%s' (from %s): %s",
+                         config->listen.host, config->listen_origin, gai_strerror(failed));
+    use = found;
+    for (const struct addrinfo *a = found; a; a = a->ai_next)
+        if (a->ai_family == AF_INET && use->ai_family != AF_INET)
+            use = a; /* "localhost" is 127.0.0.1 to everybody else */
+    memcpy(ret_address, use->ai_addr, use->ai_addrlen);
+    *ret_length = use->ai_addrlen;
+    ret->port = config->listen.port;
+    failed = getnameinfo(use->ai_addr, use->ai_addrlen, ret->host, sizeof(ret->host), NULL, 0,
+                         NI_NUMERICHOST);
+    if (failed)
+        status = error_set(err, STATUS_INVALID, "cannot listen on '%s' (from %s): %s",
+                           config->listen.host, config->listen_origin, gai_strerror(failed));
+    freeaddrinfo(found);
+    return status;
+}
+
+/* Core only says that it could not: bind once more to learn why. */
+static enum status explain(const struct rpc_server_config *config, const char *text,
+                           const struct sockaddr_storage *address, socklen_t length, bool tls,
+                           struct error *err)
+{
+    int on = 1;
+    int number = 0;
+    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char holder[256];
+
+    if (fd < 0)
+        return error_set_errno(err, errno, "cannot listen on %s (from %s)", text,
+                               config->listen_origin);
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd, (const struct sockaddr *)address, length) != 0)
+        number = errno;
+    (void)close(fd);
+    if (number == EADDRINUSE) {
+        net_port_holder(config->listen.port, holder, sizeof(holder));
+        return error_set(err, STATUS_IO, "cannot listen on %s (from %s): the port is in use by %s",
+                         text, config->listen_origin, holder);
+    }
+    if (number)
+        return error_set_errno(err, number, "cannot listen on %s (from %s)", text,
+                               config->listen_origin);
+    if (tls)
+        return error_set(err, STATUS_INVALID,
+                         "cannot listen on %s: the certificate '%s', its key '%s' and the "
+                         "authority '%s' do not work together",
+                         text, config->security.cert_file, config->security.key_file,
+                         config->security.ca_file);
+    return error_set(err, STATUS_IO, "cannot listen on %s (from %s)", text, config->listen_origin);
+}
+
+static enum status bind_port(struct rpc_server *server, const struct rpc_server_config *config,
+                             struct error *err)
+{
+    struct endpoint literal = {{0}, 0};
+    struct sockaddr_storage address;
+    socklen_t length = 0;
+    char text[300];
+    bool tls = false;
+    int port;
+    grpc_server_credentials *credentials;
+    enum status status = resolve(config, &literal, &address, &length, err);
+
+    if (status == STATUS_OK)
+        status = rpc_security_check(&config->security, &tls, err);
+    if (status != STATUS_OK)
+        return status;
+    endpoint_format(&literal, text, sizeof(text));
+    if (!tls && !config->security.insecure && !endpoint_is_loopback(&literal))
+        return error_set(err, STATUS_INVALID,
+                         "refusing to listen on %s (from %s) without encryption: give TLS files, "
+                         "or --insecure to allow it",
+                         text, config->listen_origin);
+    status = rpc_server_credentials(&config->security, &credentials, err);
+    if (status != STATUS_OK)
+        return status;
+    port = grpc_server_add_http2_port(server->grpc, text, credentials);
+    grpc_server_credentials_release(credentials);
+    if (port <= 0)
+        return explain(config, text, &address, length, tls, err);
+    server->port = (uint16_t)port;
+    return STATUS_OK;
+}
+
+/* ------------------------------------------------------------------ open */
+
+static grpc_server *create_server(const struct rpc_server_config *config)
+{
+    size_t most = config->max_message_bytes ? config->max_message_bytes : RPC_MESSAGE_MAX_DEFAULT;
+    grpc_arg args[] = {
+        rpc_channel_arg(GRPC_ARG_ALLOW_REUSEPORT, 0), /* or a second server shares the port */
+        rpc_channel_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, RPC_CONCURRENT_CALLS),
+        rpc_channel_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH,
+                        (int)(most > INT_MAX ? INT_MAX : most)),
+        rpc_channel_arg(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0),
+        rpc_channel_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
+        rpc_channel_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000),
+        /* The client pings every 20 s: allow it, or the connection ends with too_many_pings. */
+        rpc_channel_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 30000),
+        rpc_channel_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000),
+        rpc_channel_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        rpc_channel_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000),
+    };
+    grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
+
+    return grpc_server_create(&list, NULL);
+}
+
+static enum status copy_methods(struct rpc_server *server, const struct rpc_server_config *config,
+                                struct error *err)
+{
+    struct rpc_method health[RPC_HEALTH_METHODS];
+    size_t count = config->method_count + RPC_HEALTH_METHODS;
+    enum status status =
+        rpc_health_open(config->methods, config->method_count, &server->health, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(count, sizeof(*server->methods), "methods", &server->methods, err);
+    if (status == STATUS_OK)
+        status =
+            mem_calloc(count, sizeof(*server->registered), "methods", &server->registered, err);
+    if (status != STATUS_OK)
+        return status;
+    rpc_health_methods(server->health, health);
+    for (size_t i = 0; i < count; i++) {
+        const struct rpc_method *from =
+            i < config->method_count ? &config->methods[i] : &health[i - config->method_count];
+        char *path;
+
+        status = mem_strdup(from->path, &path, err);
+        if (status != STATUS_OK)
+            return status;
+        server->methods[i] = (struct rpc_method){path, from->handler, from->user};
+        server->method_count = i + 1;
+        server->registered[i] =
+            grpc_server_register_method(server->grpc, path, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
+        if (!server->registered[i])
+            return error_set(err, STATUS_INVALID, "method '%s' is given twice", path);
+    }
+    server->own_method_count = config->method_count;
+    return STATUS_OK;
+}
+
+static enum status start_queues(struct rpc_server *server, unsigned threads, struct error *err)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t count = threads;
+    enum status status;
+
+    if (count == 0)
+        count = cores < 1 ? 1 : cores > QUEUES_DEFAULT_MAX ? QUEUES_DEFAULT_MAX : (size_t)cores;
+    status = mem_calloc(count, sizeof(*server->queues), "queues", &server->queues, err);
+    for (size_t i = 0; status == STATUS_OK && i < count; i++) {
+        char name[16];
+
+        (void)snprintf(name, sizeof(name), "rpc-server-%zu", i % 1000);
+        server->queues[i].grpc = grpc_completion_queue_create_for_next(NULL);
+        server->queue_count = i + 1;
+        grpc_server_register_completion_queue(server->grpc, server->queues[i].grpc, NULL);
+        status = rpc_queue_start(&server->queues[i], name, err);
+    }
+    return status;
+}
+
+static enum status make_slots(struct rpc_server *server, struct error *err)
+{
+    size_t methods = server->method_count + 1;
+    size_t count = server->queue_count * methods * SLOTS_PER_METHOD;
+    enum status status =
+        mem_calloc(count, sizeof(*server->slots), "call slots", &server->slots, err);
+
+    for (size_t i = 0; status == STATUS_OK && i < count; i++) {
+        struct slot *slot = &server->slots[i];
+
+        slot->tag = (struct rpc_tag){slot_done, slot};
+        slot->server = server;
+        slot->queue = &server->queues[i % server->queue_count];
+        slot->method = i / server->queue_count % methods;
+    }
+    return status;
+}
+
+static void arm_all(struct rpc_server *server)
+{
+    size_t count = server->queue_count * (server->method_count + 1) * SLOTS_PER_METHOD;
+
+    server->armed = count; /* no slot can come back before it was armed */
+    for (size_t i = 0; i < count; i++)
+        arm(&server->slots[i]);
+}
+
+/* Everything but the calls: none was ever taken, or all are closed. */
+static void release(struct rpc_server *server)
+{
+    if (server->grpc)
+        grpc_server_destroy(server->grpc);
+    for (size_t i = 0; i < server->queue_count; i++)
+        rpc_queue_stop(&server->queues[i]);
+    free(server->queues);
+    for (size_t i = 0; i < server->method_count; i++) {
+        union {
+            const char *borrowed;
+            char *owned;
+        } path = {.borrowed = server->methods[i].path};
+
+        free(path.owned);
+    }
+    free(server->methods);
+    free(server->registered);
+    free(server->slots);
+    rpc_health_close(server->health);
+    rpc_calls_release(&server->calls);
+    rpc_library_close();
+    free(server);
+}
+
+enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_server **ret_server,
+                            struct error *err)
+{
+    struct rpc_server *server;
+    enum status status = mem_calloc(1, sizeof(*server), "server", &server, err);
+
+    if (status != STATUS_OK)
+        return status;
+    status = rpc_calls_init(&server->calls, err);
+    if (status != STATUS_OK) {
+        free(server);
+        return status;
+    }
+    rpc_library_open();
+    server->grpc = create_server(config);
+    status = copy_methods(server, config, err);
+    if (status == STATUS_OK)
+        status = start_queues(server, config->threads, err);
+    if (status == STATUS_OK)
+        status = make_slots(server, err);
+    if (status == STATUS_OK)
+        status = bind_port(server, config, err); /* last: nothing behind it can fail */
+    if (status != STATUS_OK) {
+        release(server);
+        return status;
+    }
+    grpc_server_start(server->grpc);
+    arm_all(server);
+    *ret_server = server;
+    return STATUS_OK;
+}
+
+uint16_t rpc_server_port(const struct rpc_server *server)
+{
+    return server->port;
+}
+
+/* ------------------------------------------------------------------ drain and close */
+
+void rpc_server_drain(struct rpc_server *server)
+{
+    atomic_store(&server->draining, true);
+    rpc_health_drain(server->health);
+}
+
+static void wait_for_calls(struct rpc_server *server, int64_t grace_ms)
+{
+    struct rpc_calls *calls = &server->calls;
+    int64_t deadline = clock_deadline_ns(grace_ms);
+    struct timespec until = {.tv_sec = deadline / NS_PER_SECOND,
+                             .tv_nsec = deadline % NS_PER_SECOND};
+    int late = 0;
+
+    (void)pthread_mutex_lock(&calls->lock);
+    while (!(server->shut_down && calls->count == 0) && !late)
+        late = pthread_cond_timedwait(&calls->changed, &calls->lock, &until);
+    (void)pthread_mutex_unlock(&calls->lock);
+}
+
+static void wait_for_end(struct rpc_server *server)
+{
+    struct rpc_calls *calls = &server->calls;
+
+    (void)pthread_mutex_lock(&calls->lock);
+    while (!server->shut_down || server->armed > 0 || calls->count > 0)
+        (void)pthread_cond_wait(&calls->changed, &calls->lock);
+    (void)pthread_mutex_unlock(&calls->lock);
+}
+
+void rpc_server_close(struct rpc_server *server, int64_t grace_ms)
+{
+    if (!server)
+        return;
+    rpc_server_drain(server);
+    rpc_health_finish(server->health);
+    atomic_store(&server->closing, true);
+    server->on_shutdown = (struct rpc_tag){shutdown_done, server};
+    grpc_server_shutdown_and_notify(server->grpc, server->queues[CONTROL_QUEUE_INDEX].grpc,
+                                    &server->on_shutdown);
+    wait_for_calls(server, grace_ms);
+    grpc_server_cancel_all_calls(server->grpc);
+    wait_for_end(server);
+    release(server);
+}

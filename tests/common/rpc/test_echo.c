@@ -1,0 +1,217 @@
+/*
+ * test_echo: unary and stream calls between our own client and server: contents, statuses,
+ * deadlines, releases, and that every call ends exactly once.
+ */
+#include "tests/common/rpc/rpc_support.h"
+
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DEADLINE_MS 20000
+
+static struct echo echo;
+static struct rpc_client *client;
+static struct error err;
+
+static void open_pair(void)
+{
+    echo_open(&echo, 2);
+    client = client_open(rpc_server_port(echo.server));
+}
+
+static void close_pair(void)
+{
+    rpc_client_close(client);
+    echo_close(&echo, DEADLINE_MS);
+    ck_assert_uint_eq(echo.sent, echo.released);
+}
+
+/* Field 1 of wire type 2: a message every protobuf parser takes. */
+static size_t make_text(uint8_t *bytes, const char *text)
+{
+    size_t length = strlen(text);
+
+    bytes[0] = 1 << 3 | 2;
+    bytes[1] = (uint8_t)length;
+    memcpy(bytes + 2, text, length);
+    return length + 2;
+}
+
+static enum status call_unary(const char *path, const char *text, int64_t timeout_ms,
+                              uint8_t **ret_reply, size_t *ret_size)
+{
+    uint8_t request[130];
+    size_t size = make_text(request, text);
+
+    return rpc_client_unary(client, path, request, size, clock_deadline_ns(timeout_ms), ret_reply,
+                            ret_size, &err);
+}
+
+START_TEST(unary_returns_the_reply)
+{
+    open_pair();
+    for (int i = 0; i < 100; i++) {
+        uint8_t wanted[130];
+        size_t wanted_size = make_text(wanted, "hello");
+        uint8_t *reply = NULL;
+        size_t size = 0;
+
+        assert_ok(call_unary(ECHO_UNARY, "hello", DEADLINE_MS, &reply, &size));
+        ck_assert_uint_eq(size, wanted_size);
+        ck_assert_mem_eq(reply, wanted, size);
+        free(reply);
+    }
+    close_pair();
+    ck_assert_uint_eq(echo.closed, 100);
+    ck_assert_uint_eq(echo.cancelled, 0);
+}
+END_TEST
+
+START_TEST(unary_of_nothing_and_of_much)
+{
+    static uint8_t request[1 << 20];
+    size_t sizes[] = {0, sizeof(request)};
+
+    open_pair();
+    request[0] = 1 << 3 | 2; /* length as a varint of 3 bytes: 2^20 - 4 */
+    request[1] = 0xfc;
+    request[2] = 0xff;
+    request[3] = 0x3f;
+    for (size_t i = 0; i < 2; i++) {
+        uint8_t *reply = NULL;
+        size_t size = 1;
+
+        assert_ok(rpc_client_unary(client, ECHO_UNARY, request, sizes[i],
+                                   clock_deadline_ns(DEADLINE_MS), &reply, &size, &err));
+        ck_assert_uint_eq(size, sizes[i]);
+        ck_assert_int_eq(memcmp(reply, request, size), 0);
+        free(reply);
+    }
+    close_pair();
+}
+END_TEST
+
+START_TEST(our_status_survives_the_trip)
+{
+    uint8_t *reply;
+    size_t size;
+
+    open_pair();
+    assert_fails(call_unary(ECHO_FAIL, "shapes differ", DEADLINE_MS, &reply, &size),
+                 STATUS_MISMATCH, "shapes differ");
+    close_pair();
+}
+END_TEST
+
+START_TEST(unknown_method_is_answered_at_once)
+{
+    uint8_t *reply;
+    size_t size;
+    int64_t before = clock_now_ns();
+
+    open_pair();
+    for (int i = 0; i < 20; i++)
+        assert_fails(call_unary("/test.v1.Echo/Missing", "", DEADLINE_MS, &reply, &size),
+                     STATUS_UNSUPPORTED, "no method '/test.v1.Echo/Missing'");
+    ck_assert_int_lt(clock_now_ns() - before, (int64_t)DEADLINE_MS * 1000000 / 4);
+    close_pair();
+}
+END_TEST
+
+START_TEST(deadline_ends_a_held_call)
+{
+    uint8_t *reply;
+    size_t size;
+    int64_t before = clock_now_ns();
+
+    open_pair();
+    assert_fails(call_unary(ECHO_HOLD, "", 300, &reply, &size), STATUS_TIMEOUT, "300 ms");
+    ck_assert_int_lt(clock_now_ns() - before, (int64_t)5 * 1000000000);
+    echo_wait(&echo, &echo.closed, 1);
+    ck_assert_uint_eq(echo.cancelled, 1);
+    close_pair();
+}
+END_TEST
+
+#define CHUNK_BYTES (1 << 20)
+#define CHUNKS      24
+
+static void check_payload(struct seen *seen, struct rpc_message *message)
+{
+    static uint8_t copy[CHUNK_BYTES];
+    size_t size = rpc_message_payload_size(message);
+    struct error failure = {0};
+    size_t head_size;
+
+    ck_assert_uint_le(size, sizeof(copy));
+    ck_assert_int_eq(rpc_message_copy(message, copy, size, &failure), STATUS_OK);
+    ck_assert_int_eq(memcmp(copy, seen->user, size), 0);
+    ck_assert_int_eq(rpc_message_copy(message, copy, size + 1, &failure), STATUS_DATA);
+    ck_assert_mem_eq(rpc_message_head(message, &head_size), "\x08\x07", 2);
+    ck_assert_uint_eq(head_size, 2);
+}
+
+START_TEST(stream_echoes_large_payloads)
+{
+    uint8_t *data = malloc(CHUNK_BYTES);
+    atomic_uint released = 0;
+    size_t sent_bytes = 0;
+    struct rpc_call *call;
+    struct seen seen;
+
+    ck_assert_ptr_nonnull(data);
+    for (size_t i = 0; i < CHUNK_BYTES; i++)
+        data[i] = (uint8_t)(support_random() * 256);
+    open_pair();
+    seen_init(&seen);
+    seen.on_message = check_payload;
+    seen.user = data;
+    assert_ok(rpc_client_call(client, ECHO_STREAM, clock_deadline_ns(DEADLINE_MS), &seen_handler,
+                              &seen, &call, &err));
+    rpc_call_receive(call);
+    for (unsigned i = 0; i < CHUNKS; i++) {
+        size_t size = i % 3 == 0 ? CHUNK_BYTES : (size_t)(support_random() * CHUNK_BYTES);
+        struct rpc_payload payload = {data, size, count_release, &released};
+
+        sent_bytes += size;
+        ck_assert_int_eq(rpc_call_send(call, (const uint8_t *)"\x08\x07", 2, &payload), STATUS_OK);
+    }
+    rpc_call_send_done(call);
+    seen_wait_closed(&seen);
+    ck_assert_msg(seen.result.status == STATUS_OK, "%s", seen.result.text);
+    ck_assert_uint_eq(seen.messages, CHUNKS);
+    ck_assert_uint_eq(seen.payload_bytes, sent_bytes);
+    wait_for_count(&released, CHUNKS);
+    ck_assert_int_eq(
+        rpc_call_send(call, NULL, 0, &(struct rpc_payload){data, 4, count_release, &released}),
+        STATUS_CANCELLED);
+    ck_assert_uint_eq(atomic_load(&released), CHUNKS + 1);
+    close_pair();
+    ck_assert_uint_eq(seen.closed, 1);
+    ck_assert_uint_eq(echo.sent, CHUNKS);
+    rpc_call_unref(call); /* later than its client: allowed */
+    free(data);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("rpc_echo");
+    TCase *unary = tcase_create("unary");
+    TCase *stream = tcase_create("stream");
+
+    tcase_set_timeout(unary, 60);
+    tcase_add_test(unary, unary_returns_the_reply);
+    tcase_add_test(unary, unary_of_nothing_and_of_much);
+    tcase_add_test(unary, our_status_survives_the_trip);
+    tcase_add_test(unary, unknown_method_is_answered_at_once);
+    tcase_add_test(unary, deadline_ends_a_held_call);
+    tcase_set_timeout(stream, 60);
+    tcase_add_test(stream, stream_echoes_large_payloads);
+    suite_add_tcase(suite, unary);
+    suite_add_tcase(suite, stream);
+    return support_run(suite);
+}
