@@ -1,0 +1,27 @@
+/*
+ * init_method: where the store is, from a URL with PyTorch's schemes: "env://" (MASTER_ADDR and
+ * MASTER_PORT of the launcher), "tcp://host:port" and "file:///path".  Pure but for a look at the
+ * folder of a file.
+ */
+#ifndef SPARRING_COMMON_STORE_INIT_METHOD_H
+#define SPARRING_COMMON_STORE_INIT_METHOD_H
+
+#include "common/base/error.h"
+#include "common/base/net.h"
+#include "common/launch_env/launch_env.h"
+
+#include <stdbool.h>
+
+struct init_method {
+    bool is_file;
+    char path[4096];          /* a file's */
+    struct endpoint endpoint; /* rank 0's, else */
+    char origin[96];          /* where the address came from: "MASTER_PORT", "--init-method" */
+};
+
+/* STATUS_CONFIG names the text and what is wrong with it; STATUS_NOT_FOUND a folder that is not
+ * there. */
+enum status init_method_parse(const char *text, const struct launch_env *launch,
+                              struct init_method *ret, struct error *err);
+
+#endif

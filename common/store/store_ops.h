@@ -1,0 +1,63 @@
+/*
+ * store_ops: what one implementation of the store gives, and the store that all of them share.
+ * Callers outside this folder use store.h and never see this.
+ */
+#ifndef SPARRING_COMMON_STORE_STORE_OPS_H
+#define SPARRING_COMMON_STORE_STORE_OPS_H
+
+#include "common/store/init_method.h"
+#include "common/store/store.h"
+#include "common/store/store_table.h"
+
+/*
+ * Keys arrive with their group prefix and within the limits of store_table.h; `impl` is what `open`
+ * returned.  Every slot blocks until deadline_ns at most (the gRPC client a little longer, to tell
+ * a store that answers "not there" from one that does not answer), may be called from any thread,
+ * and is required.  STATUS_TIMEOUT means that the store answered and a key is missing, and comes
+ * without a text; a store that does not answer is STATUS_UNREACHABLE with one.
+ */
+struct store_ops {
+    enum status (*open)(const struct store_config *config, const struct init_method *method,
+                        int64_t deadline_ns, void **ret_impl, struct error *err);
+    enum status (*set)(void *impl, const char *key, const void *value, size_t size,
+                       int64_t deadline_ns, struct error *err);
+    enum status (*get)(void *impl, const char *key, int64_t deadline_ns, char **ret_value,
+                       size_t *ret_size, struct error *err);
+    enum status (*add)(void *impl, const char *key, int64_t delta, int64_t deadline_ns,
+                       int64_t *ret_sum, struct error *err);
+    enum status (*compare_set)(void *impl, const char *key, const char *expected,
+                               const char *desired, int64_t deadline_ns, char **ret_value,
+                               struct error *err);
+    /* ret_missing[i]: keys[i] is not there; filled on STATUS_TIMEOUT. */
+    enum status (*wait)(void *impl, const char *const *keys, size_t count, int64_t deadline_ns,
+                        bool *ret_missing, struct error *err);
+    enum status (*remove)(void *impl, const char *key, int64_t deadline_ns, bool *ret_found,
+                          struct error *err);
+    enum status (*num_keys)(void *impl, int64_t deadline_ns, int64_t *ret_count, struct error *err);
+    /* The group of `prefix` has ended: drop what it leaves behind.  Errors do not matter. */
+    void (*forget)(void *impl, const char *prefix, int64_t deadline_ns);
+    /* The bound address as people read it, into text. */
+    void (*address)(const void *impl, char *text, size_t size);
+    /* True when this process holds the table and must outlive the other ranks. */
+    bool (*hosts)(const void *impl);
+    void (*close)(void *impl);
+};
+
+extern const struct store_ops store_file_ops;
+
+struct store {
+    const struct store_ops *ops;
+    void *impl;
+    char *prefix; /* "<group>/" or "" */
+    char *self;   /* this process and handle in an announcement: "<pid> <nonce> <host>" */
+    unsigned rank;
+    unsigned world_size;
+    int64_t timeout_ms;
+    char address[512];
+    char origin[96]; /* where the address came from */
+};
+
+/* Keys of our own, kept apart from the users' by this first part. */
+#define STORE_RESERVED "sparring/"
+
+#endif

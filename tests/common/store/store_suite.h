@@ -1,0 +1,55 @@
+/*
+ * store_suite: what every implementation of the store must do, run once against each.
+ * A job is a set of store handles that meet at one place; each test has a place of its own.
+ */
+#ifndef SPARRING_TESTS_STORE_STORE_SUITE_H
+#define SPARRING_TESTS_STORE_STORE_SUITE_H
+
+#include "common/store/store.h"
+#include "tests/support/support.h"
+
+#include <stdint.h>
+
+/* How rank 0 opens the store: an init method that nobody uses yet.  The others then use the address
+ * that rank 0 reports. */
+struct store_kind {
+    const char *name;
+    const char *(*fresh_url)(void);
+};
+
+/* The kind under test; set before the suite runs. */
+extern const struct store_kind *store_kind;
+
+enum { suite_ranks_max = 16 };
+
+struct job {
+    unsigned size;
+    struct store *stores[suite_ranks_max];
+    char url[512];
+};
+
+/* Open one handle; fails the test when it cannot. */
+struct store *open_rank(const char *url, const char *group, unsigned rank, unsigned size,
+                        int64_t timeout_ms);
+
+/* The same, giving the result back. */
+enum status try_open(const char *url, const char *group, unsigned rank, unsigned size,
+                     int64_t timeout_ms, struct store **ret_store, struct error *err);
+
+void open_job(struct job *job, unsigned size, int64_t timeout_ms);
+void close_job(struct job *job);
+
+/* The value of a key that must be there, compared with `wanted`. */
+void check_value(struct store *store, const char *key, const char *wanted);
+
+/* Fork `size` ranks of one job; each opens the store, runs body and closes it.  All must succeed.
+ */
+void run_processes(unsigned size, void (*body)(struct store *store, unsigned rank));
+
+TCase *store_cases(void);      /* operations, one after the other */
+TCase *concurrent_cases(void); /* many threads, many processes */
+
+/* Add the cases above for `kind`. */
+void add_store_cases(Suite *suite, const struct store_kind *kind);
+
+#endif
