@@ -1,0 +1,338 @@
+/*
+ * The ring backend: operations over TCP between neighbours, and the verdict when one fails.
+ *
+ * A failure must name the rank that caused it on every survivor, not the neighbour that gave up
+ * because of it:
+ *   - a connection that ends without a goodbye is a dead neighbour, unless a failure notice is in
+ *     the store already: whoever gives up writes one before it closes its connections;
+ *   - a rank that hangs closes nothing.  A quarter of the time-out into an operation each waiting
+ *     rank tells its left neighbour that it is alive; half-way, a rank that has heard nothing from
+ *     its right neighbour blames it, and the blame travels round the ring.  This names the right
+ *     rank while the others come to an operation within a quarter of the time-out of each other.
+ *
+ * After a failure the group is dead: every later call returns the first error again.
+ */
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+#include "common/collective/collective_ops.h"
+#include "common/collective/ring_connect.h"
+#include "common/collective/ring_stream.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A notice is written before connections are closed, so it is nearly always there already. */
+#define NOTICE_WAIT_MS 50
+
+struct ring {
+    struct collective base;
+    struct store *store; /* borrowed */
+    uint64_t group_id;
+    int64_t timeout_ms;
+    uint64_t sequence; /* operations started */
+    struct ring_stream stream;
+    unsigned char *tokens; /* one byte per rank: what a barrier gathers */
+    struct error failure;  /* the first one; STATUS_OK while the group works */
+};
+
+static unsigned left_of(const struct ring *r)
+{
+    return (r->base.rank + r->base.world_size - 1) % r->base.world_size;
+}
+
+static unsigned right_of(const struct ring *r)
+{
+    return (r->base.rank + 1) % r->base.world_size;
+}
+
+/* ---- verdicts ---- */
+
+/* An operation that did not end well. */
+struct trouble {
+    const struct ring_operation *operation;
+    const struct ring_run *run;
+    char text[RING_TEXT_SIZE]; /* of the operation */
+    int error_number;          /* of RING_FAILED */
+};
+
+static uint64_t done_bytes(const struct ring_run *run)
+{
+    return run->received.done + run->sent.done;
+}
+
+static uint64_t total_bytes(const struct ring_run *run)
+{
+    return run->plan->receive_bytes + run->plan->send_bytes;
+}
+
+static enum status lost(struct ring *r, const struct trouble *t, unsigned peer, struct error *err)
+{
+    char text[RING_TEXT_SIZE + 96];
+
+    if (store_find_failure(r->store, NOTICE_WAIT_MS, err))
+        return error_prefix(err, "%s: ", t->text);
+    (void)snprintf(text, sizeof(text), "its connection to rank %u ended in %s", r->base.rank,
+                   t->text);
+    store_report_failure(r->store, peer, text);
+    return error_set(err, STATUS_PEER_LOST,
+                     "rank %u was lost: %s (%" PRIu64 " of %" PRIu64 " bytes done)", peer, text,
+                     done_bytes(t->run), total_bytes(t->run));
+}
+
+/* Who did not do its part: the neighbour if it said nothing, else whoever was blamed, else the
+ * neighbour that the next byte must come from or go to. */
+static unsigned culprit_of(const struct ring *r, const struct trouble *t)
+{
+    if (r->stream.alive_sequence < t->operation->sequence)
+        return right_of(r);
+    if (r->stream.blamed_sequence >= t->operation->sequence)
+        return r->stream.blamed_rank;
+    return t->run->received.done < t->run->plan->receive_bytes ? left_of(r) : right_of(r);
+}
+
+static enum status timed_out(struct ring *r, const struct trouble *t, struct error *err)
+{
+    unsigned culprit = culprit_of(r, t);
+    char text[RING_TEXT_SIZE + 96];
+
+    (void)snprintf(text, sizeof(text), "rank %u waited %" PRId64 " ms for it in %s", r->base.rank,
+                   r->timeout_ms, t->text);
+    store_report_failure(r->store, culprit, text);
+    return error_set(err, STATUS_TIMEOUT,
+                     "%s: waited %" PRId64 " ms for rank %u (%" PRIu64 " of %" PRIu64
+                     " bytes received, %" PRIu64 " of %" PRIu64 " sent)",
+                     t->text, r->timeout_ms, culprit, t->run->received.done,
+                     t->run->plan->receive_bytes, t->run->sent.done, t->run->plan->send_bytes);
+}
+
+static enum status differs(struct ring *r, const struct trouble *t, struct error *err)
+{
+    struct ring_operation other;
+    char text[RING_TEXT_SIZE];
+    char all[3 * RING_TEXT_SIZE];
+
+    if (ring_operation_decode(t->run->left_header, &other))
+        ring_operation_text(&other, text);
+    else
+        (void)snprintf(text, sizeof(text), "something that is no operation");
+    (void)snprintf(all, sizeof(all), "rank %u is in %s, this rank %u in %s", left_of(r), text,
+                   r->base.rank, t->text);
+    store_report_failure(r->store, r->base.rank, all);
+    return error_set(err, STATUS_MISMATCH, "%s", all);
+}
+
+static enum status right_closed(struct ring *r, const struct trouble *t, struct error *err)
+{
+    char all[2 * RING_TEXT_SIZE];
+
+    (void)snprintf(all, sizeof(all), "rank %u has closed the group, this rank %u is in %s",
+                   right_of(r), r->base.rank, t->text);
+    store_report_failure(r->store, r->base.rank, all);
+    return error_set(err, STATUS_MISMATCH, "%s", all);
+}
+
+static enum status judge(struct ring *r, enum ring_outcome outcome, struct trouble *t,
+                         struct error *err)
+{
+    ring_operation_text(t->operation, t->text);
+    switch (outcome) {
+    case RING_PAUSED:
+        return timed_out(r, t, err);
+    case RING_LEFT_LOST:
+        return lost(r, t, left_of(r), err);
+    case RING_RIGHT_LOST:
+        return lost(r, t, right_of(r), err);
+    case RING_LEFT_DIFFERS:
+        return differs(r, t, err);
+    case RING_RIGHT_CLOSED:
+        return right_closed(r, t, err);
+    case RING_FAILED:
+        return error_set_errno(err, t->error_number, "%s", t->text);
+    case RING_DONE:
+        break;
+    }
+    return STATUS_OK;
+}
+
+/* ---- running ---- */
+
+static void say(const struct ring *r, enum ring_note_kind kind, unsigned rank, uint64_t sequence)
+{
+    struct ring_note note = {.kind = kind, .rank = rank, .sequence = sequence};
+
+    ring_stream_note(&r->stream, &note);
+}
+
+/* Run to the end or to the time-out, in four quarters; see the head of this file. */
+static enum ring_outcome run_quarters(struct ring *r, struct ring_run *run, uint64_t sequence)
+{
+    int64_t start_ns = clock_now_ns();
+    int64_t end_ns = clock_deadline_ns(r->timeout_ms);
+    int64_t quarter_ns = (end_ns - start_ns) / 4;
+    enum ring_outcome outcome = ring_stream_run(&r->stream, run, start_ns + quarter_ns);
+
+    if (outcome != RING_PAUSED)
+        return outcome;
+    say(r, RING_NOTE_ALIVE, r->base.rank, sequence);
+    outcome = ring_stream_run(&r->stream, run, start_ns + 2 * quarter_ns);
+    if (outcome != RING_PAUSED)
+        return outcome;
+    if (r->stream.alive_sequence < sequence)
+        say(r, RING_NOTE_BLAME, right_of(r), sequence);
+    return ring_stream_run(&r->stream, run, end_ns);
+}
+
+static void count_bytes(struct ring *r, const struct ring_run *run, enum ring_call call)
+{
+    struct collective_stats *stats = &r->base.stats;
+    bool has_payload = call != RING_CALL_BARRIER;
+
+    stats->operations++;
+    stats->tx_payload_bytes += has_payload ? run->sent.done : 0;
+    stats->rx_payload_bytes += has_payload ? run->received.done : 0;
+    stats->tx_wire_bytes += run->sent.done + run->header_sent;
+    stats->rx_wire_bytes += run->received.done + run->header_received;
+}
+
+static enum status run_operation(struct ring *r, struct ring_operation *operation,
+                                 const struct ring_plan *plan, void *buffer, struct error *err)
+{
+    unsigned char header[RING_HEADER_BYTES];
+    struct ring_run run;
+    struct trouble trouble = {.operation = operation, .run = &run};
+    enum ring_outcome outcome;
+
+    if (r->failure.status != STATUS_OK)
+        return error_set(err, r->failure.status, "the group failed before: %s", r->failure.text);
+    operation->sequence = ++r->sequence;
+    operation->group = r->group_id;
+    if (r->base.world_size == 1) {
+        r->base.stats.operations++;
+        return STATUS_OK;
+    }
+    ring_operation_encode(operation, header);
+    ring_run_init(&run, plan, buffer, header);
+    outcome = run_quarters(r, &run, operation->sequence);
+    trouble.error_number = errno;
+    count_bytes(r, &run, operation->call);
+    if (outcome == RING_DONE)
+        return STATUS_OK;
+    (void)judge(r, outcome, &trouble, &r->failure);
+    return error_set(err, r->failure.status, "%s", r->failure.text);
+}
+
+/* ---- the operations ---- */
+
+static enum status ring_all_reduce(struct collective *group, float *data, size_t count,
+                                   enum reduce_order order, struct error *err)
+{
+    struct ring_plan plan = ring_plan_all_reduce(group->rank, group->world_size, count, order);
+    struct ring_operation operation = {
+        .call = RING_CALL_ALL_REDUCE, .order = order, .count = count};
+
+    return run_operation((struct ring *)group, &operation, &plan, data, err);
+}
+
+static enum status ring_broadcast(struct collective *group, void *data, size_t bytes, unsigned root,
+                                  struct error *err)
+{
+    struct ring_plan plan = ring_plan_broadcast(group->rank, group->world_size, bytes, root);
+    struct ring_operation operation = {.call = RING_CALL_BROADCAST, .count = bytes, .root = root};
+
+    return run_operation((struct ring *)group, &operation, &plan, data, err);
+}
+
+static enum status ring_all_gather(struct collective *group, size_t bytes, void *all,
+                                   struct error *err)
+{
+    struct ring_plan plan = ring_plan_all_gather(group->rank, group->world_size, bytes);
+    struct ring_operation operation = {.call = RING_CALL_ALL_GATHER, .count = bytes};
+
+    return run_operation((struct ring *)group, &operation, &plan, all, err);
+}
+
+/* Whoever has a token from every rank knows that all have come. */
+static enum status ring_barrier(struct collective *group, struct error *err)
+{
+    struct ring *r = (struct ring *)group;
+    struct ring_plan plan = ring_plan_all_gather(group->rank, group->world_size, 1);
+    struct ring_operation operation = {.call = RING_CALL_BARRIER};
+
+    return run_operation(r, &operation, &plan, r->tokens, err);
+}
+
+static void ring_all_reduce_bytes(const struct collective *group, size_t count,
+                                  enum reduce_order order, uint64_t *ret_tx, uint64_t *ret_rx)
+{
+    struct ring_plan plan = ring_plan_all_reduce(group->rank, group->world_size, count, order);
+
+    *ret_tx = plan.send_bytes;
+    *ret_rx = plan.receive_bytes;
+}
+
+/* ---- lifetime ---- */
+
+static void ring_close(struct collective *group)
+{
+    struct ring *r = (struct ring *)group;
+    struct ring_operation leave = {
+        .call = RING_CALL_CLOSE, .group = r->group_id, .sequence = r->sequence + 1};
+    struct ring_note goodbye = {.kind = RING_NOTE_GOODBYE, .rank = group->rank};
+    unsigned char header[RING_HEADER_BYTES];
+
+    if (r->stream.right_fd >= 0 && r->failure.status == STATUS_OK) {
+        ring_operation_encode(&leave, header);
+        ring_stream_leave(&r->stream, header, &goodbye);
+    }
+    ring_stream_release(&r->stream);
+    free(r->tokens);
+    free(r);
+}
+
+static enum status ring_open(const struct collective_config *config, struct collective **ret_group,
+                             struct error *err)
+{
+    struct error local;
+    struct ring *r;
+    enum status status;
+
+    if (!err)
+        err = &local; /* the prefixes below need one */
+    status = mem_calloc(1, sizeof(*r), "ring", &r, err);
+    if (status != STATUS_OK)
+        return status;
+    r->base = (struct collective){
+        .ops = &collective_ring_ops, .rank = config->rank, .world_size = config->world_size};
+    r->store = config->store;
+    r->group_id = ring_group_id(config->name);
+    r->timeout_ms = config->timeout_ms;
+    status = ring_stream_init(&r->stream, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(config->world_size, 1, "barrier tokens", &r->tokens, err);
+    if (status == STATUS_OK && config->world_size > 1) {
+        status = ring_connect(config, clock_deadline_ns(config->timeout_ms), &r->stream.right_fd,
+                              &r->stream.left_fd, err);
+        if (status != STATUS_OK)
+            status = error_prefix(err, "ring '%s' of %u ranks: ", config->name, config->world_size);
+    }
+    if (status != STATUS_OK) {
+        ring_close(&r->base);
+        return status;
+    }
+    *ret_group = &r->base;
+    return STATUS_OK;
+}
+
+const struct collective_ops collective_ring_ops = {
+    .name = "ring",
+    .open = ring_open,
+    .all_reduce = ring_all_reduce,
+    .broadcast = ring_broadcast,
+    .all_gather = ring_all_gather,
+    .barrier = ring_barrier,
+    .all_reduce_bytes = ring_all_reduce_bytes,
+    .close = ring_close,
+};
