@@ -1,14 +1,14 @@
 /*
  * compute: operations on one device's memory, as a table of functions.  `cpu` is CBLAS and our own
  * loops and is the reference; `cuda` is a module (sparring_cuda.so) loaded when a GPU is asked for.
- * All matrices are row-major float32.  Calls are ordered as issued; `download` and `synchronize`
- * wait. Threads: one caller per struct compute.
+ * All matrices are row-major float32 in device memory, dimensions > 0 and at most INT_MAX.
+ * Calls take effect in the order of issue; only download, *_wait and synchronize block, and a call
+ * that waits also reports what failed before it.  Threads: one caller per struct compute.
  */
 #ifndef SPARRING_WORKER_COMPUTE_COMPUTE_H
 #define SPARRING_WORKER_COMPUTE_COMPUTE_H
 
 #include "common/base/error.h"
-#include "common/optimizer/optimizer.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,8 +17,9 @@
 struct compute;
 
 /* device: "auto" (a GPU where one is, else the CPU), "cpu", "cuda", "cuda:I" (plain "cuda":
- * local_rank modulo the number of devices).  threads: of CPU kernels.  A missing driver, library or
- * GPU is one clear error with cuda and a reason in compute_note with auto. */
+ * local_rank modulo the number of devices).  threads: of CPU kernels, a setting of the process.
+ * A missing driver, library or GPU is one clear error with cuda and a reason in compute_note with
+ * auto. */
 enum status compute_open(const char *device, unsigned local_rank, unsigned threads,
                          struct compute **ret_compute, struct error *err);
 void compute_close(struct compute *c); /* NULL allowed */
@@ -30,9 +31,26 @@ bool compute_is_host(const struct compute *c); /* device memory is host memory: 
 
 /* Device memory, zeroed, 64-byte aligned. */
 enum status compute_alloc(struct compute *c, size_t count, float **ret, struct error *err);
-void compute_free(struct compute *c, float *memory);
+void compute_free(struct compute *c, float *memory); /* NULL allowed */
+
+/* Host memory that transfers reach directly (page-locked with a GPU), zeroed, 64-byte aligned. */
+enum status compute_alloc_host(struct compute *c, size_t count, float **ret, struct error *err);
+void compute_free_host(struct compute *c, float *memory); /* NULL allowed */
+
+/* Copy to the device.  Memory of compute_alloc_host is read until the next call that waits; of
+ * any other memory there is a copy when this returns. */
 enum status compute_upload(struct compute *c, float *device, const float *host, size_t count,
                            struct error *err);
+
+/* Copy to the host what the calls so far have made, without waiting and beside the calls that
+ * follow; compute_download_wait blocks until the oldest copy that was not yet waited for is there.
+ * At most COMPUTE_DOWNLOADS_MAX may be under way. */
+#define COMPUTE_DOWNLOADS_MAX 64
+enum status compute_download_start(struct compute *c, float *host, const float *device,
+                                   size_t count, struct error *err);
+enum status compute_download_wait(struct compute *c, struct error *err);
+
+/* Both in one. */
 enum status compute_download(struct compute *c, float *host, const float *device, size_t count,
                              struct error *err);
 enum status compute_synchronize(struct compute *c, struct error *err);
@@ -43,7 +61,7 @@ enum status compute_linear_forward(struct compute *c, const float *x, const floa
                                    const float *bias, float *y, size_t batch, size_t in, size_t out,
                                    bool relu, struct error *err);
 
-/* dy *= (y > 0): the gradient through a ReLU whose output was y; (batch, out). */
+/* dy = 0 where y <= 0: the gradient through a ReLU whose output was y. */
 enum status compute_relu_backward(struct compute *c, const float *y, float *dy, size_t count,
                                   struct error *err);
 
@@ -58,11 +76,15 @@ enum status compute_linear_backward_input(struct compute *c, const float *dy, co
                                           float *dx, size_t batch, size_t in, size_t out,
                                           struct error *err);
 
-/* Mean cross-entropy of softmax(logits) (batch, classes) against host labels (batch); *ret_loss and
- * *ret_correct (arg max hits) are host values; dlogits NULL: evaluation only. */
+/* Mean cross-entropy of softmax(logits) (batch, classes) against host labels (batch), batch > 0;
+ * dlogits gets its gradient, NULL: evaluation only.  STATUS_DATA names a label outside the classes.
+ * compute_loss_wait yields the result of the last call. */
 enum status compute_softmax_cross_entropy(struct compute *c, const float *logits,
                                           const int32_t *labels, float *dlogits, size_t batch,
-                                          size_t classes, double *ret_loss, size_t *ret_correct,
-                                          struct error *err);
+                                          size_t classes, struct error *err);
+
+/* Blocks; the mean loss, and how many samples had their label's logit as the (first) largest. */
+enum status compute_loss_wait(struct compute *c, double *ret_loss, size_t *ret_correct,
+                              struct error *err);
 
 #endif

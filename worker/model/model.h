@@ -13,6 +13,8 @@
 
 struct model;
 
+/* compute is borrowed until model_close.  STATUS_CONFIG names the spec and the position at fault.
+ */
 enum status model_open(const char *spec, struct compute *compute, size_t max_batch,
                        struct model **ret_model, struct error *err);
 void model_close(struct model *m); /* NULL allowed */
@@ -38,10 +40,13 @@ typedef void model_ready_fn(void *user, size_t ready_count);
 
 /*
  * Forward and backward of one batch.
- *   x           host (batch, inputs); labels host (batch)
- *   accumulate  add to the gradients that are there (no_sync accumulation) instead of replacing
- * them ready       NULL or called with a rising count, at the end with the whole slab ret_loss mean
- * cross-entropy before the update
+ *   x           host (batch, inputs), batch from 1 to max_batch
+ *   labels      host (batch)
+ *   accumulate  add to the gradients of the last step (no_sync) instead of replacing them
+ *   ready       NULL, or called with a rising count, once per layer, at the end with the whole slab
+ *   ret_loss    mean cross-entropy before the update
+ * The host's gradient slab is complete when it returns.  STATUS_DATA names a label outside the
+ * classes; after any failure the gradients are unspecified.
  */
 enum status model_step(struct model *m, const float *x, const int32_t *labels, size_t batch,
                        bool accumulate, model_ready_fn *ready, void *user, double *ret_loss,

@@ -1,0 +1,228 @@
+/*
+ * cpu: the reference device.  OpenBLAS for the three matrix products, the loops of cpu_kernels.c
+ * for the rest; device memory is host memory, and every call has finished when it returns.
+ * Limits: a dimension is at most INT_MAX, OpenBLAS's index.  Threads: one caller; OpenBLAS has its
+ * own threads behind the products.
+ */
+#include "common/base/memory.h"
+#include "worker/compute/compute_ops.h"
+#include "worker/compute/cpu_kernels.h"
+
+#include <assert.h>
+#include <cblas.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define THREADS_MAX 1024u
+
+struct cpu {
+    struct compute base;
+    const struct cpu_kernels *kernels;
+    char text[96]; /* compute_name */
+    double loss;   /* of the last softmax_cross_entropy */
+    size_t correct;
+};
+
+static void cpu_close(struct compute *c)
+{
+    free(c);
+}
+
+static const char *cpu_describe(const struct compute *c)
+{
+    return ((const struct cpu *)c)->text;
+}
+
+static enum status cpu_alloc(struct compute *c, size_t count, float **ret, struct error *err)
+{
+    (void)c;
+    return mem_calloc_aligned(count, sizeof(float), "tensor memory", ret, err);
+}
+
+static void cpu_free(struct compute *c, float *memory)
+{
+    (void)c;
+    free(memory);
+}
+
+static enum status cpu_copy(struct compute *c, float *to, const float *from, size_t count,
+                            struct error *err)
+{
+    (void)c;
+    (void)err;
+    if (to != from)
+        memcpy(to, from, count * sizeof(float));
+    return STATUS_OK;
+}
+
+static enum status cpu_nothing_to_wait_for(struct compute *c, struct error *err)
+{
+    (void)c;
+    (void)err;
+    return STATUS_OK;
+}
+
+/* C (m, n) = op(A) op(B) + beta C, row-major and dense. */
+static void product(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k,
+                    const float *a, const float *b, float beta, float *c)
+{
+    assert(m <= INT_MAX && n <= INT_MAX && k <= INT_MAX);
+    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
+                transpose_b ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, 1.0f,
+                a, (blasint)(transpose_a ? m : k), b, (blasint)(transpose_b ? k : n), beta, c,
+                (blasint)n);
+}
+
+static enum status cpu_linear_forward(struct compute *c, const float *x, const float *weight,
+                                      const float *bias, float *y, size_t batch, size_t in,
+                                      size_t out, bool relu, struct error *err)
+{
+    const struct cpu *cpu = (const struct cpu *)c;
+
+    (void)err;
+    product(false, true, batch, out, in, x, weight, 0.0f, y);
+    cpu->kernels->add_bias(y, bias, batch, out, relu);
+    return STATUS_OK;
+}
+
+static enum status cpu_relu_backward(struct compute *c, const float *y, float *dy, size_t count,
+                                     struct error *err)
+{
+    (void)err;
+    ((const struct cpu *)c)->kernels->relu_backward(y, dy, count);
+    return STATUS_OK;
+}
+
+static enum status cpu_linear_backward_weight(struct compute *c, const float *x, const float *dy,
+                                              float *dweight, float *dbias, size_t batch, size_t in,
+                                              size_t out, bool accumulate, struct error *err)
+{
+    const struct cpu *cpu = (const struct cpu *)c;
+
+    (void)err;
+    product(true, false, out, in, batch, dy, x, accumulate ? 1.0f : 0.0f, dweight);
+    cpu->kernels->column_sums(dy, dbias, batch, out, accumulate);
+    return STATUS_OK;
+}
+
+static enum status cpu_linear_backward_input(struct compute *c, const float *dy,
+                                             const float *weight, float *dx, size_t batch,
+                                             size_t in, size_t out, struct error *err)
+{
+    (void)c;
+    (void)err;
+    product(false, false, batch, in, out, dy, weight, 0.0f, dx);
+    return STATUS_OK;
+}
+
+/* One row: its largest logit (a NaN never wins) and that logit's first index. */
+static size_t row_max(const float *row, size_t classes)
+{
+    size_t best = 0;
+
+    for (size_t j = 1; j < classes; j++)
+        if (row[j] > row[best])
+            best = j;
+    return best;
+}
+
+/* Sum of exp(row - max) in double; `exponentials` (classes) gets the terms where not NULL. */
+static double row_exp_sum(const float *row, float max, float *exponentials, size_t classes)
+{
+    double sum = 0.0;
+
+    for (size_t j = 0; j < classes; j++) {
+        float e = expf(row[j] - max);
+
+        if (exponentials)
+            exponentials[j] = e;
+        sum += (double)e;
+    }
+    return sum;
+}
+
+static enum status cpu_softmax_cross_entropy(struct compute *c, const float *logits,
+                                             const int32_t *labels, float *dlogits, size_t batch,
+                                             size_t classes, struct error *err)
+{
+    struct cpu *cpu = (struct cpu *)c;
+    double loss = 0.0;
+    size_t correct = 0;
+
+    (void)err;
+    for (size_t i = 0; i < batch; i++) {
+        const float *row = logits + i * classes;
+        float *gradient = dlogits ? dlogits + i * classes : NULL;
+        size_t label = (size_t)labels[i];
+        size_t best = row_max(row, classes);
+        double sum = row_exp_sum(row, row[best], gradient, classes);
+
+        loss += log(sum) + ((double)row[best] - (double)row[label]);
+        correct += best == label;
+        if (!gradient)
+            continue;
+        for (size_t j = 0; j < classes; j++)
+            gradient[j] *= (float)(1.0 / (sum * (double)batch));
+        gradient[label] -= (float)(1.0 / (double)batch);
+    }
+    cpu->loss = loss / (double)batch;
+    cpu->correct = correct;
+    return STATUS_OK;
+}
+
+static enum status cpu_loss_wait(struct compute *c, double *ret_loss, size_t *ret_correct,
+                                 struct error *err)
+{
+    const struct cpu *cpu = (const struct cpu *)c;
+
+    (void)err;
+    *ret_loss = cpu->loss;
+    *ret_correct = cpu->correct;
+    return STATUS_OK;
+}
+
+static const struct compute_ops cpu_ops = {
+    .name = "cpu",
+    .is_host = true,
+    .close = cpu_close,
+    .describe = cpu_describe,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .alloc_host = cpu_alloc,
+    .free_host = cpu_free,
+    .upload = cpu_copy,
+    .download_start = cpu_copy,
+    .download_wait = cpu_nothing_to_wait_for,
+    .synchronize = cpu_nothing_to_wait_for,
+    .linear_forward = cpu_linear_forward,
+    .relu_backward = cpu_relu_backward,
+    .linear_backward_weight = cpu_linear_backward_weight,
+    .linear_backward_input = cpu_linear_backward_input,
+    .softmax_cross_entropy = cpu_softmax_cross_entropy,
+    .loss_wait = cpu_loss_wait,
+};
+
+enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, struct error *err)
+{
+    static const struct cpu_kernels *const tables[SIMD_LEVELS] = SIMD_TABLES(cpu_kernels);
+    struct cpu *cpu = NULL;
+    enum status status;
+
+    if (threads == 0 || threads > THREADS_MAX)
+        return error_set(err, STATUS_INVALID, "%u threads: at least 1, at most %u", threads,
+                         THREADS_MAX);
+    status = mem_calloc(1, sizeof(*cpu), "cpu device", &cpu, err);
+    if (status != STATUS_OK)
+        return status;
+    openblas_set_num_threads((int)threads);
+    cpu->base.ops = &cpu_ops;
+    cpu->kernels = tables[simd_level()];
+    (void)snprintf(cpu->text, sizeof(cpu->text), "cpu (OpenBLAS %s, %d thread%s)",
+                   openblas_get_corename(), openblas_get_num_threads(),
+                   openblas_get_num_threads() == 1 ? "" : "s");
+    *ret_compute = &cpu->base;
+    return STATUS_OK;
+}

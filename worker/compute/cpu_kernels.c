@@ -1,0 +1,56 @@
+/*
+ * cpu_kernels: one pass over memory each, compiled once per vector width.  Sums run over the rows
+ * in order, so every width gives the same bits.  A NaN passes through ReLU both ways, as in
+ * PyTorch: a run that diverges must not look healthy.
+ */
+#include "worker/compute/cpu_kernels.h"
+
+#define COLUMN_BLOCK 512 /* floats: 2 KiB of running sums stay in the first-level cache */
+
+static void add_bias(float *y, const float *bias, size_t batch, size_t out, bool relu)
+{
+    for (size_t row = 0; row < batch; row++, y += out) {
+        SIMD_LOOP
+        for (size_t j = 0; j < out; j++) {
+            float value = y[j] + bias[j];
+
+            y[j] = relu && value < 0.0f ? 0.0f : value;
+        }
+    }
+}
+
+static void relu_backward(const float *y, float *dy, size_t count)
+{
+    SIMD_LOOP
+    for (size_t i = 0; i < count; i++)
+        dy[i] = y[i] <= 0.0f ? 0.0f : dy[i];
+}
+
+static void add_row(float *sums, const float *row, size_t count)
+{
+    SIMD_LOOP
+    for (size_t j = 0; j < count; j++)
+        sums[j] += row[j];
+}
+
+static void column_sums(const float *dy, float *sums, size_t batch, size_t out, bool accumulate)
+{
+    float block[COLUMN_BLOCK];
+
+    for (size_t at = 0; at < out; at += COLUMN_BLOCK) {
+        size_t length = out - at < COLUMN_BLOCK ? out - at : COLUMN_BLOCK;
+
+        for (size_t j = 0; j < length; j++)
+            block[j] = 0.0f;
+        for (size_t row = 0; row < batch; row++)
+            add_row(block, dy + row * out + at, length);
+        for (size_t j = 0; j < length; j++)
+            sums[at + j] = accumulate ? sums[at + j] + block[j] : block[j];
+    }
+}
+
+const struct cpu_kernels SIMD_NAME(cpu_kernels) = {
+    .add_bias = add_bias,
+    .relu_backward = relu_backward,
+    .column_sums = column_sums,
+};

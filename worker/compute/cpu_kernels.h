@@ -1,0 +1,29 @@
+/*
+ * cpu_kernels: the CPU's loops beside the matrix products, one table per vector width
+ * (common/tensor/simd.h).  Inside the library and for its tests.
+ */
+#ifndef SPARRING_WORKER_COMPUTE_CPU_KERNELS_H
+#define SPARRING_WORKER_COMPUTE_CPU_KERNELS_H
+
+#include "common/tensor/simd.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Arrays do not overlap. */
+struct cpu_kernels {
+    /* y (batch, out) += bias (out) per row; relu: then y = max(y, 0). */
+    void (*add_bias)(float *y, const float *bias, size_t batch, size_t out, bool relu);
+    /* dy = 0 where y <= 0 */
+    void (*relu_backward)(const float *y, float *dy, size_t count);
+    /* sums (out) = or += the sums of dy's columns; dy (batch, out). */
+    void (*column_sums)(const float *dy, float *sums, size_t batch, size_t out, bool accumulate);
+};
+
+extern const struct cpu_kernels cpu_kernels_baseline;
+#ifdef SPARRING_SIMD_X86
+extern const struct cpu_kernels cpu_kernels_avx2;
+extern const struct cpu_kernels cpu_kernels_avx512;
+#endif
+
+#endif

@@ -1,0 +1,28 @@
+/*
+ * cuda_module: the one function that sparring_cuda.so exports.  Read by the C compiler (the loader,
+ * cuda_loader.c) and by the CUDA compiler (the module, cuda/).
+ */
+#ifndef SPARRING_WORKER_COMPUTE_CUDA_MODULE_H
+#define SPARRING_WORKER_COMPUTE_CUDA_MODULE_H
+
+#include "worker/compute/compute_ops.h"
+
+/* Raise with every change of struct compute_ops, struct compute or this function: a module of
+ * another build is refused, not called. */
+#define CUDA_MODULE_VERSION 1u
+#define CUDA_MODULE_SYMBOL  "sparring_cuda_open"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* version: the caller's CUDA_MODULE_VERSION.  index < 0: local_rank modulo the devices.  The texts
+ * name what is missing: driver, device, library. */
+typedef enum status cuda_module_open_fn(unsigned version, int index, unsigned local_rank,
+                                        struct compute **ret_compute, struct error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
