@@ -1,0 +1,29 @@
+/*
+ * Any bytes as an IDX file, plain or gzip.  What the reader accepts must have the elements that its
+ * shape says, all of them readable.
+ */
+#include "worker/data/idx.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct idx i;
+    struct error err;
+    size_t count = 1;
+    unsigned sum = 0;
+
+    if (idx_parse("fuzz", data, size, &i, &err) != STATUS_OK)
+        return 0;
+    for (unsigned d = 0; d < i.dims; d++)
+        count *= i.shape[d];
+    for (size_t k = 0; k < i.count; k++)
+        sum += i.values[k];
+    if (count != i.count || sum > 255 * count)
+        abort();
+    idx_release(&i);
+    return 0;
+}
