@@ -1,0 +1,81 @@
+/*
+ * DistributedSampler: every rank draws the same permutation from seed + epoch, appends its first
+ * indices again until it divides among the ranks (or cuts the rest off), and takes every
+ * world_size-th one.  The padding is not stored: position p of the padded order is the permutation
+ * at p modulo the number of samples.  No locking; one thread at a time.
+ */
+#include "worker/data/sampler.h"
+
+#include "common/base/memory.h"
+#include "common/base/random.h"
+
+#include <stdlib.h>
+
+#define SAMPLES_END 214748364 /* from here on randperm draws 64-bit numbers */
+
+static size_t samples_per_rank(size_t count, size_t ranks, bool drop_last)
+{
+    return count / ranks + (!drop_last && count % ranks != 0);
+}
+
+enum status sampler_init(struct sampler *s, size_t dataset_count, unsigned rank,
+                         unsigned world_size, bool shuffle, bool drop_last, uint64_t seed,
+                         struct error *err)
+{
+    enum status status;
+
+    if (rank >= world_size)
+        return error_set(err, STATUS_INVALID, "sampler: rank %u is outside a world of %u", rank,
+                         world_size);
+    if (dataset_count >= SAMPLES_END)
+        return error_set(err, STATUS_UNSUPPORTED, "sampler: %zu samples, at most %d are supported",
+                         dataset_count, SAMPLES_END - 1);
+    *s = (struct sampler){
+        .dataset_count = dataset_count,
+        .rank = rank,
+        .world_size = world_size,
+        .shuffle = shuffle,
+        .drop_last = drop_last,
+        .seed = seed,
+        .length = samples_per_rank(dataset_count, world_size, drop_last),
+    };
+    status = mem_calloc(s->length, sizeof(*s->order), "sampler order", &s->order, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(dataset_count, sizeof(*s->scratch), "permutation", &s->scratch, err);
+    if (status != STATUS_OK)
+        sampler_release(s);
+    return status;
+}
+
+void sampler_release(struct sampler *s)
+{
+    if (!s)
+        return;
+    free(s->order);
+    free(s->scratch);
+    *s = (struct sampler){0};
+}
+
+void sampler_set_epoch(struct sampler *s, uint64_t epoch)
+{
+    struct random random;
+
+    if (s->dataset_count == 0)
+        return;
+    if (s->shuffle) {
+        random_seed(&random, s->seed + epoch);
+        random_permutation(&random, s->scratch, s->dataset_count);
+    } else {
+        for (size_t i = 0; i < s->dataset_count; i++)
+            s->scratch[i] = (int64_t)i;
+    }
+    for (size_t i = 0; i < s->length; i++)
+        s->order[i] = s->scratch[(s->rank + i * s->world_size) % s->dataset_count];
+}
+
+size_t sampler_padding(const struct sampler *s)
+{
+    size_t total = s->length * s->world_size;
+
+    return total > s->dataset_count ? total - s->dataset_count : 0;
+}
