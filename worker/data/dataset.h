@@ -1,9 +1,11 @@
 /*
- * dataset: samples by index.  Specs:
- *   digits            built in: 28x28 digits drawn with random affine and elastic distortion and
- * noise, seeded mnist:DIR         IDX files, plain or .gz; x = pixel / 255 random:N,D,C      N
- * samples of D normal values, C classes FILE.safetensors  tensors x (N, ...) F32 and y (N) I64 or
- * I32 Threads: reading is safe from any number of threads once open.
+ * dataset: samples by index, all in memory.  Specs:
+ *   digits            built in: 28x28 digits drawn with random style, affine and elastic distortion
+ *                     and noise from `seed`; 12000 train and 2000 test samples unless told
+ * otherwise mnist:DIR         IDX files of MNIST or a set like it (10 classes), plain or .gz; x =
+ * pixel / 255; the test split is the t10k files random:N,D,C      N samples of D normal values with
+ * labels below C, drawn from `seed` FILE.safetensors  tensors x (N, ...) F32 and y (N) I64 or I32;
+ * no test split Threads: reading is safe from any number of threads once open.
  */
 #ifndef SPARRING_WORKER_DATA_DATASET_H
 #define SPARRING_WORKER_DATA_DATASET_H
@@ -24,17 +26,19 @@ struct dataset_config {
     uint64_t seed;  /* digits, random */
 };
 
-/* STATUS_NOT_FOUND for a test split that the spec does not have (FILE.safetensors: none). */
+/* STATUS_CONFIG for a spec that is none of the four, or for more samples than there are;
+ * STATUS_NOT_FOUND for missing files and for a test split that the spec does not have. */
 enum status dataset_open(const struct dataset_config *config, struct dataset **ret_dataset,
                          struct error *err);
 void dataset_close(struct dataset *d); /* NULL allowed */
 
-size_t dataset_count(const struct dataset *d);
-size_t dataset_features(const struct dataset *d); /* floats per sample */
-size_t dataset_classes(const struct dataset *d);
-const char *dataset_name(const struct dataset *d);
+size_t dataset_count(const struct dataset *d);     /* samples, at least 1 */
+size_t dataset_features(const struct dataset *d);  /* floats per sample, at least 1 */
+size_t dataset_classes(const struct dataset *d);   /* labels are below it */
+const char *dataset_name(const struct dataset *d); /* the spec */
 
-/* Gather samples: x (count, features) row-major float32, y (count) class indices. */
+/* Gather samples: x (count, features) row-major float32, y (count) class indices.  Every index is
+ * in [0, dataset_count). */
 void dataset_gather(const struct dataset *d, const int64_t *indices, size_t count, float *x,
                     int32_t *y);
 

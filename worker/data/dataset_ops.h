@@ -1,0 +1,39 @@
+/*
+ * What the kinds of data sets share with the front; only the files dataset*.c include this.
+ * A kind's `open` fills the struct; the front frees it, also after a failure half way.
+ */
+#ifndef SPARRING_WORKER_DATA_DATASET_OPS_H
+#define SPARRING_WORKER_DATA_DATASET_OPS_H
+
+#include "worker/data/dataset.h"
+
+#include <stdbool.h>
+
+struct dataset {
+    char *name;      /* owned; the spec */
+    size_t count;    /* samples that are visible */
+    size_t features; /* floats per sample */
+    size_t classes;
+    unsigned char *pixels; /* owned; (count, features) with x = pixel / 255; or NULL, then: */
+    float *values;         /* owned; (count, features) */
+    int32_t *labels;       /* owned; (count) */
+    float scale[256];      /* pixel / 255 */
+};
+
+struct dataset_ops {
+    const char *usage;                 /* "mnist:DIR" */
+    bool (*accepts)(const char *spec); /* by its form alone */
+    /* Fill everything but name and scale.  Blocks while it reads or draws. */
+    enum status (*open)(const struct dataset_config *config, struct dataset *d, struct error *err);
+};
+
+extern const struct dataset_ops dataset_digits_ops;
+extern const struct dataset_ops dataset_mnist_ops;
+extern const struct dataset_ops dataset_random_ops;
+extern const struct dataset_ops dataset_tensors_ops;
+
+/* How many of `available` samples the configuration keeps; STATUS_CONFIG when it wants more. */
+enum status dataset_samples(const struct dataset_config *config, size_t available,
+                            size_t *ret_count, struct error *err);
+
+#endif
