@@ -1,7 +1,8 @@
 /*
  * loader: batches prefetched by one thread into two alternating buffers.
  * The order is the sampler's: consecutive batches of batch_size, the last, shorter batch of an
- * epoch kept.
+ * epoch kept; epochs follow each other without end.
+ * Threads: one caller.  The loader's thread owns the sampler between open and close.
  */
 #ifndef SPARRING_WORKER_DATA_LOADER_H
 #define SPARRING_WORKER_DATA_LOADER_H
@@ -13,20 +14,23 @@ struct loader;
 
 struct batch {
     const float *x;   /* (count, features), borrowed until the next loader_next */
-    const int32_t *y; /* (count) */
+    const int32_t *y; /* (count), borrowed likewise */
     size_t count;
     uint64_t epoch;
     bool last_of_epoch;
 };
 
 /* Both are borrowed for the loader's life; the loader's thread calls sampler_set_epoch(0, 1, ...).
- */
+ * STATUS_INVALID when batch_size is 0 or the sampler has no samples for this rank. */
 enum status loader_open(const struct dataset *dataset, struct sampler *sampler, size_t batch_size,
                         struct loader **ret_loader, struct error *err);
 
-/* The next batch; epochs follow each other without end.  Blocks until the thread has it. */
+/* The next batch.  Blocks until the thread has it, which never takes longer than one gather. */
 void loader_next(struct loader *l, struct batch *ret);
+
 size_t loader_batches_per_epoch(const struct loader *l);
-void loader_close(struct loader *l); /* NULL allowed */
+
+/* Ends the thread and waits for it.  NULL allowed. */
+void loader_close(struct loader *l);
 
 #endif

@@ -1,0 +1,196 @@
+/*
+ * The prefetching loader against a plain walk through sampler and data set, with random sizes;
+ * stopping at every stage; failing allocations.  Under TSan this is the check of its locking.
+ */
+#include "common/base/memory.h"
+#include "tests/support/support.h"
+#include "worker/data/loader.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FEATURES 3
+
+static struct error err;
+
+static struct dataset *open_data(void)
+{
+    struct dataset *d;
+
+    assert_ok(dataset_open(&(struct dataset_config){.spec = "random:97,3,5"}, &d, &err));
+    return d;
+}
+
+/* What the loader must give, one batch after the other, without threads. */
+struct walk {
+    struct sampler sampler;
+    size_t at;
+    uint64_t epoch;
+    float x[97 * FEATURES];
+    int32_t y[97];
+};
+
+static struct batch walk_next(struct walk *w, const struct dataset *d, size_t batch_size)
+{
+    struct batch batch;
+    size_t left;
+
+    if (w->at == w->sampler.length) {
+        w->at = 0;
+        sampler_set_epoch(&w->sampler, ++w->epoch);
+    }
+    left = w->sampler.length - w->at;
+    batch = (struct batch){.x = w->x,
+                           .y = w->y,
+                           .count = batch_size < left ? batch_size : left,
+                           .epoch = w->epoch,
+                           .last_of_epoch = batch_size >= left};
+    dataset_gather(d, w->sampler.order + w->at, batch.count, w->x, w->y);
+    w->at += batch.count;
+    return batch;
+}
+
+static void check_same(const struct batch *got, const struct batch *wanted)
+{
+    ck_assert_uint_eq(got->count, wanted->count);
+    ck_assert_uint_eq(got->epoch, wanted->epoch);
+    ck_assert_int_eq(got->last_of_epoch, wanted->last_of_epoch);
+    ck_assert_mem_eq(got->x, wanted->x, wanted->count * FEATURES * sizeof(float));
+    ck_assert_mem_eq(got->y, wanted->y, wanted->count * sizeof(int32_t));
+}
+
+static void check_against_walk(const struct dataset *d, unsigned rank, unsigned ranks,
+                               size_t batch_size, unsigned batches)
+{
+    struct walk *w;
+    struct sampler sampler;
+    struct loader *l;
+    struct batch got;
+    size_t per_epoch = 0;
+
+    assert_ok(mem_calloc(1, sizeof(*w), "walk", &w, &err));
+    assert_ok(sampler_init(&w->sampler, 97, rank, ranks, true, false, 5, &err));
+    sampler_set_epoch(&w->sampler, 0);
+    assert_ok(sampler_init(&sampler, 97, rank, ranks, true, false, 5, &err));
+    assert_ok(loader_open(d, &sampler, batch_size, &l, &err));
+    for (unsigned i = 0; i < batches; i++) {
+        struct batch wanted = walk_next(w, d, batch_size);
+
+        loader_next(l, &got);
+        check_same(&got, &wanted);
+        per_epoch += got.epoch == 0;
+        if (got.epoch == 0 && got.last_of_epoch)
+            ck_assert_uint_eq(per_epoch, loader_batches_per_epoch(l));
+    }
+    loader_close(l);
+    sampler_release(&sampler);
+    sampler_release(&w->sampler);
+    free(w);
+}
+
+START_TEST(gives_what_a_plain_walk_gives)
+{
+    struct dataset *d = open_data();
+
+    for (unsigned round = 0; round < 60; round++) {
+        unsigned ranks = 1 + (unsigned)(support_random() * 5);
+        unsigned rank = (unsigned)(support_random() * ranks);
+        size_t batch_size = 1 + (size_t)(support_random() * 40);
+
+        check_against_walk(d, rank, ranks, batch_size, (unsigned)(support_random() * 100));
+    }
+    check_against_walk(d, 0, 1, 1000, 5); /* a batch larger than the data */
+    check_against_walk(d, 0, 97, 4, 5);   /* one sample per rank */
+    dataset_close(d);
+}
+END_TEST
+
+/* A batch stays as it is until the next call, although the thread fills the other buffer. */
+START_TEST(a_held_batch_does_not_change)
+{
+    struct dataset *d = open_data();
+    struct sampler sampler;
+    struct loader *l;
+    struct batch batch;
+    float before[16 * FEATURES];
+    float after[16 * FEATURES];
+
+    assert_ok(sampler_init(&sampler, 97, 0, 1, false, false, 0, &err));
+    assert_ok(loader_open(d, &sampler, 16, &l, &err));
+    for (unsigned i = 0; i < 500; i++) {
+        loader_next(l, &batch);
+        memcpy(before, batch.x, batch.count * FEATURES * sizeof(float));
+        for (unsigned k = 0; k < 50; k++) /* the time of a small step */
+            memcpy(after, batch.x, batch.count * FEATURES * sizeof(float));
+        ck_assert_mem_eq(before, after, batch.count * FEATURES * sizeof(float));
+    }
+    loader_close(l);
+    sampler_release(&sampler);
+    dataset_close(d);
+}
+END_TEST
+
+START_TEST(closes_at_any_moment)
+{
+    struct dataset *d = open_data();
+    struct sampler sampler;
+    struct loader *l;
+    struct batch batch;
+
+    assert_ok(sampler_init(&sampler, 97, 0, 1, true, false, 0, &err));
+    for (unsigned round = 0; round < 300; round++) {
+        assert_ok(loader_open(d, &sampler, 30, &l, &err));
+        for (unsigned i = 0; i < round % 7; i++)
+            loader_next(l, &batch);
+        loader_close(l);
+    }
+    loader_close(NULL);
+    sampler_release(&sampler);
+    dataset_close(d);
+}
+END_TEST
+
+START_TEST(refuses)
+{
+    struct dataset *d = open_data();
+    struct sampler sampler;
+    struct loader *l;
+    size_t n = 0;
+
+    assert_ok(sampler_init(&sampler, 97, 0, 98, true, true, 0, &err));
+    assert_fails(loader_open(d, &sampler, 8, &l, &err), STATUS_INVALID,
+                 "data 'random:97,3,5': 97 samples leave none for rank 0 of 98");
+    sampler_release(&sampler);
+    assert_ok(sampler_init(&sampler, 97, 0, 1, true, false, 0, &err));
+    assert_fails(loader_open(d, &sampler, 0, &l, &err), STATUS_INVALID, "batch size 0");
+    for (;;) {
+        enum status status;
+
+        mem_fail_nth(++n);
+        status = loader_open(d, &sampler, 8, &l, &err);
+        mem_fail_nth(0);
+        if (status == STATUS_OK)
+            break;
+        ck_assert_int_eq(status, STATUS_NO_MEMORY);
+    }
+    ck_assert_uint_eq(n, 1 + 1 + 4); /* the loader and two buffers of samples and labels */
+    loader_close(l);
+    sampler_release(&sampler);
+    dataset_close(d);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("loader");
+    TCase *tcase = tcase_create("all");
+
+    tcase_set_timeout(tcase, 30);
+    tcase_add_test(tcase, gives_what_a_plain_walk_gives);
+    tcase_add_test(tcase, a_held_batch_does_not_change);
+    tcase_add_test(tcase, closes_at_any_moment);
+    tcase_add_test(tcase, refuses);
+    suite_add_tcase(suite, tcase);
+    return support_run(suite);
+}

@@ -1,0 +1,204 @@
+/*
+ * A prefetch thread and its consumer share two slots.  The thread fills slot 0, 1, 0, ... as each
+ * becomes free; the consumer takes them in the same order and holds one until its next call, so
+ * the thread works on the other meanwhile.  A slot's buffers belong to the thread while it is
+ * EMPTY and to the consumer while it is FULL; `mutex` guards the states and `stopping` only, and
+ * gathering happens without it.
+ */
+#include "worker/data/loader.h"
+
+#include "common/base/memory.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#define SLOTS 2
+
+enum slot_state { SLOT_EMPTY, SLOT_FULL };
+
+struct slot {
+    enum slot_state state; /* guarded by loader.mutex */
+    float *x;              /* owned; (batch_size, features) */
+    int32_t *y;            /* owned; (batch_size) */
+    struct batch batch;
+};
+
+struct loader {
+    const struct dataset *dataset;
+    struct sampler *sampler; /* the thread's */
+    size_t batch_size;
+    size_t samples; /* of this rank per epoch */
+    struct slot slots[SLOTS];
+    unsigned next; /* consumer's: the slot that loader_next takes */
+    bool held;     /* consumer's: the slot before `next` is still borrowed */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t mutex;
+    pthread_cond_t filled;  /* a slot became FULL */
+    pthread_cond_t emptied; /* a slot became EMPTY, or stopping was set */
+    bool stopping;          /* guarded by mutex */
+};
+
+/* False when the loader stops. */
+static bool wait_for_empty(struct loader *l, const struct slot *slot)
+{
+    bool stopping;
+
+    (void)pthread_mutex_lock(&l->mutex);
+    while (slot->state == SLOT_FULL && !l->stopping)
+        (void)pthread_cond_wait(&l->emptied, &l->mutex);
+    stopping = l->stopping;
+    (void)pthread_mutex_unlock(&l->mutex);
+    return !stopping;
+}
+
+static void hand_over(struct loader *l, struct slot *slot)
+{
+    (void)pthread_mutex_lock(&l->mutex);
+    slot->state = SLOT_FULL;
+    (void)pthread_cond_signal(&l->filled);
+    (void)pthread_mutex_unlock(&l->mutex);
+}
+
+static void fill(struct loader *l, struct slot *slot, uint64_t epoch, size_t at)
+{
+    size_t left = l->samples - at;
+    size_t count = left < l->batch_size ? left : l->batch_size;
+
+    dataset_gather(l->dataset, l->sampler->order + at, count, slot->x, slot->y);
+    slot->batch = (struct batch){
+        .x = slot->x,
+        .y = slot->y,
+        .count = count,
+        .epoch = epoch,
+        .last_of_epoch = count == left,
+    };
+}
+
+static void *prefetch(void *argument)
+{
+    struct loader *l = argument;
+    unsigned turn = 0;
+
+    for (uint64_t epoch = 0;; epoch++) {
+        sampler_set_epoch(l->sampler, epoch);
+        for (size_t at = 0; at < l->samples; at += l->batch_size) {
+            struct slot *slot = &l->slots[turn];
+
+            if (!wait_for_empty(l, slot))
+                return NULL;
+            fill(l, slot, epoch, at);
+            hand_over(l, slot);
+            turn = (turn + 1) % SLOTS;
+        }
+    }
+}
+
+static enum status open_slots(struct loader *l, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    for (unsigned i = 0; i < SLOTS && status == STATUS_OK; i++) {
+        size_t features = dataset_features(l->dataset);
+        size_t floats;
+
+        if (!size_multiply(l->batch_size, features, &floats))
+            return error_set(err, STATUS_NO_MEMORY, "batch: %zu samples of %zu features overflow",
+                             l->batch_size, features);
+        status = mem_calloc_aligned(floats, sizeof(float), "batch", &l->slots[i].x, err);
+        if (status == STATUS_OK)
+            status = mem_calloc_aligned(l->batch_size, sizeof(int32_t), "batch labels",
+                                        &l->slots[i].y, err);
+    }
+    return status;
+}
+
+static enum status start_thread(struct loader *l, struct error *err)
+{
+    int failed = pthread_create(&l->thread, NULL, prefetch, l);
+
+    if (failed != 0)
+        return error_set_errno(err, failed, "cannot start the loader's thread");
+    l->started = true;
+    return STATUS_OK;
+}
+
+enum status loader_open(const struct dataset *dataset, struct sampler *sampler, size_t batch_size,
+                        struct loader **ret_loader, struct error *err)
+{
+    struct loader *l;
+    enum status status;
+
+    if (batch_size == 0)
+        return error_set(err, STATUS_INVALID, "batch size 0: a batch has at least one sample");
+    if (sampler->length == 0)
+        return error_set(err, STATUS_INVALID, "data '%s': %zu samples leave none for rank %u of %u",
+                         dataset_name(dataset), dataset_count(dataset), sampler->rank,
+                         sampler->world_size);
+    status = mem_calloc(1, sizeof(*l), "loader", &l, err);
+    if (status != STATUS_OK)
+        return status;
+    l->dataset = dataset;
+    l->sampler = sampler;
+    l->samples = sampler->length;
+    l->batch_size = batch_size < l->samples ? batch_size : l->samples;
+    (void)pthread_mutex_init(&l->mutex, NULL);
+    (void)pthread_cond_init(&l->filled, NULL);
+    (void)pthread_cond_init(&l->emptied, NULL);
+    status = open_slots(l, err);
+    if (status == STATUS_OK)
+        status = start_thread(l, err);
+    if (status != STATUS_OK) {
+        loader_close(l);
+        return status;
+    }
+    *ret_loader = l;
+    return STATUS_OK;
+}
+
+void loader_next(struct loader *l, struct batch *ret)
+{
+    struct slot *slot = &l->slots[l->next];
+
+    (void)pthread_mutex_lock(&l->mutex);
+    if (l->held) {
+        l->slots[(l->next + SLOTS - 1) % SLOTS].state = SLOT_EMPTY;
+        (void)pthread_cond_signal(&l->emptied);
+    }
+    while (slot->state == SLOT_EMPTY)
+        (void)pthread_cond_wait(&l->filled, &l->mutex);
+    (void)pthread_mutex_unlock(&l->mutex);
+    l->held = true;
+    l->next = (l->next + 1) % SLOTS;
+    *ret = slot->batch;
+}
+
+size_t loader_batches_per_epoch(const struct loader *l)
+{
+    return (l->samples + l->batch_size - 1) / l->batch_size;
+}
+
+static void stop_thread(struct loader *l)
+{
+    (void)pthread_mutex_lock(&l->mutex);
+    l->stopping = true;
+    (void)pthread_cond_signal(&l->emptied);
+    (void)pthread_mutex_unlock(&l->mutex);
+    (void)pthread_join(l->thread, NULL);
+}
+
+void loader_close(struct loader *l)
+{
+    if (!l)
+        return;
+    if (l->started)
+        stop_thread(l);
+    for (unsigned i = 0; i < SLOTS; i++) {
+        free(l->slots[i].x);
+        free(l->slots[i].y);
+    }
+    (void)pthread_cond_destroy(&l->emptied);
+    (void)pthread_cond_destroy(&l->filled);
+    (void)pthread_mutex_destroy(&l->mutex);
+    free(l);
+}
