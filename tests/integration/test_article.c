@@ -1,0 +1,120 @@
+/*
+ * The article's example as the README prints it: linear:10-5-2, SGD at 0.001, batch 32, 10 epochs,
+ * two ranks; through sparring launch, through two workers started by hand and through mpirun.
+ */
+#include "tests/integration/job.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include "common/base/net.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define JOB                                                                                        \
+    "--model", "linear:10-5-2", "--data", "random:1000,10,2", "--lr", "0.001", "--batch-size",     \
+        "32", "--epochs", "10", "--evaluate", "never"
+
+static void check_run(const char *run_dir)
+{
+    json_t *summary = job_summary(run_dir);
+    double losses[400];
+
+    ck_assert_str_eq(json_string_value(json_object_get(summary, "status")), "ok");
+    ck_assert_int_eq(json_integer_value(json_object_get(summary, "world_size")), 2);
+    ck_assert_int_eq(json_integer_value(json_object_get(summary, "epochs")), 10);
+    for (unsigned rank = 0; rank < 2; rank++)
+        ck_assert_uint_eq(job_losses(run_dir, rank, losses, 400), 160);
+    json_decref(summary);
+}
+
+/* A port that was free a moment ago, for programs that must agree on one beforehand. */
+static unsigned free_port(void)
+{
+    struct endpoint any = {.host = "127.0.0.1", .port = 0};
+    struct error err = {0};
+    uint16_t port;
+    int fd;
+
+    assert_ok(net_listen(&any, "test", &fd, &port, &err));
+    (void)close(fd);
+    return port;
+}
+
+START_TEST(test_launch)
+{
+    struct job job = {.ranks = 2, .worker = ARGS(JOB)};
+
+    check_run(job_run(&job, 0));
+}
+END_TEST
+
+START_TEST(test_by_hand)
+{
+    const char *run_dir = support_path("by-hand");
+    struct process workers[2];
+    char url[64];
+
+    (void)snprintf(url, sizeof(url), "tcp://127.0.0.1:%u", free_port());
+    for (unsigned rank = 0; rank < 2; rank++)
+        process_start(&workers[rank], NULL,
+                      ARGS(support_program("sparring-worker"), JOB, "--init-method", url,
+                           "--world-size", "2", "--rank", rank ? "1" : "0", "--run-dir", run_dir));
+    for (unsigned rank = 0; rank < 2; rank++)
+        ck_assert_msg(process_wait(&workers[rank], JOB_TIMEOUT_MS) == 0, "rank %u: %s", rank,
+                      process_output(&workers[rank]));
+    check_run(run_dir);
+}
+END_TEST
+
+START_TEST(test_shared_file)
+{
+    const char *run_dir = support_path("by-file");
+    struct process workers[2];
+    char url[600];
+
+    (void)snprintf(url, sizeof(url), "file://%s", support_path("store"));
+    for (unsigned rank = 0; rank < 2; rank++)
+        process_start(&workers[rank], NULL,
+                      ARGS(support_program("sparring-worker"), JOB, "--init-method", url,
+                           "--world-size", "2", "--rank", rank ? "1" : "0", "--run-dir", run_dir));
+    for (unsigned rank = 0; rank < 2; rank++)
+        ck_assert_msg(process_wait(&workers[rank], JOB_TIMEOUT_MS) == 0, "rank %u: %s", rank,
+                      process_output(&workers[rank]));
+    check_run(run_dir);
+}
+END_TEST
+
+START_TEST(test_mpirun)
+{
+    const char *run_dir = support_path("by-mpirun");
+    char port[32];
+
+    if (access("/usr/bin/mpirun", X_OK) != 0) {
+        (void)printf("skipped: mpirun is not installed\n");
+        return;
+    }
+    (void)snprintf(port, sizeof(port), "MASTER_PORT=%u", free_port());
+    (void)process_run(0, JOB_TIMEOUT_MS,
+                      ARGS("OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", port),
+                      ARGS("/usr/bin/mpirun", "--oversubscribe", "-n", "2",
+                           support_program("sparring-worker"), JOB, "--run-dir", run_dir));
+    check_run(run_dir);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("article");
+    TCase *cases = tcase_create("ways to start");
+
+    tcase_set_timeout(cases, 200);
+    tcase_add_test(cases, test_launch);
+    tcase_add_test(cases, test_by_hand);
+    tcase_add_test(cases, test_shared_file);
+    tcase_add_test(cases, test_mpirun);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}

@@ -1,0 +1,284 @@
+/*
+ * Bad input and dying peers, as a user meets them: a clear message that names the thing, a non-zero
+ * exit, no hang, nothing lost.
+ */
+#include "tests/integration/job.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include "common/base/file.h"
+#include "common/base/net.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SMALL "--model", "mlp:16-8-4", "--data", "random:512,16,4", "--batch-size", "8"
+#define ENDLESS                                                                                    \
+    "--model", "mlp:64-64-8", "--data", "random:512,64,8", "--batch-size", "8", "--steps",         \
+        "100000000"
+
+static void expect_text(const char *output, const char *text)
+{
+    ck_assert_msg(strstr(output, text) != NULL, "no '%s' in:\n%s", text, output);
+}
+
+/* Start `count` endless workers that meet in a shared file, and wait until rank 0 trains. */
+static void start_workers(struct process *workers, unsigned count, const char *sync,
+                          const char *servers, const char *timeout_ms)
+{
+    static unsigned serial;
+    char url[600];
+    char name[32];
+    char world[16];
+
+    (void)snprintf(name, sizeof(name), "store-%u", serial++);
+    (void)snprintf(url, sizeof(url), "file://%s", support_path(name));
+    (void)snprintf(world, sizeof(world), "%u", count);
+    for (unsigned rank = 0; rank < count; rank++) {
+        char own[16];
+
+        (void)snprintf(own, sizeof(own), "%u", rank);
+        process_start(&workers[rank], NULL,
+                      ARGS(support_program("sparring-worker"), ENDLESS, "--sync", sync, "--servers",
+                           servers, "--init-method", url, "--world-size", world, "--rank", own,
+                           "--timeout-ms", timeout_ms, "--device", "cpu", "--threads", "1"));
+    }
+    process_wait_output(&workers[0], "ranks,", 20000);
+}
+
+static void expect_named(struct process *workers, unsigned count, unsigned victim, const char *text,
+                         int timeout_ms)
+{
+    for (unsigned rank = 0; rank < count; rank++) {
+        int code;
+
+        if (rank == victim)
+            continue;
+        code = process_wait(&workers[rank], timeout_ms);
+        ck_assert_msg(code > 0, "rank %u ended with %d:\n%s", rank, code,
+                      process_output(&workers[rank]));
+        expect_text(process_output(&workers[rank]), text);
+    }
+}
+
+START_TEST(test_killed_rank_is_named_by_all)
+{
+    struct process workers[4];
+
+    start_workers(workers, 4, "allreduce", "", "5000");
+    process_signal(&workers[2], SIGKILL);
+    ck_assert_int_eq(process_wait(&workers[2], 1000), 128 + SIGKILL);
+    expect_named(workers, 4, 2, "rank 2", 10000);
+}
+END_TEST
+
+START_TEST(test_stopped_rank_is_named_within_the_timeout)
+{
+    struct process workers[3];
+
+    start_workers(workers, 3, "allreduce", "", "2000");
+    process_signal(&workers[1], SIGSTOP);
+    expect_named(workers, 3, 1, "rank 1", 12000);
+    process_signal(&workers[1], SIGKILL);
+    (void)process_wait(&workers[1], 1000);
+}
+END_TEST
+
+static void start_server(struct process *server, char *address, size_t size)
+{
+    const char *port_file = support_path("port");
+    struct error err = {0};
+    char *text;
+    size_t length;
+
+    process_start(server, NULL,
+                  ARGS(support_program("sparring-server"), "--listen", "127.0.0.1:0", "--port-file",
+                       port_file));
+    process_wait_output(server, "listening", 10000);
+    assert_ok(file_read(port_file, 64, &text, &length, &err));
+    (void)snprintf(address, size, "127.0.0.1:%.*s", (int)strcspn(text, "\n"), text);
+    free(text);
+}
+
+START_TEST(test_killed_worker_of_a_server)
+{
+    struct process server;
+    struct process workers[3];
+    char address[64];
+
+    start_server(&server, address, sizeof(address));
+    start_workers(workers, 3, "ps", address, "5000");
+    process_signal(&workers[1], SIGKILL);
+    (void)process_wait(&workers[1], 1000);
+    expect_named(workers, 3, 1, "rank 1", 10000);
+    process_signal(&server, SIGTERM);
+    ck_assert_int_eq(process_wait(&server, 10000), 0);
+}
+END_TEST
+
+START_TEST(test_killed_server_is_named)
+{
+    struct process server;
+    struct process workers[2];
+    char address[64];
+
+    start_server(&server, address, sizeof(address));
+    start_workers(workers, 2, "ps", address, "5000");
+    process_signal(&server, SIGKILL);
+    (void)process_wait(&server, 1000);
+    expect_named(workers, 2, 2, address, 10000);
+}
+END_TEST
+
+START_TEST(test_missing_rank_is_named)
+{
+    const char *output = process_run(4, 10000, NULL,
+                                     ARGS(support_program("sparring-worker"), SMALL, "--steps", "1",
+                                          "--init-method", "tcp://127.0.0.1:0", "--world-size", "2",
+                                          "--rank", "0", "--timeout-ms", "1000"));
+
+    expect_text(output, "rank 1");
+    output = process_run(4, 10000, NULL,
+                         ARGS(support_program("sparring-worker"), SMALL, "--steps", "1",
+                              "--init-method", "tcp://127.0.0.1:1", "--world-size", "2", "--rank",
+                              "1", "--timeout-ms", "1000"));
+    expect_text(output, "127.0.0.1:1");
+    expect_text(output, "rank 0");
+}
+END_TEST
+
+START_TEST(test_port_in_use_names_holder_and_origin)
+{
+    struct endpoint any = {.host = "127.0.0.1", .port = 0};
+    struct error err = {0};
+    char port[32];
+    char holder[32];
+    uint16_t number;
+    const char *output;
+    int fd;
+
+    assert_ok(net_listen(&any, "test", &fd, &number, &err));
+    (void)snprintf(port, sizeof(port), "MASTER_PORT=%u", number);
+    output = process_run(1, 10000, ARGS("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", port),
+                         ARGS(support_program("sparring-worker"), SMALL, "--steps", "1"));
+    expect_text(output, "MASTER_PORT");
+    (void)snprintf(holder, sizeof(holder), "pid %d", getpid());
+    expect_text(output, holder);
+    (void)close(fd);
+}
+END_TEST
+
+static void run_pair(const char *const *first, const char *const *second, const char *const *texts)
+{
+    struct process a;
+    struct process b;
+
+    process_start(&a, NULL, first);
+    process_start(&b, NULL, second);
+    ck_assert_int_gt(process_wait(&a, 20000), 0);
+    ck_assert_int_gt(process_wait(&b, 20000), 0);
+    for (; *texts; texts++) {
+        expect_text(process_output(&a), *texts);
+        expect_text(process_output(&b), *texts);
+    }
+}
+
+START_TEST(test_every_difference_is_listed)
+{
+    char url[600];
+    const char *worker = support_program("sparring-worker");
+
+    (void)snprintf(url, sizeof(url), "file://%s", support_path("differ"));
+    run_pair(ARGS(worker, "--model", "mlp:16-8-4", "--data", "random:512,16,4", "--batch-size", "8",
+                  "--steps", "5", "--init-method", url, "--world-size", "2", "--rank", "0",
+                  "--timeout-ms", "8000"),
+             ARGS(worker, "--model", "mlp:16-9-4", "--data", "random:512,16,4", "--batch-size",
+                  "16", "--steps", "5", "--init-method", url, "--world-size", "2", "--rank", "1",
+                  "--timeout-ms", "8000"),
+             ARGS("fc1.weight", "fc2.weight", "batch size", "(8, 16)", "(9, 16)"));
+}
+END_TEST
+
+START_TEST(test_world_size_mismatch)
+{
+    char url[600];
+    const char *worker = support_program("sparring-worker");
+
+    (void)snprintf(url, sizeof(url), "file://%s", support_path("sizes"));
+    run_pair(ARGS(worker, SMALL, "--steps", "5", "--init-method", url, "--world-size", "2",
+                  "--rank", "0", "--timeout-ms", "4000"),
+             ARGS(worker, SMALL, "--steps", "5", "--init-method", url, "--world-size", "3",
+                  "--rank", "1", "--timeout-ms", "4000"),
+             ARGS("world size", "3", "2"));
+}
+END_TEST
+
+START_TEST(test_full_disk)
+{
+    const char *output = process_run(1, 20000, NULL,
+                                     ARGS(support_program("sparring-worker"), SMALL, "--steps", "3",
+                                          "--save", "/dev/full/x.safetensors"));
+
+    expect_text(output, "/dev/full");
+}
+END_TEST
+
+START_TEST(test_bad_files)
+{
+    const char *folder = support_folder();
+    const char *worker = support_program("sparring-worker");
+    char data[600];
+
+    (void)support_write("train-images-idx3-ubyte", "\0\0\x08\x03\0\0\0\x02\0\0\0\x1c\0\0\0\x1c?",
+                        17);
+    (void)support_write("train-labels-idx1-ubyte", "\0\0\x08\x01\0\0\0\x02\1\2", 10);
+    (void)snprintf(data, sizeof(data), "mnist:%s", folder);
+    expect_text(process_run(3, 20000, NULL,
+                            ARGS(worker, "--model", "mlp:784-10", "--data", data, "--steps", "1")),
+                "train-images-idx3-ubyte");
+    (void)snprintf(data, sizeof(data), "%s",
+                   support_write("x.safetensors", "\x03\0\0\0\0\0\0\0{}", 10));
+    expect_text(process_run(3, 20000, NULL,
+                            ARGS(worker, "--model", "mlp:784-10", "--data", data, "--steps", "1")),
+                "x.safetensors");
+}
+END_TEST
+
+START_TEST(test_usage)
+{
+    const char *worker = support_program("sparring-worker");
+
+    expect_text(process_run(2, 10000, NULL, ARGS(worker, "--batchsize", "3")), "batch-size");
+    expect_text(process_run(2, 10000, NULL, ARGS(worker, SMALL)), "--epochs");
+    expect_text(process_run(3, 10000, ARGS("RANK=1"), ARGS(worker, SMALL, "--steps", "1")),
+                "WORLD_SIZE");
+    expect_text(process_run(3, 10000, NULL,
+                            ARGS(worker, "--model", "mlp:16-x-4", "--data", "random:9,16,4",
+                                 "--steps", "1")),
+                "mlp:16-x-4");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("faults");
+    TCase *cases = tcase_create("faults");
+
+    tcase_set_timeout(cases, 120);
+    tcase_add_test(cases, test_killed_rank_is_named_by_all);
+    tcase_add_test(cases, test_stopped_rank_is_named_within_the_timeout);
+    tcase_add_test(cases, test_killed_worker_of_a_server);
+    tcase_add_test(cases, test_killed_server_is_named);
+    tcase_add_test(cases, test_missing_rank_is_named);
+    tcase_add_test(cases, test_port_in_use_names_holder_and_origin);
+    tcase_add_test(cases, test_every_difference_is_listed);
+    tcase_add_test(cases, test_world_size_mismatch);
+    tcase_add_test(cases, test_full_disk);
+    tcase_add_test(cases, test_bad_files);
+    tcase_add_test(cases, test_usage);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}

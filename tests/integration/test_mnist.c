@@ -1,0 +1,43 @@
+/*
+ * Real input: MNIST, mlp:784-128-10, 3 epochs on 2 ranks, at least 97 % test accuracy whichever way
+ * the ranks are synchronised.
+ */
+#include "tests/integration/job.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include <stdio.h>
+
+START_TEST(test_accuracy)
+{
+    static const char *const ways[] = {"allreduce", "ps"};
+    const char *folder = support_data("mnist");
+    char data[4096];
+    struct job job = {.ranks = 2, .servers = (unsigned)_i};
+    json_t *summary;
+    double accuracy;
+
+    if (!folder)
+        return;
+    (void)snprintf(data, sizeof(data), "mnist:%s/mnist", folder);
+    job.worker =
+        ARGS("--model", "mlp:784-128-10", "--data", data, "--epochs", "3", "--batch-size", "32",
+             "--lr", "0.05", "--momentum", "0.9", "--sync", ways[_i], "--threads", "1");
+    summary = job_summary(job_run(&job, 0));
+    accuracy = json_number_value(json_object_get(summary, "test_accuracy"));
+    (void)printf("MNIST through %s: test accuracy %.4f\n", ways[_i], accuracy);
+    ck_assert_double_ge(accuracy, 0.97);
+    json_decref(summary);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("mnist");
+    TCase *cases = tcase_create("accuracy");
+
+    tcase_set_timeout(cases, 280);
+    tcase_add_loop_test(cases, test_accuracy, 0, 2);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
