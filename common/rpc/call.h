@@ -1,6 +1,6 @@
 /*
- * call: the state of one call, shared by call.c (its life), send.c (its send queue) and result.c
- * (how it ended).  Internal to rpc.
+ * call: the state of one call, shared by call.c (its life), wish.c and send.c (what threads
+ * ask), batch.c (what gRPC is told) and result.c (how it ended).  Internal to rpc.
  */
 #ifndef SPARRING_COMMON_RPC_CALL_H
 #define SPARRING_COMMON_RPC_CALL_H
@@ -48,6 +48,7 @@ struct rpc_call {
     grpc_metadata_array initial, trailing; /* client */
     grpc_status_code code;
     grpc_slice details;
+    bool unreachable;     /* client: the deadline passed and there was no connection */
     struct error failure; /* found here, for example in a malformed message; status OK: none */
 
     pthread_mutex_t lock;
@@ -61,14 +62,32 @@ struct rpc_call {
     struct rpc_send *spare;        /* used nodes, owned */
 };
 
-/* send.c: the first three under call->lock. */
-struct rpc_send *rpc_send_node(struct rpc_call *call);
-void rpc_send_push(struct rpc_call *call, struct rpc_send *node);
-bool rpc_send_pop(struct rpc_call *call, grpc_slice *ret_slices, size_t *ret_count);
+/* call.c, queue thread, after every completion: go on, or close the call. */
+void rpc_call_settle(struct rpc_call *call);
+
+/* batch.c, queue thread: start what is wished for and possible. */
+void rpc_call_advance(struct rpc_call *call);
+/* The tag comes back whatever happens; a batch that core refuses ends the call. */
+void rpc_call_start_batch(struct rpc_call *call, const grpc_op *ops, size_t count,
+                          struct rpc_tag *tag);
+
+/* wish.c: have the queue's thread look at the wishes; call->lock is held and is given up. */
+void rpc_call_wake_and_unlock(struct rpc_call *call);
+
+/* send.c */
+bool rpc_send_pop(struct rpc_call *call, grpc_slice *ret_slices, size_t *ret_count); /* locked */
 void rpc_send_drop(struct rpc_call *call); /* unref all that waits; takes the lock */
 void rpc_send_release(struct rpc_call *call);
 
-/* result.c: on the queue's thread, before the gRPC call is let go. */
+/* calls.c */
+void rpc_calls_add(struct rpc_call *call);
+void rpc_calls_remove(struct rpc_call *call);
+
+/* probe.c, queue thread: learn why there is no connection; `details` then says so. */
+void rpc_probe_start(struct rpc_call *call);
+
+/* result.c, queue thread, before the gRPC call is let go. */
+bool rpc_call_unreachable(const struct rpc_call *call); /* as soon as the status is there */
 void rpc_call_result(struct rpc_call *call, struct rpc_result *ret);
 
 #endif

@@ -11,6 +11,7 @@
 
 #include "common/base/memory.h"
 #include "common/rpc/rpc.h"
+#include "common/tensor/tensor.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,16 +19,6 @@
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "payloads are little-endian and are read without conversion"
 #endif
-
-static void add_bytes(float *dst, const uint8_t *bytes, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        float value;
-
-        memcpy(&value, bytes + i * sizeof(value), sizeof(value));
-        dst[i] += value;
-    }
-}
 
 static enum status reserve_head(struct rpc_message *m, size_t size, struct error *err)
 {
@@ -174,12 +165,12 @@ enum status rpc_message_add_f32(struct rpc_message *message, float *dst, size_t 
         for (; carried > 0 && carried < sizeof(carry) && step > 0; step--)
             carry[carried++] = *data++;
         if (carried == sizeof(carry)) {
-            add_bytes(dst++, carry, 1);
+            vector_add_bytes(dst++, carry, 1);
             carried = 0;
         }
         if (step == 0)
             continue; /* the run ended inside the carried float, or with it */
-        add_bytes(dst, data, step / sizeof(float));
+        vector_add_bytes(dst, data, step / sizeof(float));
         dst += step / sizeof(float);
         carried = step % sizeof(float);
         memcpy(carry, data + step - carried, carried);

@@ -43,12 +43,18 @@ static void copy_details(const grpc_slice *details, char *text, size_t size)
             *c = '?';
 }
 
-/* Whether a call whose deadline passed had a connection: its first bytes went out, or the peer
- * merely does not take them. */
-static bool had_connection(const struct rpc_call *call)
+bool rpc_call_unreachable(const struct rpc_call *call)
 {
-    return call->sent_any ||
-           grpc_channel_check_connectivity_state(call->channel, 0) == GRPC_CHANNEL_READY;
+    return call->code == GRPC_STATUS_DEADLINE_EXCEEDED && !call->sent_any &&
+           grpc_channel_check_connectivity_state(call->channel, 0) != GRPC_CHANNEL_READY;
+}
+
+/* Core's reason without its preamble ("failed to connect to all addresses; last error: ..."). */
+static const char *last_reason(const char *text)
+{
+    const char *last = strstr(text, "last error: ");
+
+    return last ? last + strlen("last error: ") : text;
 }
 
 static bool named_status(const grpc_metadata_array *trailing, enum status *ret)
@@ -82,9 +88,9 @@ static void client_result(struct rpc_call *call, struct rpc_result *r)
         set(r, STATUS_CANCELLED, "%s was cancelled", call->path);
     } else if (call->code == GRPC_STATUS_CANCELLED) {
         set(r, STATUS_CANCELLED, "%s was cancelled by %s", call->path, call->peer);
-    } else if (call->code == GRPC_STATUS_DEADLINE_EXCEEDED && !had_connection(call)) {
-        set(r, STATUS_UNREACHABLE, "cannot reach %s within %lld ms", call->peer,
-            (long long)waited_ms);
+    } else if (call->unreachable) {
+        set(r, STATUS_UNREACHABLE, "cannot reach %s within %lld ms: %s", call->peer,
+            (long long)waited_ms, last_reason(text));
     } else if (call->code == GRPC_STATUS_DEADLINE_EXCEEDED) {
         set(r, STATUS_TIMEOUT, "%s on %s did not end within %lld ms", call->path, call->peer,
             (long long)waited_ms);
@@ -99,7 +105,9 @@ static void client_result(struct rpc_call *call, struct rpc_result *r)
 static void server_result(const struct rpc_call *call, struct rpc_result *r)
 {
     r->cancelled = call->peer_cancelled != 0;
-    if (!r->cancelled) {
+    if (call->failure.status != STATUS_OK) {
+        set(r, call->failure.status, "%s", call->failure.text);
+    } else if (!r->cancelled) {
         set(r, call->finish_status, "%s", call->finish_text);
     } else if (call->want_cancel) {
         set(r, STATUS_CANCELLED, "%s from %s was cancelled", call->path, call->peer);

@@ -108,6 +108,12 @@ enum status rpc_server_credentials(const struct rpc_security *security,
 enum status rpc_client_credentials(const struct rpc_security *security,
                                    grpc_channel_credentials **ret, struct error *err);
 
+/* ------------------------------------------------------------------ listen.c */
+
+/* Bind as config says (see rpc_server_open); nothing of core holds config afterwards. */
+enum status rpc_listen(grpc_server *server, const struct rpc_server_config *config,
+                       uint16_t *ret_port, struct error *err);
+
 /* ------------------------------------------------------------------ health.c */
 
 #define RPC_HEALTH_METHODS 2

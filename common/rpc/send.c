@@ -9,10 +9,12 @@
  */
 #include "common/rpc/call.h"
 
+#include <grpc/slice.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct rpc_send *rpc_send_node(struct rpc_call *call)
+static struct rpc_send *take_node(struct rpc_call *call)
 {
     struct rpc_send *node = call->spare;
 
@@ -23,7 +25,7 @@ struct rpc_send *rpc_send_node(struct rpc_call *call)
     return node;
 }
 
-void rpc_send_push(struct rpc_call *call, struct rpc_send *node)
+static void push(struct rpc_call *call, struct rpc_send *node)
 {
     node->next = NULL;
     if (call->last)
@@ -76,4 +78,89 @@ void rpc_send_release(struct rpc_call *call)
         free(call->spare);
         call->spare = next;
     }
+}
+
+/* ------------------------------------------------------------------ rpc_call_send */
+
+static void run_release(const struct rpc_payload *payload)
+{
+    if (payload->release)
+        payload->release(payload->user);
+}
+
+static grpc_slice payload_slice(const struct rpc_payload *payload)
+{
+    /* core takes a plain pointer but only reads from it */
+    union {
+        const void *constant;
+        void *plain;
+    } data = {.constant = payload->data};
+
+    if (!payload->release)
+        return grpc_slice_from_static_buffer(payload->data, payload->size);
+    return grpc_slice_new_with_user_data(data.plain, payload->size, payload->release,
+                                         payload->user);
+}
+
+static size_t make_slices(const uint8_t *head, size_t head_size, const struct rpc_payload *payload,
+                          grpc_slice *slices)
+{
+    uint8_t prefix[RPC_PAYLOAD_PREFIX];
+    size_t prefix_size = rpc_payload_prefix(payload->size, prefix);
+    uint8_t *bytes;
+
+    slices[0] = grpc_slice_malloc(head_size + prefix_size);
+    bytes = GRPC_SLICE_START_PTR(slices[0]);
+    if (head_size > 0)
+        memcpy(bytes, head, head_size);
+    memcpy(bytes + head_size, prefix, prefix_size);
+    if (prefix_size == 0) {
+        run_release(payload); /* nothing refers to it */
+        return 1;
+    }
+    slices[1] = payload_slice(payload);
+    return 2;
+}
+
+/* Put the slices in the queue; they are still the caller's when this fails. */
+static enum status queue_slices(struct rpc_call *call, const grpc_slice *slices, size_t count)
+{
+    struct rpc_send *node;
+
+    (void)pthread_mutex_lock(&call->lock);
+    if (call->ended || call->want_last || call->want_cancel) {
+        (void)pthread_mutex_unlock(&call->lock);
+        return STATUS_CANCELLED;
+    }
+    node = take_node(call);
+    if (!node) {
+        (void)pthread_mutex_unlock(&call->lock);
+        return STATUS_NO_MEMORY;
+    }
+    memcpy(node->slices, slices, count * sizeof(*slices));
+    node->count = count;
+    push(call, node);
+    rpc_call_wake_and_unlock(call);
+    return STATUS_OK;
+}
+
+enum status rpc_call_send(struct rpc_call *call, const uint8_t *head, size_t head_size,
+                          const struct rpc_payload *payload)
+{
+    static const struct rpc_payload nothing = {0};
+    grpc_slice slices[2];
+    size_t count;
+    enum status status;
+
+    if (!payload)
+        payload = &nothing;
+    if (head_size > RPC_HEAD_MAX || payload->size > INT_MAX - 2 * RPC_HEAD_MAX) {
+        run_release(payload);
+        return STATUS_INVALID; /* core's lengths are 31 bits */
+    }
+    count = make_slices(head, head_size, payload, slices);
+    status = queue_slices(call, slices, count);
+    for (size_t i = 0; status != STATUS_OK && i < count; i++)
+        grpc_slice_unref(slices[i]); /* this runs the release function */
+    return status;
 }

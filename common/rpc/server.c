@@ -17,14 +17,11 @@
 #include "common/base/memory.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <grpc/slice.h>
 #include <limits.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #define SLOTS_PER_METHOD    4 /* calls asked for in advance, per queue */
@@ -197,108 +194,6 @@ static void shutdown_done(struct rpc_tag *tag, bool ok)
     (void)pthread_mutex_unlock(&server->calls.lock);
 }
 
-/* ------------------------------------------------------------------ binding */
-
-/* The first address of the host as a literal; checks that plaintext stays on loopback. */
-static enum status resolve(const struct rpc_server_config *config, struct endpoint *ret,
-                           struct sockaddr_storage *ret_address, socklen_t *ret_length,
-                           struct error *err)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    struct addrinfo *found = NULL;
-    const struct addrinfo *use;
-    char port[8];
-    enum status status = STATUS_OK;
-    int failed;
-
-    (void)snprintf(port, sizeof(port), "%u", config->listen.port);
-    failed = getaddrinfo(config->listen.host, port, &hints, &found);
-    if (failed)
-        return error_set(err, STATUS_INVALID, "cannot listen on '%s' (from %s): %s",
-                         config->listen.host, config->listen_origin, gai_strerror(failed));
-    use = found;
-    for (const struct addrinfo *a = found; a; a = a->ai_next)
-        if (a->ai_family == AF_INET && use->ai_family != AF_INET)
-            use = a; /* "localhost" is 127.0.0.1 to everybody else */
-    memcpy(ret_address, use->ai_addr, use->ai_addrlen);
-    *ret_length = use->ai_addrlen;
-    ret->port = config->listen.port;
-    failed = getnameinfo(use->ai_addr, use->ai_addrlen, ret->host, sizeof(ret->host), NULL, 0,
-                         NI_NUMERICHOST);
-    if (failed)
-        status = error_set(err, STATUS_INVALID, "cannot listen on '%s' (from %s): %s",
-                           config->listen.host, config->listen_origin, gai_strerror(failed));
-    freeaddrinfo(found);
-    return status;
-}
-
-/* Core only says that it could not: bind once more to learn why. */
-static enum status explain(const struct rpc_server_config *config, const char *text,
-                           const struct sockaddr_storage *address, socklen_t length, bool tls,
-                           struct error *err)
-{
-    int on = 1;
-    int number = 0;
-    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    char holder[256];
-
-    if (fd < 0)
-        return error_set_errno(err, errno, "cannot listen on %s (from %s)", text,
-                               config->listen_origin);
-    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd, (const struct sockaddr *)address, length) != 0)
-        number = errno;
-    (void)close(fd);
-    if (number == EADDRINUSE) {
-        net_port_holder(config->listen.port, holder, sizeof(holder));
-        return error_set(err, STATUS_IO, "cannot listen on %s (from %s): the port is in use by %s",
-                         text, config->listen_origin, holder);
-    }
-    if (number)
-        return error_set_errno(err, number, "cannot listen on %s (from %s)", text,
-                               config->listen_origin);
-    if (tls)
-        return error_set(err, STATUS_INVALID,
-                         "cannot listen on %s: the certificate '%s', its key '%s' and the "
-                         "authority '%s' do not work together",
-                         text, config->security.cert_file, config->security.key_file,
-                         config->security.ca_file);
-    return error_set(err, STATUS_IO, "cannot listen on %s (from %s)", text, config->listen_origin);
-}
-
-static enum status bind_port(struct rpc_server *server, const struct rpc_server_config *config,
-                             struct error *err)
-{
-    struct endpoint literal = {{0}, 0};
-    struct sockaddr_storage address;
-    socklen_t length = 0;
-    char text[300];
-    bool tls = false;
-    int port;
-    grpc_server_credentials *credentials;
-    enum status status = resolve(config, &literal, &address, &length, err);
-
-    if (status == STATUS_OK)
-        status = rpc_security_check(&config->security, &tls, err);
-    if (status != STATUS_OK)
-        return status;
-    endpoint_format(&literal, text, sizeof(text));
-    if (!tls && !config->security.insecure && !endpoint_is_loopback(&literal))
-        return error_set(err, STATUS_INVALID,
-                         "refusing to listen on %s (from %s) without encryption: give TLS files, "
-                         "or --insecure to allow it",
-                         text, config->listen_origin);
-    status = rpc_server_credentials(&config->security, &credentials, err);
-    if (status != STATUS_OK)
-        return status;
-    port = grpc_server_add_http2_port(server->grpc, text, credentials);
-    grpc_server_credentials_release(credentials);
-    if (port <= 0)
-        return explain(config, text, &address, length, tls, err);
-    server->port = (uint16_t)port;
-    return STATUS_OK;
-}
-
 /* ------------------------------------------------------------------ open */
 
 static grpc_server *create_server(const struct rpc_server_config *config)
@@ -452,7 +347,8 @@ enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_s
     if (status == STATUS_OK)
         status = make_slots(server, err);
     if (status == STATUS_OK)
-        status = bind_port(server, config, err); /* last: nothing behind it can fail */
+        status = rpc_listen(server->grpc, config, &server->port,
+                            err); /* last: nothing behind it can fail */
     if (status != STATUS_OK) {
         release(server);
         return status;

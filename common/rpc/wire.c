@@ -6,13 +6,10 @@
  * sense is the receiver's business.  Each pack measures first, so the result fits exactly.
  * No state, no locks.
  */
-#include "common/rpc/wire.h"
-
 #include "common/base/memory.h"
-#include "common/rpc/unpack.h"
+#include "common/rpc/wire_internal.h"
 
 #include "parameter_server.pb-c.h"
-#include "store.pb-c.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,8 +17,8 @@
 
 /* ------------------------------------------------------------------ helpers */
 
-static enum status pack(const ProtobufCMessage *message, uint8_t **ret_bytes, size_t *ret_size,
-                        struct error *err)
+enum status wire_pack(const ProtobufCMessage *message, uint8_t **ret_bytes, size_t *ret_size,
+                      struct error *err)
 {
     size_t size = protobuf_c_message_get_packed_size(message);
     uint8_t *bytes;
@@ -39,15 +36,16 @@ static enum status pack(const ProtobufCMessage *message, uint8_t **ret_bytes, si
     return STATUS_OK;
 }
 
-static enum status unpack(const ProtobufCMessageDescriptor *descriptor, const uint8_t *bytes,
-                          size_t size, struct arena *arena, void *ret_message, struct error *err)
+enum status wire_unpack(const ProtobufCMessageDescriptor *descriptor, const uint8_t *bytes,
+                        size_t size, struct arena *arena, void *ret_message, struct error *err)
 {
     ProtobufCMessage *message = NULL;
     enum status status =
         unpack_message(descriptor, bytes, size, WIRE_CONTROL_MAX, arena, &message, err);
+    void *pointer = message;
 
     if (status == STATUS_OK)
-        memcpy(ret_message, &message, sizeof(message)); /* the caller's pointer has its own type */
+        memcpy(ret_message, &pointer, sizeof(pointer)); /* the caller's pointer has its own type */
     return status;
 }
 
@@ -64,56 +62,14 @@ static enum status take_text(const char *text, const char *what, char *buffer, s
     return STATUS_OK;
 }
 
-/* A copy with a NUL behind it, so that text in it can be used as such. */
-static enum status take_bytes(const ProtobufCBinaryData *from, const char *what,
-                              uint8_t **ret_bytes, size_t *ret_size, struct error *err)
-{
-    uint8_t *copy;
-    enum status status = mem_calloc(from->len + 1, 1, what, &copy, err);
-
-    if (status != STATUS_OK)
-        return status;
-    if (from->len > 0)
-        memcpy(copy, from->data, from->len);
-    *ret_bytes = copy;
-    *ret_size = from->len;
-    return STATUS_OK;
-}
-
-static enum status take_texts(char *const *texts, size_t count, const char *what, char ***ret_texts,
-                              size_t *ret_count, struct error *err)
-{
-    enum status status = mem_calloc(count, sizeof(**ret_texts), what, ret_texts, err);
-
-    for (size_t i = 0; status == STATUS_OK && i < count; i++) {
-        status = mem_strdup(texts[i], &(*ret_texts)[i], err);
-        if (status == STATUS_OK)
-            *ret_count = i + 1;
-    }
-    return status;
-}
-
-static void free_texts(char **texts, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        free(texts[i]);
-    free(texts);
-}
-
-static enum status check_text(const char *text, const char *what, struct error *err)
+enum status wire_check_text(const char *text, const char *what, struct error *err)
 {
     if (text_is_valid((const uint8_t *)text, strlen(text)))
         return STATUS_OK;
     return error_set(err, STATUS_INVALID, "%s is not valid UTF-8", what);
 }
 
-static ProtobufCBinaryData binary(uint8_t *bytes, size_t size)
-{
-    return (ProtobufCBinaryData){.len = size, .data = bytes};
-}
-
-/* protobuf-c wants a pointer even for a default; NULL means "". */
-static char *text_or_empty(char *text)
+char *wire_text_or_empty(char *text)
 {
     static char empty[1];
 
@@ -180,7 +136,7 @@ enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_b
     p.world_size = m->world_size;
     p.server_index = m->server_index;
     p.server_count = m->server_count;
-    p.manifest = text_or_empty(m->manifest);
+    p.manifest = wire_text_or_empty(m->manifest);
     p.element_count = m->element_count;
     p.partition_bytes = m->partition_bytes;
     p.update = m->update;
@@ -195,10 +151,10 @@ enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_b
     optimizer.beta1 = m->optimizer.beta1;
     optimizer.beta2 = m->optimizer.beta2;
     optimizer.epsilon = m->optimizer.epsilon;
-    status = check_text(job, "the job name", err);
+    status = wire_check_text(job, "the job name", err);
     if (status == STATUS_OK)
-        status = check_text(p.manifest, "the manifest", err);
-    return status == STATUS_OK ? pack(&p.base, ret_bytes, ret_size, err) : status;
+        status = wire_check_text(p.manifest, "the manifest", err);
+    return status == STATUS_OK ? wire_pack(&p.base, ret_bytes, ret_size, err) : status;
 }
 
 static enum status take_optimizer(const Sparring__V1__Optimizer *o, struct optimizer_config *ret,
@@ -233,7 +189,7 @@ enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct j
     struct arena arena;
     Sparring__V1__JoinRequest *m;
     enum status status =
-        unpack(&sparring__v1__join_request__descriptor, bytes, size, &arena, &m, err);
+        wire_unpack(&sparring__v1__join_request__descriptor, bytes, size, &arena, &m, err);
 
     if (status != STATUS_OK)
         goto out;
@@ -279,7 +235,7 @@ enum status wire_pack_join_reply(const struct join_reply *m, uint8_t **ret_bytes
     p.partitions = m->partitions;
     p.element_count = m->element_count;
     p.version = version;
-    return pack(&p.base, ret_bytes, ret_size, err);
+    return wire_pack(&p.base, ret_bytes, ret_size, err);
 }
 
 enum status wire_unpack_join_reply(const uint8_t *bytes, size_t size, struct join_reply *ret,
@@ -288,7 +244,7 @@ enum status wire_unpack_join_reply(const uint8_t *bytes, size_t size, struct joi
     struct arena arena;
     Sparring__V1__JoinReply *m;
     enum status status =
-        unpack(&sparring__v1__join_reply__descriptor, bytes, size, &arena, &m, err);
+        wire_unpack(&sparring__v1__join_reply__descriptor, bytes, size, &arena, &m, err);
 
     if (status != STATUS_OK)
         goto out;
@@ -321,7 +277,7 @@ enum status wire_pack_leave_request(const struct leave_request *m, uint8_t **ret
     char job[sizeof(m->job)];
     char reason[sizeof(m->reason)];
     Sparring__V1__LeaveRequest p = SPARRING__V1__LEAVE_REQUEST__INIT;
-    enum status status = check_text(m->job, "the job name", err);
+    enum status status = wire_check_text(m->job, "the job name", err);
 
     if (status != STATUS_OK)
         return status;
@@ -332,7 +288,7 @@ enum status wire_pack_leave_request(const struct leave_request *m, uint8_t **ret
     p.job = job;
     p.rank = m->rank;
     p.reason = reason;
-    return pack(&p.base, ret_bytes, ret_size, err);
+    return wire_pack(&p.base, ret_bytes, ret_size, err);
 }
 
 enum status wire_unpack_leave_request(const uint8_t *bytes, size_t size, struct leave_request *ret,
@@ -341,7 +297,7 @@ enum status wire_unpack_leave_request(const uint8_t *bytes, size_t size, struct 
     struct arena arena;
     Sparring__V1__LeaveRequest *m;
     enum status status =
-        unpack(&sparring__v1__leave_request__descriptor, bytes, size, &arena, &m, err);
+        wire_unpack(&sparring__v1__leave_request__descriptor, bytes, size, &arena, &m, err);
 
     if (status == STATUS_OK) {
         ret->rank = m->rank;
@@ -351,103 +307,4 @@ enum status wire_unpack_leave_request(const uint8_t *bytes, size_t size, struct 
         status = take_text(m->reason, "reason", ret->reason, sizeof(ret->reason), err);
     arena_release(&arena);
     return status;
-}
-
-/* ------------------------------------------------------------------ store */
-
-enum status wire_pack_store_request(const struct store_request *m, uint8_t **ret_bytes,
-                                    size_t *ret_size, struct error *err)
-{
-    Sparring__V1__StoreRequest p = SPARRING__V1__STORE_REQUEST__INIT;
-    enum status status;
-
-    p.key = text_or_empty(m->key);
-    p.value = binary(m->value, m->value_size);
-    p.expected = binary(m->expected, m->expected_size);
-    p.delta = m->delta;
-    p.n_keys = m->key_count;
-    p.keys = m->keys;
-    p.timeout_ms = m->timeout_ms;
-    status = check_text(p.key, "the key", err);
-    for (size_t i = 0; status == STATUS_OK && i < m->key_count; i++)
-        status = check_text(m->keys[i], "a key", err);
-    return status == STATUS_OK ? pack(&p.base, ret_bytes, ret_size, err) : status;
-}
-
-enum status wire_unpack_store_request(const uint8_t *bytes, size_t size, struct store_request *ret,
-                                      struct error *err)
-{
-    struct arena arena;
-    Sparring__V1__StoreRequest *m;
-    enum status status =
-        unpack(&sparring__v1__store_request__descriptor, bytes, size, &arena, &m, err);
-
-    if (status != STATUS_OK)
-        goto out;
-    ret->delta = m->delta;
-    ret->timeout_ms = m->timeout_ms;
-    status = mem_strdup(m->key, &ret->key, err);
-    if (status == STATUS_OK)
-        status = take_bytes(&m->value, "store value", &ret->value, &ret->value_size, err);
-    if (status == STATUS_OK)
-        status = take_bytes(&m->expected, "store value", &ret->expected, &ret->expected_size, err);
-    if (status == STATUS_OK)
-        status = take_texts(m->keys, m->n_keys, "store keys", &ret->keys, &ret->key_count, err);
-out:
-    arena_release(&arena);
-    if (status != STATUS_OK)
-        wire_release_store_request(ret);
-    return status;
-}
-
-void wire_release_store_request(struct store_request *m)
-{
-    free(m->key);
-    free(m->value);
-    free(m->expected);
-    free_texts(m->keys, m->key_count);
-    *m = (struct store_request){0};
-}
-
-enum status wire_pack_store_reply(const struct store_reply *m, uint8_t **ret_bytes,
-                                  size_t *ret_size, struct error *err)
-{
-    Sparring__V1__StoreReply p = SPARRING__V1__STORE_REPLY__INIT;
-
-    p.value = binary(m->value, m->value_size);
-    p.number = m->number;
-    p.found = m->found;
-    p.n_missing = m->missing_count;
-    p.missing = m->missing;
-    return pack(&p.base, ret_bytes, ret_size, err);
-}
-
-enum status wire_unpack_store_reply(const uint8_t *bytes, size_t size, struct store_reply *ret,
-                                    struct error *err)
-{
-    struct arena arena;
-    Sparring__V1__StoreReply *m;
-    enum status status =
-        unpack(&sparring__v1__store_reply__descriptor, bytes, size, &arena, &m, err);
-
-    if (status != STATUS_OK)
-        goto out;
-    ret->number = m->number;
-    ret->found = m->found != 0;
-    status = take_bytes(&m->value, "store value", &ret->value, &ret->value_size, err);
-    if (status == STATUS_OK)
-        status = take_texts(m->missing, m->n_missing, "missing keys", &ret->missing,
-                            &ret->missing_count, err);
-out:
-    arena_release(&arena);
-    if (status != STATUS_OK)
-        wire_release_store_reply(ret);
-    return status;
-}
-
-void wire_release_store_reply(struct store_reply *m)
-{
-    free(m->value);
-    free_texts(m->missing, m->missing_count);
-    *m = (struct store_reply){0};
 }

@@ -128,7 +128,7 @@ START_TEST(deadline_ends_a_held_call)
     int64_t before = clock_now_ns();
 
     open_pair();
-    assert_fails(call_unary(ECHO_HOLD, "", 300, &reply, &size), STATUS_TIMEOUT, "300 ms");
+    assert_fails(call_unary(ECHO_HOLD, "", 300, &reply, &size), STATUS_TIMEOUT, "did not end within");
     ck_assert_int_lt(clock_now_ns() - before, (int64_t)5 * 1000000000);
     echo_wait(&echo, &echo.closed, 1);
     ck_assert_uint_eq(echo.cancelled, 1);

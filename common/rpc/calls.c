@@ -1,0 +1,65 @@
+/*
+ * calls: the live calls of a server or client, so that its owner can cancel them and wait for them.
+ *
+ * Lock order: calls->lock, then a call's own lock; a call never holds its lock when it comes here.
+ */
+#include "common/rpc/call.h"
+
+#include <time.h>
+
+enum status rpc_calls_init(struct rpc_calls *calls, struct error *err)
+{
+    pthread_condattr_t attributes;
+    int failed = pthread_mutex_init(&calls->lock, NULL);
+
+    if (failed)
+        return error_set_errno(err, failed, "cannot make a mutex");
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&calls->changed, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
+    return STATUS_OK;
+}
+
+void rpc_calls_release(struct rpc_calls *calls)
+{
+    (void)pthread_cond_destroy(&calls->changed);
+    (void)pthread_mutex_destroy(&calls->lock);
+}
+
+void rpc_calls_add(struct rpc_call *call)
+{
+    struct rpc_calls *calls = call->calls;
+
+    (void)pthread_mutex_lock(&calls->lock);
+    call->next = calls->first;
+    if (call->next)
+        call->next->previous = call;
+    calls->first = call;
+    calls->count++;
+    (void)pthread_mutex_unlock(&calls->lock);
+}
+
+void rpc_calls_remove(struct rpc_call *call)
+{
+    struct rpc_calls *calls = call->calls;
+
+    (void)pthread_mutex_lock(&calls->lock);
+    if (call->previous)
+        call->previous->next = call->next;
+    else
+        calls->first = call->next;
+    if (call->next)
+        call->next->previous = call->previous;
+    if (--calls->count == 0)
+        (void)pthread_cond_broadcast(&calls->changed);
+    (void)pthread_mutex_unlock(&calls->lock);
+}
+
+void rpc_calls_cancel(struct rpc_calls *calls)
+{
+    (void)pthread_mutex_lock(&calls->lock);
+    for (struct rpc_call *call = calls->first; call; call = call->next)
+        rpc_call_cancel(call);
+    (void)pthread_mutex_unlock(&calls->lock);
+}

@@ -1,0 +1,137 @@
+/*
+ * listen: bind a gRPC server to one address, and say what is wrong when that fails.
+ *
+ * The host is resolved here, to one literal address: core would bind "localhost" to as many
+ * addresses as it can and call it a success.  Core does not say why a bind failed, so it is tried
+ * once more with a plain socket, whose errno tells.  No state, no locks.
+ */
+#include "common/rpc/rpc_internal.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct binding {
+    const struct rpc_server_config *config;
+    struct sockaddr_storage address;
+    socklen_t length;
+    struct endpoint literal;
+    char text[sizeof(struct endpoint) + 8]; /* "127.0.0.1:4711" */
+    bool tls;
+};
+
+static const char *origin(const struct binding *b)
+{
+    return b->config->listen_origin ? b->config->listen_origin : "default";
+}
+
+static enum status resolve_error(const struct binding *b, int failed, struct error *err)
+{
+    return error_set(err, STATUS_INVALID, "cannot listen on '%s' (from %s): %s",
+                     b->config->listen.host, origin(b), gai_strerror(failed));
+}
+
+/* The host's first address, an IPv4 one if it has any: what "localhost" is to everybody else. */
+static enum status resolve(struct binding *b, struct error *err)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    const struct addrinfo *use = NULL;
+    char port[8];
+    int failed;
+
+    (void)snprintf(port, sizeof(port), "%u", b->config->listen.port);
+    failed = getaddrinfo(b->config->listen.host, port, &hints, &found);
+    if (failed)
+        return resolve_error(b, failed, err);
+    for (const struct addrinfo *a = found; a; a = a->ai_next)
+        if (!use || (a->ai_family == AF_INET && use->ai_family != AF_INET))
+            use = a;
+    if (use && use->ai_addrlen <= sizeof(b->address)) {
+        b->length = use->ai_addrlen;
+        memcpy(&b->address, use->ai_addr, use->ai_addrlen);
+    }
+    freeaddrinfo(found);
+    failed = getnameinfo((const struct sockaddr *)&b->address, b->length, b->literal.host,
+                         sizeof(b->literal.host), NULL, 0, NI_NUMERICHOST);
+    if (failed)
+        return resolve_error(b, failed, err);
+    b->literal.port = b->config->listen.port;
+    endpoint_format(&b->literal, b->text, sizeof(b->text));
+    return STATUS_OK;
+}
+
+static enum status check_security(struct binding *b, struct error *err)
+{
+    enum status status = rpc_security_check(&b->config->security, &b->tls, err);
+
+    if (status == STATUS_OK && !b->tls && !b->config->security.insecure &&
+        !endpoint_is_loopback(&b->literal))
+        status = error_set(err, STATUS_INVALID,
+                           "refusing to listen on %s (from %s) without encryption: give TLS files, "
+                           "or --insecure to allow it",
+                           b->text, origin(b));
+    return status;
+}
+
+/* The errno of a plain bind to the address; 0 when that works. */
+static int try_bind(const struct binding *b)
+{
+    int on = 1;
+    int number = 0;
+    int fd = socket(b->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0)
+        return errno;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)); /* as core does */
+    if (bind(fd, (const struct sockaddr *)&b->address, b->length) != 0)
+        number = errno;
+    (void)close(fd);
+    return number;
+}
+
+static enum status explain(const struct binding *b, struct error *err)
+{
+    const struct rpc_security *security = &b->config->security;
+    char holder[256];
+    int number = try_bind(b);
+
+    if (number == EADDRINUSE) {
+        net_port_holder(b->config->listen.port, holder, sizeof(holder));
+        return error_set(err, STATUS_IO, "cannot listen on %s (from %s): the port is in use by %s",
+                         b->text, origin(b), holder);
+    }
+    if (number)
+        return error_set_errno(err, number, "cannot listen on %s (from %s)", b->text, origin(b));
+    if (b->tls)
+        return error_set(err, STATUS_INVALID,
+                         "cannot listen on %s: the certificate '%s', its key '%s' and the "
+                         "authority '%s' do not work together",
+                         b->text, security->cert_file, security->key_file, security->ca_file);
+    return error_set(err, STATUS_IO, "cannot listen on %s (from %s)", b->text, origin(b));
+}
+
+enum status rpc_listen(grpc_server *server, const struct rpc_server_config *config,
+                       uint16_t *ret_port, struct error *err)
+{
+    struct binding b = {.config = config};
+    grpc_server_credentials *credentials = NULL;
+    enum status status = resolve(&b, err);
+    int port;
+
+    if (status == STATUS_OK)
+        status = check_security(&b, err);
+    if (status == STATUS_OK)
+        status = rpc_server_credentials(&config->security, &credentials, err);
+    if (status != STATUS_OK)
+        return status;
+    port = grpc_server_add_http2_port(server, b.text, credentials);
+    grpc_server_credentials_release(credentials);
+    if (port <= 0)
+        return explain(&b, err);
+    *ret_port = (uint16_t)port;
+    return STATUS_OK;
+}

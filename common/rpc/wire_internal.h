@@ -1,0 +1,24 @@
+/*
+ * wire_internal: what wire.c and wire_store.c share.
+ */
+#ifndef SPARRING_COMMON_RPC_WIRE_INTERNAL_H
+#define SPARRING_COMMON_RPC_WIRE_INTERNAL_H
+
+#include "common/rpc/unpack.h"
+#include "common/rpc/wire.h"
+
+/* Measure, allocate (*ret_bytes: free), pack; STATUS_INVALID above WIRE_CONTROL_MAX. */
+enum status wire_pack(const ProtobufCMessage *message, uint8_t **ret_bytes, size_t *ret_size,
+                      struct error *err);
+
+/* unpack_message with the control limit; *ret_message is a pointer to the generated struct. */
+enum status wire_unpack(const ProtobufCMessageDescriptor *descriptor, const uint8_t *bytes,
+                        size_t size, struct arena *arena, void *ret_message, struct error *err);
+
+/* STATUS_INVALID when the peer would refuse the text. */
+enum status wire_check_text(const char *text, const char *what, struct error *err);
+
+/* protobuf-c wants a pointer even for a default; NULL means "". */
+char *wire_text_or_empty(char *text);
+
+#endif
