@@ -342,15 +342,15 @@ START_TEST(test_refused_settings)
 
 #define WITH(base, field, value) (c = (base), c.field = (value), c)
     refused(WITH(sgd, learning_rate, -1.0), "learning rate -1");
-    refused(WITH(sgd, learning_rate, NAN), "learning rate");
-    refused(WITH(sgd, learning_rate, INFINITY), "learning rate");
+    refused(WITH(sgd, learning_rate, nan("")), "learning rate");
+    refused(WITH(sgd, learning_rate, HUGE_VAL), "learning rate");
     refused(WITH(sgd, momentum, -0.5), "momentum -0.5");
-    refused(WITH(sgd, dampening, NAN), "dampening");
+    refused(WITH(sgd, dampening, nan("")), "dampening");
     refused(WITH(sgd, weight_decay, -1e-9), "weight decay");
     refused(WITH(sgd, nesterov, true), "nesterov");
     refused(WITH(adam, beta1, 1.0), "beta1 1");
     refused(WITH(adam, beta2, -0.1), "beta2 -0.1");
-    refused(WITH(adam, beta2, NAN), "beta2");
+    refused(WITH(adam, beta2, nan("")), "beta2");
     refused(WITH(adam, epsilon, -1.0), "epsilon -1");
     refused(WITH(adam, kind, (enum optimizer_kind)3), "unknown optimizer 3");
 #undef WITH

@@ -1,0 +1,381 @@
+#include "tests/worker/compute/device_checks.h"
+
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static struct error err;
+
+/* ---- arrays on both sides ---- */
+
+struct array {
+    float *host;
+    float *device;
+    size_t count;
+};
+
+static struct array array_make(struct compute *c, size_t count)
+{
+    struct array a = {.count = count};
+
+    a.host = malloc(count * sizeof(float));
+    ck_assert_ptr_nonnull(a.host);
+    assert_ok(compute_alloc(c, count, &a.device, &err));
+    return a;
+}
+
+static void array_send(struct compute *c, const struct array *a)
+{
+    assert_ok(compute_upload(c, a->device, a->host, a->count, &err));
+}
+
+static struct array array_random(struct compute *c, size_t count)
+{
+    struct array a = array_make(c, count);
+
+    for (size_t i = 0; i < count; i++)
+        a.host[i] = (float)(2.0 * support_random() - 1.0);
+    array_send(c, &a);
+    return a;
+}
+
+static struct array array_poisoned(struct compute *c, size_t count)
+{
+    struct array a = array_make(c, count);
+
+    for (size_t i = 0; i < count; i++)
+        a.host[i] = nanf("");
+    array_send(c, &a);
+    return a;
+}
+
+static void array_receive(struct compute *c, const struct array *a)
+{
+    assert_ok(compute_download(c, a->host, a->device, a->count, &err));
+}
+
+static void array_free(struct compute *c, struct array *a)
+{
+    compute_free(c, a->device);
+    free(a->host);
+}
+
+/* A sum in double, with what its terms allow as rounding of float32. */
+struct exact {
+    double value;
+    double magnitude;
+    size_t terms;
+};
+
+static void exact_add(struct exact *e, double term)
+{
+    e->value += term;
+    e->magnitude += fabs(term);
+    e->terms++;
+}
+
+static void expect(const char *what, size_t index, float got, const struct exact *e)
+{
+    double allowed = (double)(e->terms + 8) * 0x1p-23 * e->magnitude + 1e-37;
+
+    ck_assert_msg(fabs((double)got - e->value) <= allowed, "%s: element %zu is %.9g, wanted %.9g",
+                  what, index, (double)got, e->value);
+}
+
+/* ---- operations ---- */
+
+void check_transfers(struct compute *c)
+{
+    float *pinned = NULL;
+    struct array a = array_random(c, 1001);
+    float *device = NULL;
+
+    assert_ok(compute_alloc(c, 1001, &device, &err));
+    assert_ok(compute_alloc_host(c, 1001, &pinned, &err));
+    ck_assert(pinned[0] == 0.0f && pinned[1000] == 0.0f);
+    assert_ok(compute_download(c, pinned, device, 1001, &err));
+    ck_assert(pinned[0] == 0.0f && pinned[1000] == 0.0f); /* device memory starts as zeros too */
+    assert_ok(compute_upload(c, device, a.host, 1001, &err));
+    for (size_t i = 0; i < COMPUTE_DOWNLOADS_MAX; i++)
+        assert_ok(compute_download_start(c, pinned + 10 * i, device + 10 * i, 10, &err));
+    for (size_t i = 0; i < COMPUTE_DOWNLOADS_MAX; i++) {
+        assert_ok(compute_download_wait(c, &err));
+        for (size_t j = 0; j < 10; j++)
+            ck_assert(pinned[10 * i + j] == a.host[10 * i + j]);
+    }
+    ck_assert(pinned[640] == 0.0f);
+    assert_ok(compute_synchronize(c, &err));
+    compute_free(c, device);
+    compute_free_host(c, pinned);
+    compute_free(c, NULL);
+    compute_free_host(c, NULL);
+    array_free(c, &a);
+}
+
+void check_linear_forward(struct compute *c, size_t batch, size_t in, size_t out, bool relu)
+{
+    struct array x = array_random(c, batch * in);
+    struct array weight = array_random(c, out * in);
+    struct array bias = array_random(c, out);
+    struct array y = array_poisoned(c, batch * out);
+
+    assert_ok(compute_linear_forward(c, x.device, weight.device, bias.device, y.device, batch, in,
+                                     out, relu, &err));
+    array_receive(c, &y);
+    for (size_t i = 0; i < batch * out; i++) {
+        struct exact e = {0};
+
+        exact_add(&e, (double)bias.host[i % out]);
+        for (size_t k = 0; k < in; k++)
+            exact_add(&e, (double)x.host[i / out * in + k] * (double)weight.host[i % out * in + k]);
+        if (relu && e.value < 0.0)
+            e.value = 0.0;
+        expect(relu ? "linear forward with relu" : "linear forward", i, y.host[i], &e);
+    }
+    array_free(c, &x);
+    array_free(c, &weight);
+    array_free(c, &bias);
+    array_free(c, &y);
+}
+
+void check_relu_backward(struct compute *c, size_t count)
+{
+    struct array y = array_random(c, count);
+    struct array dy = array_random(c, count);
+    float *before = malloc(count * sizeof(float));
+
+    ck_assert_ptr_nonnull(before);
+    for (size_t i = 0; i < count; i++) {
+        before[i] = dy.host[i];
+        if (support_random() < 0.3)
+            y.host[i] = i % 2 ? 0.0f : -0.0f;
+    }
+    array_send(c, &y);
+    assert_ok(compute_relu_backward(c, y.device, dy.device, count, &err));
+    array_receive(c, &dy);
+    for (size_t i = 0; i < count; i++)
+        ck_assert_msg(dy.host[i] == (y.host[i] > 0.0f ? before[i] : 0.0f),
+                      "relu backward: element %zu of %zu", i, count);
+    free(before);
+    array_free(c, &y);
+    array_free(c, &dy);
+}
+
+void check_linear_backward_weight(struct compute *c, size_t batch, size_t in, size_t out,
+                                  bool accumulate)
+{
+    const char *what = accumulate ? "weight gradient, accumulated" : "weight gradient";
+    struct array x = array_random(c, batch * in);
+    struct array dy = array_random(c, batch * out);
+    struct array start = array_random(c, out * in + out);
+    struct array gradient =
+        accumulate ? array_make(c, out * in + out) : array_poisoned(c, out * in + out);
+
+    if (accumulate)
+        assert_ok(compute_upload(c, gradient.device, start.host, start.count, &err));
+    assert_ok(compute_linear_backward_weight(c, x.device, dy.device, gradient.device,
+                                             gradient.device + out * in, batch, in, out, accumulate,
+                                             &err));
+    array_receive(c, &gradient);
+    for (size_t i = 0; i < out * in + out; i++) {
+        bool is_bias = i >= out * in;
+        size_t row = is_bias ? i - out * in : i / in;
+        struct exact e = {0};
+
+        if (accumulate)
+            exact_add(&e, (double)start.host[i]);
+        for (size_t k = 0; k < batch; k++)
+            exact_add(&e, (double)dy.host[k * out + row] *
+                              (is_bias ? 1.0 : (double)x.host[k * in + i % in]));
+        expect(what, i, gradient.host[i], &e);
+    }
+    array_free(c, &x);
+    array_free(c, &dy);
+    array_free(c, &start);
+    array_free(c, &gradient);
+}
+
+void check_linear_backward_input(struct compute *c, size_t batch, size_t in, size_t out)
+{
+    struct array dy = array_random(c, batch * out);
+    struct array weight = array_random(c, out * in);
+    struct array dx = array_poisoned(c, batch * in);
+
+    assert_ok(compute_linear_backward_input(c, dy.device, weight.device, dx.device, batch, in, out,
+                                            &err));
+    array_receive(c, &dx);
+    for (size_t i = 0; i < batch * in; i++) {
+        struct exact e = {0};
+
+        for (size_t k = 0; k < out; k++)
+            exact_add(&e, (double)dy.host[i / in * out + k] * (double)weight.host[k * in + i % in]);
+        expect("input gradient", i, dx.host[i], &e);
+    }
+    array_free(c, &dy);
+    array_free(c, &weight);
+    array_free(c, &dx);
+}
+
+/* ---- softmax and cross-entropy ---- */
+
+struct softmax_row {
+    double max, sum;
+    size_t best;
+};
+
+static struct softmax_row exact_row(const float *row, size_t classes)
+{
+    struct softmax_row r = {.max = (double)row[0]};
+
+    for (size_t j = 1; j < classes; j++) {
+        if ((double)row[j] > r.max) {
+            r.max = (double)row[j];
+            r.best = j;
+        }
+    }
+    for (size_t j = 0; j < classes; j++)
+        r.sum += exp((double)row[j] - r.max);
+    return r;
+}
+
+/* float32 rounds logit - max to 2^-24 of it, which is a relative error of the exponential. */
+#define SOFTMAX_TOLERANCE 3e-6
+
+static void check_gradient(const float *row, const float *gradient, const struct softmax_row *r,
+                           size_t label, size_t batch, size_t classes)
+{
+    for (size_t j = 0; j < classes; j++) {
+        double p = exp((double)row[j] - r->max) / r->sum;
+        double wanted = (p - (j == label ? 1.0 : 0.0)) / (double)batch;
+
+        ck_assert_double_eq_tol((double)gradient[j], wanted, SOFTMAX_TOLERANCE / (double)batch);
+    }
+}
+
+void check_softmax_cross_entropy(struct compute *c, size_t batch, size_t classes)
+{
+    struct array logits = array_random(c, batch * classes);
+    struct array gradient = array_poisoned(c, batch * classes);
+    int32_t *labels = malloc(batch * sizeof(*labels));
+    double wanted_loss = 0.0;
+    size_t wanted_correct = 0;
+
+    ck_assert_ptr_nonnull(labels);
+    for (size_t i = 0; i < batch * classes; i++)
+        logits.host[i] *= 10.0f;
+    for (size_t i = 0; i < batch; i++)
+        labels[i] = (int32_t)(support_random() * (double)classes);
+    array_send(c, &logits);
+    assert_ok(compute_softmax_cross_entropy(c, logits.device, labels, gradient.device, batch,
+                                            classes, &err));
+    array_receive(c, &gradient);
+    for (size_t i = 0; i < batch; i++) {
+        const float *row = logits.host + i * classes;
+        struct softmax_row r = exact_row(row, classes);
+
+        wanted_loss += (log(r.sum) + r.max - (double)row[labels[i]]) / (double)batch;
+        wanted_correct += r.best == (size_t)labels[i];
+        check_gradient(row, gradient.host + i * classes, &r, (size_t)labels[i], batch, classes);
+    }
+    for (int evaluation = 0; evaluation < 2; evaluation++) {
+        double loss = -1.0;
+        size_t correct = batch + 1;
+
+        if (evaluation)
+            assert_ok(compute_softmax_cross_entropy(c, logits.device, labels, NULL, batch, classes,
+                                                    &err));
+        assert_ok(compute_loss_wait(c, &loss, &correct, &err));
+        ck_assert_double_eq_tol(loss, wanted_loss, SOFTMAX_TOLERANCE);
+        ck_assert_uint_eq(correct, wanted_correct);
+    }
+    free(labels);
+    array_free(c, &logits);
+    array_free(c, &gradient);
+}
+
+static double loss_of(struct compute *c, struct array *logits, size_t batch, const int32_t *labels,
+                      size_t *ret_correct)
+{
+    double loss = -1.0;
+
+    array_send(c, logits);
+    assert_ok(compute_softmax_cross_entropy(c, logits->device, labels, NULL, batch,
+                                            logits->count / batch, &err));
+    assert_ok(compute_loss_wait(c, &loss, ret_correct, &err));
+    return loss;
+}
+
+void check_softmax_extremes(struct compute *c)
+{
+    struct array logits = array_make(c, 6);
+    int32_t labels[2] = {0, 1};
+    size_t correct = 9;
+
+    for (size_t i = 0; i < 6; i++)
+        logits.host[i] = i == 0 ? 1e4f : i == 5 ? -1e4f : 0.0f;
+    /* Row 0: the label holds all the mass.  Row 1: 0, 0, -1e4: two equal ones, the first wins. */
+    ck_assert_double_eq_tol(loss_of(c, &logits, 2, labels, &correct), log(2.0) / 2.0, 1e-6);
+    ck_assert_uint_eq(correct, 1);
+    labels[0] = 1;
+    ck_assert_double_eq_tol(loss_of(c, &logits, 2, labels, &correct), (1e4 + log(2.0)) / 2.0, 1e-3);
+    logits.host[4] = nanf("");
+    ck_assert(isnan(loss_of(c, &logits, 2, labels, &correct)));
+    labels[1] = 3;
+    assert_fails(compute_softmax_cross_entropy(c, logits.device, labels, NULL, 2, 3, &err),
+                 STATUS_DATA, "sample 1 of the batch: label 3, but 3 classes");
+    labels[1] = -1;
+    assert_fails(compute_softmax_cross_entropy(c, logits.device, labels, NULL, 2, 3, &err),
+                 STATUS_DATA, "label -1");
+    array_free(c, &logits);
+}
+
+void check_relu_nan(struct compute *c)
+{
+    struct array x = array_random(c, 1);
+    struct array y = array_poisoned(c, 1);
+    struct array dy = array_random(c, 1);
+
+    x.host[0] = nanf("");
+    array_send(c, &x);
+    assert_ok(
+        compute_linear_forward(c, x.device, dy.device, dy.device, y.device, 1, 1, 1, true, &err));
+    array_receive(c, &y);
+    ck_assert(isnan(y.host[0]));
+    dy.host[0] = 3.0f;
+    array_send(c, &dy);
+    assert_ok(compute_relu_backward(c, y.device, dy.device, 1, &err));
+    array_receive(c, &dy);
+    ck_assert(dy.host[0] == 3.0f);
+    array_free(c, &x);
+    array_free(c, &y);
+    array_free(c, &dy);
+}
+
+static size_t random_size(size_t limit)
+{
+    return 1 + (size_t)(support_random() * (double)limit);
+}
+
+static void check_shape(struct compute *c, size_t batch, size_t in, size_t out)
+{
+    check_linear_forward(c, batch, in, out, false);
+    check_linear_forward(c, batch, in, out, true);
+    check_linear_backward_weight(c, batch, in, out, false);
+    check_linear_backward_weight(c, batch, in, out, true);
+    check_linear_backward_input(c, batch, in, out);
+    check_relu_backward(c, batch * out);
+    check_softmax_cross_entropy(c, batch, out);
+}
+
+void check_device(struct compute *c, int rounds)
+{
+    check_transfers(c);
+    check_shape(c, 1, 1, 1);
+    check_shape(c, 7, 33, 1030); /* a row longer than one block of threads */
+    check_shape(c, 129, 5, 3);
+    for (int round = 0; round < rounds; round++)
+        check_shape(c, random_size(70), random_size(90), random_size(90));
+    check_softmax_extremes(c);
+    check_relu_nan(c);
+}

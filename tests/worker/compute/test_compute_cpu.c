@@ -1,0 +1,173 @@
+/*
+ * The CPU device against double precision, its kernels at every vector width, and the texts that
+ * choose a device, with what they say when a GPU is asked for and is not there.
+ */
+#include "common/base/memory.h"
+#include "tests/support/support.h"
+#include "tests/worker/compute/device_checks.h"
+#include "worker/compute/cpu_kernels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct error err;
+
+START_TEST(test_operations)
+{
+    struct compute *c = NULL;
+
+    assert_ok(compute_open("cpu", 0, 1 + (unsigned)_i, &c, &err));
+    ck_assert(compute_is_host(c));
+    ck_assert_str_eq(compute_note(c), "");
+    ck_assert_ptr_nonnull(strstr(compute_name(c), _i == 0 ? ", 1 thread)" : ", 2 threads)"));
+    check_device(c, 25);
+    compute_close(c);
+}
+END_TEST
+
+/* ---- vector widths ---- */
+
+enum { BATCH = 9, OUT = 1100 };
+
+static const struct cpu_kernels *const tables[SIMD_LEVELS] = SIMD_TABLES(cpu_kernels);
+
+static void fill(float *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        values[i] = (float)(support_random() - 0.5);
+}
+
+static void assert_same(const float *a, const float *b, size_t count, const char *what)
+{
+    for (size_t i = 0; i < count; i++)
+        ck_assert_msg(a[i] == b[i], "%s: element %zu differs between vector widths", what, i);
+}
+
+START_TEST(test_widths)
+{
+    static float a[BATCH * OUT];
+    static float b[BATCH * OUT];
+    static float y[BATCH * OUT];
+    float sums[2][OUT];
+    float bias[OUT];
+
+    for (int round = 0; round < 100; round++) {
+        size_t out = round < 50 ? 1 + (size_t)round : 1 + (size_t)(support_random() * (OUT - 1));
+        bool flag = round % 2 == 0;
+
+        fill(a, BATCH * OUT);
+        fill(y, BATCH * OUT);
+        fill(bias, OUT);
+        memcpy(b, a, sizeof(a));
+        tables[SIMD_BASELINE]->add_bias(a, bias, BATCH, out, flag);
+        tables[_i]->add_bias(b, bias, BATCH, out, flag);
+        assert_same(a, b, BATCH * OUT, "add_bias");
+        tables[SIMD_BASELINE]->relu_backward(y, a, BATCH * out);
+        tables[_i]->relu_backward(y, b, BATCH * out);
+        assert_same(a, b, BATCH * OUT, "relu_backward");
+        fill(sums[0], OUT);
+        memcpy(sums[1], sums[0], sizeof(sums[0]));
+        tables[SIMD_BASELINE]->column_sums(y, sums[0], BATCH, out, flag);
+        tables[_i]->column_sums(y, sums[1], BATCH, out, flag);
+        assert_same(sums[0], sums[1], OUT, "column_sums");
+    }
+}
+END_TEST
+
+/* ---- choosing a device ---- */
+
+static void refused(const char *device, enum status wanted, const char *part)
+{
+    struct compute *c = NULL;
+
+    assert_fails(compute_open(device, 0, 1, &c, &err), wanted, part);
+    ck_assert_ptr_null(c);
+    ck_assert_msg(!strchr(err.text, '\n'), "not one line: %s", err.text);
+}
+
+START_TEST(test_refused_devices)
+{
+    struct compute *c = NULL;
+
+    refused("", STATUS_INVALID, "device ''");
+    refused("gpu", STATUS_INVALID, "'gpu': not one of auto, cpu, cuda, cuda:I");
+    refused("CPU", STATUS_INVALID, "'CPU'");
+    refused("cuda:", STATUS_INVALID, "'cuda:'");
+    refused("cuda:-1", STATUS_INVALID, "'cuda:-1'");
+    refused("cuda:1x", STATUS_INVALID, "'cuda:1x'");
+    refused("cuda:1024", STATUS_INVALID, "0 to 1023");
+    assert_fails(compute_open("cpu", 0, 0, &c, &err), STATUS_INVALID, "0 threads");
+    assert_fails(compute_open("cpu", 0, 5000, &c, &err), STATUS_INVALID, "5000 threads");
+    compute_close(NULL);
+}
+END_TEST
+
+/* A module named by the user is used or it is an error: no silent way around it. */
+START_TEST(test_named_module_is_missing)
+{
+    struct compute *c = NULL;
+
+    ck_assert_int_eq(setenv("SPARRING_CUDA_MODULE", "/nowhere/sparring_cuda.so", 1), 0);
+    refused("cuda", STATUS_NOT_FOUND,
+            "device 'cuda': SPARRING_CUDA_MODULE: cannot read '/nowhere/sparring_cuda.so'");
+    assert_ok(compute_open("auto", 0, 1, &c, &err));
+    ck_assert(compute_is_host(c));
+    ck_assert_ptr_nonnull(strstr(compute_note(c), "/nowhere/sparring_cuda.so"));
+    compute_close(c);
+}
+END_TEST
+
+/* Where there is no GPU, `cuda` says why and `auto` takes the CPU with the same reason. */
+START_TEST(test_without_gpu)
+{
+    struct compute *c = NULL;
+    enum status status = compute_open("cuda:0", 0, 1, &c, &err);
+
+    if (status == STATUS_OK) {
+        (void)printf("skipped: a GPU is here, so nothing is missing\n");
+        compute_close(c);
+        return;
+    }
+    ck_assert_msg(status == STATUS_NOT_FOUND || status == STATUS_UNAVAILABLE, "%s", err.text);
+    ck_assert_msg(strncmp(err.text, "device 'cuda:0': ", 17) == 0, "%s", err.text);
+    ck_assert(!strchr(err.text, '\n'));
+    assert_ok(compute_open("auto", 0, 1, &c, &err));
+    ck_assert(compute_is_host(c));
+    ck_assert_uint_gt(strlen(compute_note(c)), 0);
+    compute_close(c);
+}
+END_TEST
+
+START_TEST(test_failing_allocations)
+{
+    struct compute *c = NULL;
+    float *memory = NULL;
+
+    mem_fail_nth(1);
+    assert_fails(compute_open("cpu", 0, 1, &c, &err), STATUS_NO_MEMORY, "cpu device");
+    assert_ok(compute_open("cpu", 0, 1, &c, &err));
+    mem_fail_nth(1);
+    assert_fails(compute_alloc(c, 10, &memory, &err), STATUS_NO_MEMORY, "tensor memory");
+    ck_assert_ptr_null(memory);
+    compute_close(c);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("compute_cpu");
+    TCase *operations = tcase_create("operations");
+    TCase *devices = tcase_create("devices");
+
+    tcase_set_timeout(operations, 60);
+    tcase_add_loop_test(operations, test_operations, 0, 2);
+    tcase_add_loop_test(operations, test_widths, 1, (int)simd_level() + 1);
+    suite_add_tcase(suite, operations);
+    tcase_add_test(devices, test_refused_devices);
+    tcase_add_test(devices, test_named_module_is_missing);
+    tcase_add_test(devices, test_without_gpu);
+    tcase_add_test(devices, test_failing_allocations);
+    suite_add_tcase(suite, devices);
+    return support_run(suite);
+}

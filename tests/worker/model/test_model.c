@@ -1,0 +1,334 @@
+/*
+ * Models on the CPU: loss and gradients against a double-precision model and its finite
+ * differences, accumulation, the order of the ready call-backs, short batches, failures.
+ */
+#include "common/base/memory.h"
+#include "tests/support/support.h"
+#include "tests/worker/model/reference_model.h"
+#include "worker/model/model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct error err;
+
+/* A model with fresh random parameters and one batch of random data. */
+struct fixture {
+    struct compute *compute;
+    struct model *model;
+    struct spec spec;
+    size_t batch;
+    float *x;
+    int32_t *labels;
+    double *params; /* the model's, in double */
+};
+
+static void random_batch(struct fixture *f)
+{
+    for (size_t i = 0; i < f->batch * model_inputs(f->model); i++)
+        f->x[i] = (float)(2.0 * support_random() - 1.0);
+    for (size_t i = 0; i < f->batch; i++)
+        f->labels[i] = (int32_t)(support_random() * (double)model_classes(f->model));
+}
+
+static struct fixture fixture_open(const char *spec, size_t batch, size_t max_batch)
+{
+    struct fixture f = {.batch = batch};
+    size_t count;
+
+    assert_ok(spec_parse(spec, &f.spec, &err));
+    assert_ok(compute_open("cpu", 0, 1, &f.compute, &err));
+    assert_ok(model_open(spec, f.compute, max_batch, &f.model, &err));
+    count = model_table(f.model)->count;
+    f.x = calloc(batch * model_inputs(f.model), sizeof(*f.x));
+    f.labels = calloc(batch, sizeof(*f.labels));
+    f.params = calloc(count, sizeof(*f.params));
+    ck_assert(f.x && f.labels && f.params);
+    assert_ok(model_init(f.model, (uint64_t)(support_random() * 1e9), RANDOM_TWO_ROUNDINGS, &err));
+    for (size_t i = 0; i < count; i++)
+        f.params[i] = (double)model_params(f.model)[i];
+    random_batch(&f);
+    return f;
+}
+
+static void fixture_close(struct fixture *f)
+{
+    model_close(f->model);
+    compute_close(f->compute);
+    free(f->x);
+    free(f->labels);
+    free(f->params);
+}
+
+static double exact_loss(const struct fixture *f, uint64_t *ret_signs, size_t *ret_correct)
+{
+    return reference_loss(&f->spec, model_table(f->model), f->params, f->x, f->labels, f->batch,
+                          ret_signs, ret_correct);
+}
+
+static double step(struct fixture *f, bool accumulate)
+{
+    double loss = -1.0;
+
+    assert_ok(model_step(f->model, f->x, f->labels, f->batch, accumulate, NULL, NULL, &loss, &err));
+    return loss;
+}
+
+static float *copy_grads(const struct fixture *f)
+{
+    size_t count = model_table(f->model)->count;
+    float *copy = malloc(count * sizeof(*copy));
+
+    ck_assert_ptr_nonnull(copy);
+    memcpy(copy, model_grads(f->model), count * sizeof(*copy));
+    return copy;
+}
+
+/* The gradient slab against central differences of the double-precision loss.  A difference whose
+ * two sides have different ReLUs open says nothing and is left out. */
+static void check_gradients(struct fixture *f)
+{
+    const double h = 1e-6;
+    size_t count = model_table(f->model)->count;
+    size_t checked = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        double kept = f->params[i];
+        uint64_t signs[2];
+        size_t correct;
+        double loss[2];
+
+        f->params[i] = kept + h;
+        loss[0] = exact_loss(f, &signs[0], &correct);
+        f->params[i] = kept - h;
+        loss[1] = exact_loss(f, &signs[1], &correct);
+        f->params[i] = kept;
+        if (signs[0] != signs[1])
+            continue;
+        checked++;
+        ck_assert_double_eq_tol((double)model_grads(f->model)[i], (loss[0] - loss[1]) / (2.0 * h),
+                                2e-6);
+    }
+    ck_assert_uint_gt(checked, count * 9 / 10);
+}
+
+static const struct {
+    const char *spec;
+    size_t batch, max_batch;
+} shapes[] = {{"mlp:7-5-3", 4, 4},     {"mlp:13-9-11-3", 7, 16}, {"linear:10-5-2", 5, 5},
+              {"linear:10-10", 3, 64}, {"mlp:1-1-1-1-2", 1, 1},  {"mlp:17-31-2", 33, 40}};
+
+START_TEST(test_gradients)
+{
+    struct fixture f = fixture_open(shapes[_i].spec, shapes[_i].batch, shapes[_i].max_batch);
+
+    for (size_t i = 0; i < model_table(f.model)->count; i++)
+        model_grads(f.model)[i] = nanf(""); /* poison: every element is written */
+    (void)step(&f, false);
+    check_gradients(&f);
+    fixture_close(&f);
+}
+END_TEST
+
+START_TEST(test_loss)
+{
+    struct fixture f = fixture_open(shapes[_i].spec, shapes[_i].batch, shapes[_i].max_batch);
+    size_t wanted_correct;
+    size_t correct = 999;
+    uint64_t signs;
+    double loss;
+    double wanted = exact_loss(&f, &signs, &wanted_correct);
+
+    ck_assert_double_eq_tol(step(&f, false), wanted, 1e-6);
+    assert_ok(model_evaluate(f.model, f.x, f.labels, f.batch, &loss, &correct, &err));
+    ck_assert_double_eq_tol(loss, wanted, 1e-6);
+    ck_assert_uint_eq(correct, wanted_correct);
+    fixture_close(&f);
+}
+END_TEST
+
+/* The sum over two batches, and evaluation leaves it alone. */
+START_TEST(test_accumulate)
+{
+    struct fixture f = fixture_open("mlp:12-20-6", 9, 9);
+    size_t count = model_table(f.model)->count;
+    float *x = f.x;
+    int32_t *labels = f.labels;
+    float *first;
+    float *second;
+    double loss;
+    size_t correct;
+
+    (void)step(&f, false);
+    first = copy_grads(&f);
+    f.x = calloc(f.batch * model_inputs(f.model), sizeof(*f.x));
+    f.labels = calloc(f.batch, sizeof(*f.labels));
+    ck_assert(f.x && f.labels);
+    random_batch(&f);
+    (void)step(&f, false);
+    second = copy_grads(&f);
+    assert_ok(model_step(f.model, x, labels, f.batch, false, NULL, NULL, &loss, &err));
+    assert_ok(model_evaluate(f.model, f.x, f.labels, f.batch, &loss, &correct, &err));
+    (void)step(&f, true);
+    for (size_t i = 0; i < count; i++)
+        ck_assert_double_eq_tol((double)model_grads(f.model)[i],
+                                (double)first[i] + (double)second[i], 1e-6);
+    free(first);
+    free(second);
+    free(x);
+    free(labels);
+    fixture_close(&f);
+}
+END_TEST
+
+struct ready_log {
+    const struct fixture *f;
+    const float *wanted; /* the whole gradient */
+    size_t counts[8];
+    size_t length;
+};
+
+/* What is called ready is final, and nothing behind it has been written yet. */
+static void log_ready(void *user, size_t ready_count)
+{
+    struct ready_log *log = user;
+    const float *grads = model_grads(log->f->model);
+    size_t count = model_table(log->f->model)->count;
+
+    ck_assert_uint_lt(log->length, 8);
+    log->counts[log->length++] = ready_count;
+    ck_assert_uint_le(ready_count, count);
+    for (size_t i = 0; i < ready_count; i++)
+        ck_assert_msg(grads[i] == log->wanted[i], "element %zu was not final at %zu", i,
+                      ready_count);
+    for (size_t i = ready_count; i < count; i++)
+        ck_assert_msg(isnan(grads[i]), "element %zu was written before its turn", i);
+}
+
+START_TEST(test_ready_order)
+{
+    struct fixture f = fixture_open("mlp:11-7-5-3", 6, 6);
+    const struct tensor_table *t = model_table(f.model);
+    struct ready_log log = {.f = &f};
+    float *wanted;
+    double loss;
+
+    (void)step(&f, false);
+    wanted = copy_grads(&f);
+    log.wanted = wanted;
+    for (size_t i = 0; i < t->count; i++)
+        model_grads(f.model)[i] = nanf("");
+    assert_ok(model_step(f.model, f.x, f.labels, f.batch, false, log_ready, &log, &loss, &err));
+    ck_assert_uint_eq(log.length, 3);
+    ck_assert_uint_eq(log.counts[0], 5 * 3 + 3);
+    ck_assert_uint_eq(log.counts[1], 5 * 3 + 3 + 7 * 5 + 5);
+    ck_assert_uint_eq(log.counts[2], t->count);
+    free(wanted);
+    fixture_close(&f);
+}
+END_TEST
+
+/* A shorter batch gives what a model of just that size gives. */
+START_TEST(test_short_batch)
+{
+    struct fixture f = fixture_open("mlp:9-8-4", 5, 32);
+    struct model *small = NULL;
+    size_t count = model_table(f.model)->count;
+    double loss;
+
+    assert_ok(model_open("mlp:9-8-4", f.compute, 5, &small, &err));
+    memcpy(model_params(small), model_params(f.model), count * sizeof(float));
+    assert_ok(model_params_changed(small, &err));
+    assert_ok(model_step(small, f.x, f.labels, 5, false, NULL, NULL, &loss, &err));
+    ck_assert(step(&f, false) == loss);
+    for (size_t i = 0; i < count; i++)
+        ck_assert(model_grads(small)[i] == model_grads(f.model)[i]);
+    model_close(small);
+    fixture_close(&f);
+}
+END_TEST
+
+START_TEST(test_table)
+{
+    struct fixture f = fixture_open("mlp:784-128-10", 1, 1);
+    const struct tensor_table *t = model_table(f.model);
+
+    ck_assert_uint_eq(t->length, 4);
+    ck_assert_str_eq(t->views[0].name, "fc1.weight");
+    ck_assert_str_eq(t->views[3].name, "fc2.bias");
+    ck_assert(t->views[0].shape[0] == 128 && t->views[0].shape[1] == 784);
+    ck_assert_uint_eq(t->views[3].offset, 0);
+    ck_assert_uint_eq(model_inputs(f.model), 784);
+    ck_assert_uint_eq(model_classes(f.model), 10);
+    fixture_close(&f);
+}
+END_TEST
+
+START_TEST(test_refused_input)
+{
+    struct fixture f = fixture_open("mlp:3-4-2", 2, 2);
+    struct model *m = NULL;
+    double loss = 7.0;
+
+    assert_fails(model_step(f.model, f.x, f.labels, 3, false, NULL, NULL, &loss, &err),
+                 STATUS_INVALID, "3 samples, the model takes 1 to 2");
+    assert_fails(model_step(f.model, f.x, f.labels, 0, false, NULL, NULL, &loss, &err),
+                 STATUS_INVALID, "0 samples");
+    f.labels[1] = 2;
+    assert_fails(model_step(f.model, f.x, f.labels, 2, false, NULL, NULL, &loss, &err), STATUS_DATA,
+                 "label 2");
+    ck_assert(loss == 7.0);
+    assert_fails(model_open("mlp:3", f.compute, 2, &m, &err), STATUS_CONFIG, "position 6");
+    assert_fails(model_open("mlp:3-2", f.compute, 0, &m, &err), STATUS_INVALID, "0 samples");
+    mem_fail_nth(3);
+    assert_fails(model_open("mlp:5-4", f.compute, 1, &m, &err), STATUS_NO_MEMORY,
+                 "model 'mlp:5-4': tensor memory");
+    ck_assert_ptr_null(m);
+    model_close(NULL);
+    fixture_close(&f);
+}
+END_TEST
+
+/* Each allocation of model_open in turn fails: a clean error, nothing left behind. */
+START_TEST(test_failing_allocations)
+{
+    struct compute *c = NULL;
+    struct model *m = NULL;
+    size_t n = 0;
+    enum status status = STATUS_NO_MEMORY;
+
+    assert_ok(compute_open("cpu", 0, 1, &c, &err));
+    while (status != STATUS_OK) {
+        ck_assert_uint_lt(++n, 30);
+        mem_fail_nth(n);
+        status = model_open("mlp:5-4-3", c, 2, &m, &err);
+        ck_assert(status == STATUS_OK || status == STATUS_NO_MEMORY);
+    }
+    ck_assert_uint_eq(n, 9); /* model, table, two slabs, two outputs, two flows; then success */
+    mem_fail_nth(0);
+    model_close(m);
+    compute_close(c);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("model");
+    TCase *values = tcase_create("values");
+    TCase *contracts = tcase_create("contracts");
+    int count = sizeof(shapes) / sizeof(shapes[0]);
+
+    tcase_set_timeout(values, 60);
+    tcase_add_loop_test(values, test_gradients, 0, count);
+    tcase_add_loop_test(values, test_loss, 0, count);
+    tcase_add_test(values, test_accumulate);
+    tcase_add_test(values, test_ready_order);
+    tcase_add_test(values, test_short_batch);
+    suite_add_tcase(suite, values);
+    tcase_add_test(contracts, test_table);
+    tcase_add_test(contracts, test_refused_input);
+    tcase_add_test(contracts, test_failing_allocations);
+    suite_add_tcase(suite, contracts);
+    return support_run(suite);
+}
