@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define PATIENCE_MS 20000
 
@@ -104,6 +105,9 @@ static void stream_message(struct rpc_call *call, struct rpc_message *message, v
         send_back(call, message, user);
         rpc_call_receive(call);
     } else {
+        struct echo *echo = user;
+
+        count(echo, &echo->ends);
         rpc_call_finish(call, STATUS_OK, NULL);
     }
 }
@@ -229,9 +233,7 @@ struct rpc_client *client_open(uint16_t port)
 
 void seen_init(struct seen *seen)
 {
-    *seen = (struct seen){.lock = PTHREAD_MUTEX_INITIALIZER,
-                          .changed = PTHREAD_COND_INITIALIZER,
-                          .receive_all = true};
+    *seen = (struct seen){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 }
 
 static void seen_message(struct rpc_call *call, struct rpc_message *message, void *user)
@@ -248,7 +250,7 @@ static void seen_message(struct rpc_call *call, struct rpc_message *message, voi
         seen->payload_bytes += rpc_message_payload_size(message);
     (void)pthread_cond_broadcast(&seen->changed);
     (void)pthread_mutex_unlock(&seen->lock);
-    if (message && seen->receive_all)
+    if (message)
         rpc_call_receive(call);
 }
 
@@ -287,6 +289,28 @@ void seen_wait_closed(struct seen *seen)
 void seen_wait_messages(struct seen *seen, unsigned least)
 {
     seen_wait(seen, &seen->messages, least, "messages");
+}
+
+size_t make_text(uint8_t *bytes, const char *text)
+{
+    size_t length = strnlen(text, 127);
+
+    bytes[0] = 1 << 3 | 2;
+    bytes[1] = (uint8_t)length;
+    memcpy(bytes + 2, text, length);
+    return length + 2;
+}
+
+uint16_t free_port(void)
+{
+    struct endpoint any = {"127.0.0.1", 0};
+    struct error err = {0};
+    uint16_t port = 0;
+    int fd = -1;
+
+    assert_ok(net_listen(&any, "the test", &fd, &port, &err));
+    ck_assert_int_eq(close(fd), 0);
+    return port;
 }
 
 void count_release(void *counter)

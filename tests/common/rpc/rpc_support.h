@@ -24,6 +24,7 @@ struct echo {
     unsigned held;           /* Hold calls that were started */
     unsigned closed;         /* calls of any method that were closed */
     unsigned cancelled;      /* of those, with cancelled set */
+    unsigned ends;           /* half-closes that Stream saw */
     unsigned sent, released; /* payloads given to core by the server, and given back */
 };
 
@@ -39,16 +40,15 @@ void echo_wait(struct echo *echo, const unsigned *counter, unsigned least);
 
 struct rpc_client *client_open(uint16_t port);
 
-/* What a client call saw. */
+/* What a client call saw; asks for the next message after each. */
 struct seen {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool receive_all; /* ask for the next message after each; else only after seen_start's first */
     void (*on_message)(struct seen *seen, struct rpc_message *message); /* may be NULL */
     void *user;
     /* under lock */
-    unsigned messages, ends, closed;
     size_t payload_bytes;
+    unsigned messages, ends, closed;
     struct rpc_result result;
 };
 
@@ -56,6 +56,12 @@ void seen_init(struct seen *seen);
 extern const struct rpc_handler seen_handler; /* user: struct seen */
 void seen_wait_closed(struct seen *seen);
 void seen_wait_messages(struct seen *seen, unsigned least);
+
+/* Bytes of a message with one string field, number 1; returns the size (at most 129). */
+size_t make_text(uint8_t *bytes, const char *text);
+
+/* A TCP port of loopback that was free a moment ago. */
+uint16_t free_port(void);
 
 /* A payload that counts its release. */
 void count_release(void *counter); /* counter: atomic_uint */

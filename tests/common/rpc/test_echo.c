@@ -29,17 +29,6 @@ static void close_pair(void)
     ck_assert_uint_eq(echo.sent, echo.released);
 }
 
-/* Field 1 of wire type 2: a message every protobuf parser takes. */
-static size_t make_text(uint8_t *bytes, const char *text)
-{
-    size_t length = strlen(text);
-
-    bytes[0] = 1 << 3 | 2;
-    bytes[1] = (uint8_t)length;
-    memcpy(bytes + 2, text, length);
-    return length + 2;
-}
-
 static enum status call_unary(const char *path, const char *text, int64_t timeout_ms,
                               uint8_t **ret_reply, size_t *ret_size)
 {
@@ -128,7 +117,8 @@ START_TEST(deadline_ends_a_held_call)
     int64_t before = clock_now_ns();
 
     open_pair();
-    assert_fails(call_unary(ECHO_HOLD, "", 300, &reply, &size), STATUS_TIMEOUT, "did not end within");
+    assert_fails(call_unary(ECHO_HOLD, "", 300, &reply, &size), STATUS_TIMEOUT,
+                 "did not end within");
     ck_assert_int_lt(clock_now_ns() - before, (int64_t)5 * 1000000000);
     echo_wait(&echo, &echo.closed, 1);
     ck_assert_uint_eq(echo.cancelled, 1);
@@ -192,8 +182,149 @@ START_TEST(stream_echoes_large_payloads)
     close_pair();
     ck_assert_uint_eq(seen.closed, 1);
     ck_assert_uint_eq(echo.sent, CHUNKS);
+    ck_assert_uint_eq(echo.ends, 1);
     rpc_call_unref(call); /* later than its client: allowed */
     free(data);
+}
+END_TEST
+
+START_TEST(a_server_in_the_middle_of_many_calls)
+{
+    enum { CALLS = 60, MESSAGES = 20 };
+    static struct seen seen[CALLS];
+    static float ones[1024];
+    struct rpc_call *calls[CALLS];
+    atomic_uint released = 0;
+
+    for (size_t i = 0; i < 1024; i++)
+        ones[i] = 1;
+    open_pair();
+    for (size_t i = 0; i < CALLS; i++) {
+        seen_init(&seen[i]);
+        assert_ok(rpc_client_call(client, ECHO_STREAM, clock_deadline_ns(DEADLINE_MS),
+                                  &seen_handler, &seen[i], &calls[i], &err));
+        rpc_call_receive(calls[i]);
+    }
+    for (size_t m = 0; m < MESSAGES; m++)
+        for (size_t i = 0; i < CALLS; i++)
+            ck_assert_int_eq(
+                rpc_call_send(calls[i], NULL, 0,
+                              &(struct rpc_payload){ones, 4 * i, count_release, &released}),
+                STATUS_OK);
+    for (size_t i = 0; i < CALLS; i++)
+        rpc_call_send_done(calls[i]);
+    for (size_t i = 0; i < CALLS; i++) {
+        seen_wait_closed(&seen[i]);
+        ck_assert_msg(seen[i].result.status == STATUS_OK, "%s", seen[i].result.text);
+        ck_assert_uint_eq(seen[i].messages, MESSAGES);
+        ck_assert_uint_eq(seen[i].payload_bytes, MESSAGES * 4 * i);
+        rpc_call_unref(calls[i]);
+    }
+    close_pair();
+    ck_assert_uint_eq(atomic_load(&released), CALLS * MESSAGES);
+}
+END_TEST
+
+static void check_sum(struct seen *seen, struct rpc_message *message)
+{
+    float sum[1024];
+    struct error failure = {0};
+
+    ck_assert_int_eq(rpc_message_copy(message, sum, sizeof(sum), &failure), STATUS_OK);
+    for (size_t i = 0; i < 1024; i++)
+        ck_assert(sum[i] == 2 * ((const float *)seen->user)[i]);
+}
+
+START_TEST(floats_are_added_on_arrival)
+{
+    static float values[1024];
+    struct rpc_call *call;
+    struct seen seen;
+
+    for (size_t i = 0; i < 1024; i++)
+        values[i] = (float)support_random();
+    open_pair();
+    for (size_t bytes = sizeof(values); bytes >= sizeof(values) - 1; bytes--) {
+        seen_init(&seen);
+        seen.on_message = check_sum;
+        seen.user = values;
+        assert_ok(rpc_client_call(client, ECHO_ADD, clock_deadline_ns(DEADLINE_MS), &seen_handler,
+                                  &seen, &call, &err));
+        rpc_call_receive(call);
+        ck_assert_int_eq(
+            rpc_call_send(call, NULL, 0, &(struct rpc_payload){values, bytes, NULL, NULL}),
+            STATUS_OK);
+        seen_wait_closed(&seen);
+        ck_assert_int_eq(seen.result.status, bytes == sizeof(values) ? STATUS_OK : STATUS_DATA);
+        rpc_call_unref(call);
+    }
+    ck_assert_msg(strstr(seen.result.text, "payload of 4095 bytes where 1024 float32 belong"), "%s",
+                  seen.result.text);
+    close_pair();
+}
+END_TEST
+
+START_TEST(cancel_ends_both_sides)
+{
+    struct rpc_call *call;
+    struct seen seen;
+
+    open_pair();
+    seen_init(&seen);
+    assert_ok(rpc_client_call(client, ECHO_HOLD, INT64_MAX, &seen_handler, &seen, &call, &err));
+    ck_assert_int_eq(rpc_call_deadline_ns(call), INT64_MAX);
+    echo_wait(&echo, &echo.held, 1);
+    rpc_call_cancel(call);
+    rpc_call_cancel(call);
+    seen_wait_closed(&seen);
+    ck_assert_int_eq(seen.result.status, STATUS_CANCELLED);
+    echo_wait(&echo, &echo.closed, 1);
+    ck_assert_uint_eq(echo.cancelled, 1);
+    rpc_call_cancel(call); /* over: nothing happens */
+    rpc_call_receive(call);
+    rpc_call_send_done(call);
+    rpc_call_unref(call);
+    close_pair();
+}
+END_TEST
+
+static const uint8_t malformed[] = {0x0f, 0xff, 0xff};
+
+START_TEST(malformed_message_is_refused_by_name)
+{
+    uint8_t *reply;
+    size_t size;
+
+    open_pair();
+    assert_fails(rpc_client_unary(client, ECHO_UNARY, malformed, sizeof(malformed),
+                                  clock_deadline_ns(DEADLINE_MS), &reply, &size, &err),
+                 STATUS_DATA, "malformed message: field at byte 0 of 3");
+    close_pair();
+}
+END_TEST
+
+START_TEST(message_above_the_limit_is_refused)
+{
+    static uint8_t big[6 << 20];
+    atomic_uint released = 0;
+    struct rpc_payload payload = {big, sizeof(big), count_release, &released};
+    struct rpc_call *call;
+    struct seen seen;
+
+    open_pair();
+    seen_init(&seen);
+    assert_ok(rpc_client_call(client, ECHO_STREAM, clock_deadline_ns(DEADLINE_MS), &seen_handler,
+                              &seen, &call, &err));
+    rpc_call_receive(call);
+    ck_assert_int_eq(rpc_call_send(call, NULL, 0, &payload), STATUS_OK);
+    seen_wait_closed(&seen);
+    ck_assert_int_eq(seen.result.status, STATUS_PROTOCOL);
+    ck_assert_msg(strstr(seen.result.text, "larger than max"), "%s", seen.result.text);
+    payload.size = SIZE_MAX;
+    ck_assert_int_eq(rpc_call_send(call, NULL, 0, &payload), STATUS_INVALID);
+    rpc_call_unref(call);
+    close_pair();
+    ck_assert_uint_eq(atomic_load(&released), 2);
 }
 END_TEST
 
@@ -211,6 +342,11 @@ int main(void)
     tcase_add_test(unary, deadline_ends_a_held_call);
     tcase_set_timeout(stream, 60);
     tcase_add_test(stream, stream_echoes_large_payloads);
+    tcase_add_test(stream, a_server_in_the_middle_of_many_calls);
+    tcase_add_test(stream, floats_are_added_on_arrival);
+    tcase_add_test(stream, cancel_ends_both_sides);
+    tcase_add_test(stream, malformed_message_is_refused_by_name);
+    tcase_add_test(stream, message_above_the_limit_is_refused);
     suite_add_tcase(suite, unary);
     suite_add_tcase(suite, stream);
     return support_run(suite);

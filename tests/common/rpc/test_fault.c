@@ -1,0 +1,449 @@
+/*
+ * test_fault: what must hold when something is missing, late, full or dead: every call still ends
+ * exactly once with words that help, and every payload comes back.
+ */
+#include "tests/common/rpc/rpc_support.h"
+
+#include "common/base/clock.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DEADLINE_MS 20000
+#define CHUNK_BYTES (1 << 20)
+
+static struct error err;
+static uint8_t chunk[CHUNK_BYTES];
+
+/* ------------------------------------------------------------------ reaching a server */
+
+static enum status ask(struct rpc_client *client, int64_t timeout_ms)
+{
+    uint8_t request[130];
+    size_t size = make_text(request, "x");
+    uint8_t *reply = NULL;
+    enum status status = rpc_client_unary(client, ECHO_UNARY, request, size,
+                                          clock_deadline_ns(timeout_ms), &reply, &size, &err);
+
+    free(reply);
+    return status;
+}
+
+START_TEST(nobody_listens)
+{
+    struct rpc_client *client = client_open(1);
+    int64_t before = clock_now_ns();
+
+    assert_fails(ask(client, 500), STATUS_UNREACHABLE, "cannot reach 127.0.0.1:1 within");
+    ck_assert_ptr_nonnull(strstr(err.text, "Connection refused"));
+    ck_assert_int_ge(clock_now_ns() - before, (int64_t)500 * 1000000);
+    ck_assert_int_lt(clock_now_ns() - before, (int64_t)3000 * 1000000);
+    rpc_client_close(client);
+}
+END_TEST
+
+START_TEST(name_that_does_not_exist)
+{
+    struct rpc_client_config config = {.target = {"no-such-host.invalid", 4711}};
+    struct rpc_client *client;
+
+    assert_ok(rpc_client_open(&config, &client, &err));
+    assert_fails(ask(client, 500), STATUS_UNREACHABLE,
+                 "cannot reach no-such-host.invalid:4711 within");
+    rpc_client_close(client);
+}
+END_TEST
+
+static void *ask_in_thread(void *user)
+{
+    ck_assert_msg(ask(user, DEADLINE_MS) == STATUS_OK, "%s", err.text);
+    return NULL;
+}
+
+START_TEST(server_that_comes_up_later)
+{
+    uint16_t port = free_port();
+    struct rpc_client *client = client_open(port);
+    struct rpc_server_config config = {.listen = {"127.0.0.1", port}, .listen_origin = "the test"};
+    struct echo echo;
+    pthread_t thread;
+
+    assert_fails(ask(client, 150), STATUS_UNREACHABLE, "cannot reach");
+    ck_assert_int_eq(pthread_create(&thread, NULL, ask_in_thread, client), 0);
+    echo_open_with(&echo, &config);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    rpc_client_close(client);
+    echo_close(&echo, DEADLINE_MS);
+}
+END_TEST
+
+/* ------------------------------------------------------------------ binding */
+
+START_TEST(second_server_on_a_port_names_the_holder)
+{
+    struct rpc_server_config config = {.listen = {"127.0.0.1", 0}, .listen_origin = "--listen"};
+    struct echo first;
+    struct echo second;
+    char holder[64];
+
+    echo_open_with(&first, &config);
+    config.listen.port = rpc_server_port(first.server);
+    assert_fails(echo_try_open(&second, &config, &err), STATUS_IO, "(from --listen)");
+    (void)snprintf(holder, sizeof(holder), "in use by pid %d", (int)getpid());
+    ck_assert_msg(strstr(err.text, holder), "'%s' lacks '%s'", err.text, holder);
+    echo_close(&first, 0);
+    echo_open_with(&second, &config); /* and free again */
+    echo_close(&second, 0);
+}
+END_TEST
+
+START_TEST(plaintext_stays_on_loopback)
+{
+    struct rpc_server_config config = {.listen = {"0.0.0.0", 0}, .listen_origin = "--listen"};
+    struct echo echo;
+
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_INVALID,
+                 "refusing to listen on 0.0.0.0:0 (from --listen) without encryption");
+    config.listen = (struct endpoint){"::", 0};
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_INVALID, "refusing to listen");
+    config.security.insecure = true;
+    config.listen = (struct endpoint){"0.0.0.0", 0};
+    echo_open_with(&echo, &config);
+    ck_assert_uint_ne(rpc_server_port(echo.server), 0);
+    echo_close(&echo, 0);
+    config = (struct rpc_server_config){.listen = {"localhost", 0}, .listen_origin = "--listen"};
+    echo_open_with(&echo, &config);
+    echo_close(&echo, 0);
+}
+END_TEST
+
+START_TEST(bad_addresses_and_methods)
+{
+    struct rpc_server_config config = {.listen = {"no-such-host.invalid", 0},
+                                       .listen_origin = "--listen"};
+    const struct rpc_method twice[] = {{"/a.B/C", &seen_handler, NULL},
+                                       {"/a.B/C", &seen_handler, NULL}};
+    struct echo echo;
+    struct rpc_server *server;
+
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_INVALID,
+                 "cannot listen on 'no-such-host.invalid' (from --listen)");
+    config.listen = (struct endpoint){"192.0.2.1", 0}; /* nobody's address */
+    config.security.insecure = true;
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_IO, "cannot listen on 192.0.2.1:0");
+    config.listen = (struct endpoint){"127.0.0.1", 0};
+    config.methods = twice;
+    config.method_count = 2;
+    assert_fails(rpc_server_open(&config, &server, &err), STATUS_INVALID,
+                 "method '/a.B/C' is given twice");
+    config.methods = &(const struct rpc_method){"Check", &seen_handler, NULL};
+    config.method_count = 1;
+    assert_fails(rpc_server_open(&config, &server, &err), STATUS_INVALID, "'Check'");
+}
+END_TEST
+
+/* ------------------------------------------------------------------ many calls, one end */
+
+#define HELD 100
+
+START_TEST(server_closes_with_held_calls)
+{
+    static struct seen seen[HELD];
+    struct rpc_call *calls[HELD];
+    struct rpc_client *client;
+    struct echo echo;
+    int64_t before;
+
+    echo_open(&echo, 3);
+    client = client_open(rpc_server_port(echo.server));
+    for (size_t i = 0; i < HELD; i++) {
+        seen_init(&seen[i]);
+        assert_ok(rpc_client_call(client, ECHO_HOLD, INT64_MAX, &seen_handler, &seen[i], &calls[i],
+                                  &err));
+        rpc_call_receive(calls[i]);
+    }
+    echo_wait(&echo, &echo.held, HELD);
+    before = clock_now_ns();
+    echo_close(&echo, 100);
+    ck_assert_int_lt(clock_now_ns() - before, (int64_t)5000 * 1000000);
+    ck_assert_uint_eq(echo.closed, HELD);
+    ck_assert_uint_eq(echo.cancelled, HELD);
+    for (size_t i = 0; i < HELD; i++) {
+        seen_wait_closed(&seen[i]);
+        ck_assert_int_eq(seen[i].result.status, STATUS_PEER_LOST);
+        rpc_call_unref(calls[i]);
+    }
+    rpc_client_close(client);
+    for (size_t i = 0; i < HELD; i++)
+        ck_assert_uint_eq(seen[i].closed, 1);
+}
+END_TEST
+
+START_TEST(client_closes_with_held_calls)
+{
+    static struct seen seen[HELD];
+    struct rpc_call *calls[HELD];
+    struct rpc_client *client;
+    struct echo echo;
+    atomic_uint released = 0;
+
+    echo_open(&echo, 2);
+    client = client_open(rpc_server_port(echo.server));
+    for (size_t i = 0; i < HELD; i++) {
+        struct rpc_payload payload = {chunk, sizeof(chunk), count_release, &released};
+
+        seen_init(&seen[i]);
+        assert_ok(rpc_client_call(client, ECHO_HOLD, INT64_MAX, &seen_handler, &seen[i], &calls[i],
+                                  &err));
+        ck_assert_int_eq(rpc_call_send(calls[i], NULL, 0, &payload), STATUS_OK);
+        ck_assert_int_eq(rpc_call_send(calls[i], NULL, 0, &payload), STATUS_OK);
+    }
+    rpc_client_close(client); /* some calls are held, some messages under way, some queued */
+    for (size_t i = 0; i < HELD; i++) {
+        ck_assert_uint_eq(seen[i].closed, 1);
+        ck_assert_int_eq(seen[i].result.status, STATUS_CANCELLED);
+        rpc_call_unref(calls[i]);
+    }
+    wait_for_count(&released, 2 * HELD);
+    echo_close(&echo, DEADLINE_MS);
+}
+END_TEST
+
+START_TEST(draining_refuses_new_calls_and_keeps_old_ones)
+{
+    struct rpc_client *client;
+    struct rpc_call *call;
+    struct seen seen;
+    struct echo echo;
+
+    echo_open(&echo, 2);
+    client = client_open(rpc_server_port(echo.server));
+    seen_init(&seen);
+    assert_ok(rpc_client_call(client, ECHO_STREAM, clock_deadline_ns(DEADLINE_MS), &seen_handler,
+                              &seen, &call, &err));
+    rpc_call_receive(call);
+    ck_assert_int_eq(rpc_call_send(call, NULL, 0, &(struct rpc_payload){chunk, 8, NULL, NULL}),
+                     STATUS_OK);
+    seen_wait_messages(&seen, 1);
+    rpc_server_drain(echo.server);
+    assert_fails(ask(client, DEADLINE_MS), STATUS_UNAVAILABLE, "the server is draining");
+    ck_assert_int_eq(rpc_call_send(call, NULL, 0, &(struct rpc_payload){chunk, 8, NULL, NULL}),
+                     STATUS_OK);
+    rpc_call_send_done(call);
+    seen_wait_closed(&seen);
+    ck_assert_int_eq(seen.result.status, STATUS_OK);
+    ck_assert_uint_eq(seen.messages, 2);
+    rpc_call_unref(call);
+    rpc_client_close(client);
+    echo_close(&echo, DEADLINE_MS);
+}
+END_TEST
+
+/* ------------------------------------------------------------------ kill -9 in mid-stream */
+
+/* A child that runs `body` with the write end of a pipe; forked before gRPC starts here. */
+static pid_t start_child(void (*body)(int pipe_fd), int *ret_pipe)
+{
+    int fds[2];
+    pid_t child;
+
+    ck_assert_int_eq(pipe(fds), 0);
+    child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        (void)close(fds[0]);
+        body(fds[1]);
+        _exit(0);
+    }
+    (void)close(fds[1]);
+    *ret_pipe = fds[0];
+    return child;
+}
+
+static void kill_child(pid_t child)
+{
+    int status;
+
+    ck_assert_int_eq(kill(child, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFSIGNALED(status));
+}
+
+static void serve_until_killed(int pipe_fd)
+{
+    struct echo echo;
+    uint16_t port;
+
+    echo_open(&echo, 1);
+    port = rpc_server_port(echo.server);
+    if (write(pipe_fd, &port, sizeof(port)) == sizeof(port))
+        (void)pause();
+}
+
+START_TEST(server_killed_in_mid_stream)
+{
+    enum { MESSAGES = 200 };
+    struct rpc_client *client;
+    struct rpc_call *call;
+    struct seen seen;
+    atomic_uint released = 0;
+    uint16_t port = 0;
+    int fd;
+    pid_t child = start_child(serve_until_killed, &fd);
+
+    ck_assert_int_eq(read(fd, &port, sizeof(port)), sizeof(port));
+    client = client_open(port);
+    seen_init(&seen);
+    assert_ok(rpc_client_call(client, ECHO_STREAM, INT64_MAX, &seen_handler, &seen, &call, &err));
+    rpc_call_receive(call);
+    for (int i = 0; i < MESSAGES; i++)
+        (void)rpc_call_send(call, NULL, 0,
+                            &(struct rpc_payload){chunk, sizeof(chunk), count_release, &released});
+    seen_wait_messages(&seen, 5);
+    kill_child(child);
+    seen_wait_closed(&seen);
+    ck_assert_int_eq(seen.result.status, STATUS_PEER_LOST);
+    ck_assert_msg(strstr(seen.result.text, "the connection to 127.0.0.1:"), "%s", seen.result.text);
+    ck_assert_uint_eq(seen.ends, 0);
+    wait_for_count(&released, MESSAGES);
+    rpc_call_unref(call);
+    rpc_client_close(client);
+    ck_assert_uint_eq(seen.closed, 1);
+    (void)close(fd);
+}
+END_TEST
+
+static int port_pipe[2]; /* the parent tells the child its port */
+
+static void stream_until_killed(int pipe_fd)
+{
+    struct rpc_client *client;
+    struct rpc_call *call;
+    struct seen seen;
+    uint16_t port = 0;
+
+    (void)pipe_fd;
+    ck_assert_int_eq(read(port_pipe[0], &port, sizeof(port)), sizeof(port));
+    client = client_open(port);
+    seen_init(&seen);
+    assert_ok(rpc_client_call(client, ECHO_STREAM, INT64_MAX, &seen_handler, &seen, &call, &err));
+    rpc_call_receive(call);
+    for (unsigned sent = 0;; sent++) {
+        if (sent > 8)
+            seen_wait_messages(&seen, sent - 8);
+        (void)rpc_call_send(call, NULL, 0, &(struct rpc_payload){chunk, sizeof(chunk), NULL, NULL});
+    }
+}
+
+START_TEST(client_killed_in_mid_stream)
+{
+    struct echo echo;
+    uint16_t port;
+    int fd;
+    pid_t child;
+
+    ck_assert_int_eq(pipe(port_pipe), 0);
+    child = start_child(stream_until_killed, &fd);
+    echo_open(&echo, 2);
+    port = rpc_server_port(echo.server);
+    ck_assert_int_eq(write(port_pipe[1], &port, sizeof(port)), sizeof(port));
+    echo_wait(&echo, &echo.sent, 20);
+    kill_child(child);
+    echo_wait(&echo, &echo.closed, 1);
+    ck_assert_uint_eq(echo.closed, 1);
+    ck_assert_uint_eq(echo.cancelled, 1);
+    ck_assert_uint_eq(echo.ends, 0); /* a death is not a half-close */
+    echo_wait(&echo, &echo.released, echo.sent);
+    echo_close(&echo, 0);
+    ck_assert_uint_eq(echo.released, echo.sent);
+    (void)close(fd);
+}
+END_TEST
+
+/* ------------------------------------------------------------------ connections */
+
+static unsigned count_in(const char *path, uint16_t port)
+{
+    FILE *table = fopen(path, "re");
+    char line[512];
+    char wanted[8];
+    unsigned found = 0;
+
+    ck_assert_ptr_nonnull(table);
+    (void)snprintf(wanted, sizeof(wanted), ":%04X", port);
+    while (fgets(line, sizeof(line), table)) {
+        char remote[64];
+        char state[8];
+
+        if (sscanf(line, "%*s %*s %63s %7s", remote, state) == 2 && strcmp(state, "01") == 0 &&
+            strcmp(remote + strcspn(remote, ":"), wanted) == 0)
+            found++;
+    }
+    (void)fclose(table);
+    return found;
+}
+
+/* Established TCP connections to `port`: the clients' ends.  Core's sockets are of either family.
+ */
+static unsigned count_connections(uint16_t port)
+{
+    return count_in("/proc/net/tcp", port) + count_in("/proc/net/tcp6", port);
+}
+
+START_TEST(each_client_has_its_own_connection)
+{
+    struct rpc_client *clients[4];
+    struct echo echo;
+
+    echo_open(&echo, 2);
+    for (size_t i = 0; i < 4; i++) {
+        clients[i] = client_open(rpc_server_port(echo.server));
+        assert_ok(ask(clients[i], DEADLINE_MS));
+        assert_ok(ask(clients[i], DEADLINE_MS));
+        ck_assert_uint_eq(count_connections(rpc_server_port(echo.server)), i + 1);
+    }
+    for (size_t i = 0; i < 4; i++)
+        rpc_client_close(clients[i]);
+    echo_close(&echo, DEADLINE_MS);
+}
+END_TEST
+
+START_TEST(client_that_never_calls_and_server_that_is_never_called)
+{
+    struct echo echo;
+
+    echo_open(&echo, 0);
+    rpc_client_close(client_open(rpc_server_port(echo.server)));
+    rpc_client_close(NULL);
+    echo_close(&echo, DEADLINE_MS);
+    rpc_server_close(NULL, 0);
+    ck_assert_str_eq(rpc_library_version(), rpc_library_version());
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("rpc_fault");
+    TCase *tests = tcase_create("fault");
+
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, nobody_listens);
+    tcase_add_test(tests, name_that_does_not_exist);
+    tcase_add_test(tests, server_that_comes_up_later);
+    tcase_add_test(tests, second_server_on_a_port_names_the_holder);
+    tcase_add_test(tests, plaintext_stays_on_loopback);
+    tcase_add_test(tests, bad_addresses_and_methods);
+    tcase_add_test(tests, server_closes_with_held_calls);
+    tcase_add_test(tests, client_closes_with_held_calls);
+    tcase_add_test(tests, draining_refuses_new_calls_and_keeps_old_ones);
+    tcase_add_test(tests, server_killed_in_mid_stream);
+    tcase_add_test(tests, client_killed_in_mid_stream);
+    tcase_add_test(tests, each_client_has_its_own_connection);
+    tcase_add_test(tests, client_that_never_calls_and_server_that_is_never_called);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
