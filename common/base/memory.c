@@ -67,7 +67,7 @@ enum status mem_calloc_aligned(size_t count, size_t size, const char *what, void
 enum status mem_strdup(const char *text, char **ret_copy, struct error *err)
 {
     size_t bytes = strlen(text) + 1;
-    char *copy;
+    char *copy = NULL;
     enum status status = mem_calloc(bytes, 1, "string", &copy, err);
 
     if (status != STATUS_OK)
