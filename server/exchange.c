@@ -1,0 +1,360 @@
+/*
+ * The Exchange stream: checks every chunk, hands its payload to the shard straight from the
+ * received slices, and answers all ranks from one buffer.  One chunk is asked for at a time; while
+ * it is summed the next ones wait in the transport, which is the back-pressure.
+ *
+ * A stream belongs to a rank from its first chunk on.  Until then a bad chunk ends that stream
+ * only; after it, a bad chunk or the loss of the stream ends the job, because a round without this
+ * rank cannot be completed.
+ *
+ * Locking: the service's lock for the book-keeping before and after, never during, the sum and the
+ * sends.  A push is counted before it is summed and a completion before it is answered, so the
+ * counters of a round are final before any rank can begin the next.
+ */
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+#include "server/service_internal.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+struct stream {
+    struct service *service;
+    struct job *job; /* NULL until its first chunk */
+    unsigned rank;
+};
+
+/* ------------------------------------------------------------------ answers */
+
+static void release_payload(void *user)
+{
+    atomic_fetch_sub((atomic_size_t *)user, 1);
+}
+
+/* Queue one answer to one rank; nothing happens when its stream is gone. */
+static void answer_rank(struct service *s, struct job *j, unsigned rank, struct chunk_header header,
+                        const float *data)
+{
+    struct rpc_payload payload = {
+        .data = data, .size = header.length, .release = release_payload, .user = &j->outstanding};
+    uint8_t head[WIRE_CHUNK_HEAD_MAX];
+    struct rpc_call *call;
+
+    (void)pthread_mutex_lock(&s->lock);
+    call = j->ranks[rank].stream;
+    if (call)
+        rpc_call_ref(call);
+    (void)pthread_mutex_unlock(&s->lock);
+    if (!call)
+        return;
+    header.rank = rank;
+    atomic_fetch_add(&j->outstanding, 1);
+    (void)rpc_call_send(call, head, wire_pack_chunk(&header, head), &payload);
+    rpc_call_unref(call);
+}
+
+static struct chunk_header answer_header(enum chunk_kind kind, const struct chunk_header *asked,
+                                         const struct shard_answer *answer)
+{
+    return (struct chunk_header){.kind = kind,
+                                 .round = asked->round,
+                                 .partition = asked->partition,
+                                 .length = answer->count * sizeof(float)};
+}
+
+/* Initial values to a rank that asked for them. */
+static void answer_pull(struct stream *st, unsigned rank, const struct chunk_header *asked,
+                        const struct shard_answer *answer)
+{
+    struct chunk_header header = answer_header(CHUNK_VALUES, asked, answer);
+
+    (void)pthread_mutex_lock(&st->service->lock);
+    if (st->job->state == JOB_RUNNING)
+        st->job->totals.initial_tx_payload_bytes += header.length;
+    (void)pthread_mutex_unlock(&st->service->lock);
+    answer_rank(st->service, st->job, rank, header, answer->data);
+}
+
+/* ------------------------------------------------------------------ chunks */
+
+static enum status source_copy(void *user, float *dst, size_t count, struct error *err)
+{
+    return rpc_message_copy(user, dst, count * sizeof(float), err);
+}
+
+static enum status source_add(void *user, float *dst, size_t count, struct error *err)
+{
+    return rpc_message_add_f32(user, dst, count, err);
+}
+
+static enum status take_push(struct stream *st, const struct chunk_header *h,
+                             const struct shard_source *source, struct error *err)
+{
+    struct service *s = st->service;
+    struct job *j = st->job;
+    struct shard_answer answer;
+    struct chunk_header header;
+    enum status status =
+        shard_push(&j->shard, h->partition, st->rank, h->round, source, &answer, err);
+
+    if (status != STATUS_OK || !answer.complete)
+        return status;
+    (void)pthread_mutex_lock(&s->lock);
+    if (j->state == JOB_RUNNING)
+        job_count_complete(j, &answer, clock_now_ns());
+    (void)pthread_mutex_unlock(&s->lock);
+    header = answer_header(j->shard.config.update ? CHUNK_VALUES : CHUNK_MEAN, h, &answer);
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        answer_rank(s, j, rank, header, answer.data);
+    return STATUS_OK;
+}
+
+static enum status take_init(struct stream *st, const struct chunk_header *h,
+                             const struct shard_source *source, struct error *err)
+{
+    struct job *j = st->job;
+    struct shard_answer answer;
+    unsigned rank;
+    enum status status = shard_set(&j->shard, h->partition, source, &answer, err);
+
+    if (status != STATUS_OK)
+        return status;
+    (void)pthread_mutex_lock(&st->service->lock);
+    if (j->state == JOB_RUNNING)
+        job_count_initial(j, h->length);
+    (void)pthread_mutex_unlock(&st->service->lock);
+    while (shard_next_parked(&j->shard, h->partition, &rank))
+        answer_pull(st, rank, h, &answer);
+    return STATUS_OK;
+}
+
+static enum status take_pull(struct stream *st, const struct chunk_header *h, struct error *err)
+{
+    struct job *j = st->job;
+    struct shard_answer answer;
+    enum status status = shard_pull(&j->shard, h->partition, st->rank, &answer, err);
+
+    if (status != STATUS_OK)
+        return status;
+    if (answer.complete) {
+        answer_pull(st, st->rank, h, &answer);
+        return STATUS_OK;
+    }
+    (void)pthread_mutex_lock(&st->service->lock);
+    if (j->parked_since_ns == 0 && j->values_set < j->shard.length)
+        j->parked_since_ns = clock_now_ns();
+    (void)pthread_mutex_unlock(&st->service->lock);
+    return STATUS_OK;
+}
+
+/* What the header says against the stream's rank, the shard and the payload. */
+static enum status check_chunk(const struct stream *st, const struct chunk_header *h,
+                               size_t payload_bytes, struct error *err)
+{
+    const struct shard_config *c = &st->job->shard.config;
+    size_t bytes = shard_partition_count(&st->job->shard, h->partition) * sizeof(float);
+
+    if (h->rank != st->rank)
+        return error_set(err, STATUS_PROTOCOL, "the stream of rank %u carries a chunk of rank %u",
+                         st->rank, h->rank);
+    if (h->kind != CHUNK_PUSH && h->kind != CHUNK_INIT && h->kind != CHUNK_PULL)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %u sent a chunk of kind %d, which only a server sends", st->rank,
+                         (int)h->kind);
+    if (bytes == 0)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %u sent a chunk for partition %" PRIu32
+                         ", which server %u of %u does not hold (the slab has %zu partitions)",
+                         st->rank, h->partition, c->index, c->map->server_count, c->map->length);
+    if (h->dtype != 0)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %u sent partition %" PRIu32 " with dtype %" PRIu32
+                         " (only 0, float32, is known)",
+                         st->rank, h->partition, h->dtype);
+    if (h->kind == CHUNK_PULL)
+        bytes = 0;
+    if (payload_bytes != bytes || h->length != bytes)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %u sent %zu bytes for partition %" PRIu32 " of %zu (its header says "
+                         "%" PRIu64 ")",
+                         st->rank, payload_bytes, h->partition, bytes, h->length);
+    if (h->kind == CHUNK_INIT && st->rank != 0)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %u sent an initial value, which only rank 0 does", st->rank);
+    if ((h->kind == CHUNK_PUSH) != (h->round > 0))
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %u sent a chunk of kind %d in round %" PRIu64
+                         " (round 0 is for initial values)",
+                         st->rank, (int)h->kind, h->round);
+    return STATUS_OK;
+}
+
+/* Note that the rank is alive, and count its push.  STATUS_CANCELLED: the job is over. */
+static enum status admit(struct stream *st, const struct chunk_header *h, struct error *err)
+{
+    struct job *j = st->job;
+    int64_t now_ns = clock_now_ns();
+    enum status status = STATUS_OK;
+
+    (void)pthread_mutex_lock(&st->service->lock);
+    j->ranks[st->rank].heard_ns = now_ns;
+    if (j->state != JOB_RUNNING)
+        status = STATUS_CANCELLED;
+    else if (j->members.left > 0)
+        status = error_set(err, STATUS_PEER_LOST,
+                           "round %" PRIu64 " cannot be completed: %u of %u ranks have left",
+                           h->round, j->members.left, j->members.world_size);
+    else if (h->kind == CHUNK_PUSH && h->round != job_round(j))
+        status = error_set(err, STATUS_PROTOCOL,
+                           "rank %u pushed partition %" PRIu32 " of round %" PRIu64
+                           " while round %" PRIu64 " is under way",
+                           st->rank, h->partition, h->round, job_round(j));
+    else if (h->kind == CHUNK_PUSH)
+        job_count_push(j, st->rank, h->length, now_ns);
+    (void)pthread_mutex_unlock(&st->service->lock);
+    return status;
+}
+
+static enum status take_chunk(struct stream *st, const struct chunk_header *h,
+                              struct rpc_message *message, struct error *err)
+{
+    struct shard_source source = {.copy = source_copy, .add = source_add, .user = message};
+    enum status status = check_chunk(st, h, rpc_message_payload_size(message), err);
+
+    if (status == STATUS_OK)
+        status = admit(st, h, err);
+    if (status != STATUS_OK)
+        return status;
+    if (h->kind == CHUNK_PUSH)
+        status = take_push(st, h, &source, err);
+    else
+        status = h->kind == CHUNK_INIT ? take_init(st, h, &source, err) : take_pull(st, h, err);
+    if (status != STATUS_OK)
+        (void)error_prefix(err, "rank %u, partition %" PRIu32 ", round %" PRIu64 ": ", st->rank,
+                           h->partition, h->round);
+    return status;
+}
+
+/* ------------------------------------------------------------------ the stream */
+
+/* May a stream of this rank begin now?  Lock held. */
+static enum status check_bind(const struct job *j, unsigned rank, struct error *err)
+{
+    if (!j || j->state != JOB_RUNNING)
+        return error_set(err, STATUS_PROTOCOL, "rank %u sent a chunk, but no job runs here", rank);
+    if (rank >= j->members.world_size || j->members.members[rank].state != MEMBER_JOINED)
+        return error_set(err, STATUS_PROTOCOL, "rank %u sent a chunk, but is not in job '%s'", rank,
+                         j->members.job);
+    if (j->ranks[rank].stream)
+        return error_set(err, STATUS_EXISTS, "rank %u has an open stream already (%s)", rank,
+                         rpc_call_peer(j->ranks[rank].stream));
+    return STATUS_OK;
+}
+
+/* The first chunk says whose stream this is. */
+static enum status bind_stream(struct stream *st, struct rpc_call *call, unsigned rank,
+                               struct error *err)
+{
+    struct job *j;
+    enum status status;
+
+    (void)pthread_mutex_lock(&st->service->lock);
+    j = st->service->current;
+    status = check_bind(j, rank, err);
+    if (status == STATUS_OK) {
+        assert(j); /* check_bind refuses none */
+        st->job = j;
+        st->rank = rank;
+        j->users++;
+        j->ranks[rank].stream = call;
+        j->ranks[rank].has_streamed = true;
+        rpc_call_ref(call);
+    }
+    (void)pthread_mutex_unlock(&st->service->lock);
+    return status;
+}
+
+/* The job cannot go on without this stream: say so to all, if the rank is still expected. */
+static void lose_rank(struct stream *st, const char *how)
+{
+    struct job *j = st->job;
+    struct error err = {0};
+    bool lost;
+
+    (void)pthread_mutex_lock(&st->service->lock);
+    lost = j->state == JOB_RUNNING && j->members.members[st->rank].state != MEMBER_LEFT;
+    if (lost)
+        (void)error_set(&err, STATUS_PEER_LOST, "rank %u was lost (%s in round %" PRIu64 ")",
+                        st->rank, how, job_round(j));
+    (void)pthread_mutex_unlock(&st->service->lock);
+    if (lost)
+        service_end_job(st->service, j, &err);
+}
+
+static void exchange_start(struct rpc_call *call, void *user)
+{
+    struct stream *st = NULL;
+    struct error err = {0};
+
+    if (mem_calloc(1, sizeof(*st), "stream", &st, &err) != STATUS_OK)
+        rpc_call_finish(call, err.status, err.text);
+    else
+        st->service = user;
+    rpc_call_set_user(call, st);
+    if (st)
+        rpc_call_receive(call);
+}
+
+static void exchange_message(struct rpc_call *call, struct rpc_message *message, void *user)
+{
+    struct stream *st = user;
+    struct chunk_header header;
+    struct error err = {0};
+    size_t size;
+    const uint8_t *head;
+    enum status status;
+
+    if (!message) {
+        if (st->job)
+            lose_rank(st, "it closed its stream without leaving");
+        rpc_call_finish(call, STATUS_OK, "");
+        return;
+    }
+    head = rpc_message_head(message, &size);
+    status = wire_unpack_chunk(head, size, &header, &err);
+    if (status == STATUS_OK && !st->job)
+        status = bind_stream(st, call, header.rank, &err);
+    if (status == STATUS_OK)
+        status = take_chunk(st, &header, message, &err);
+    if (status == STATUS_OK) {
+        rpc_call_receive(call);
+        return;
+    }
+    if (status == STATUS_CANCELLED)
+        return; /* the job is over, and this stream's end is on its way */
+    if (st->job)
+        service_end_job(st->service, st->job, &err);
+    rpc_call_finish(call, status, err.text);
+}
+
+static void exchange_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+{
+    struct stream *st = user;
+
+    (void)result;
+    if (st && st->job) {
+        struct service *s = st->service;
+
+        lose_rank(st, "its connection closed");
+        (void)pthread_mutex_lock(&s->lock);
+        st->job->ranks[st->rank].stream = NULL;
+        (void)pthread_mutex_unlock(&s->lock);
+        service_drop_job(s, st->job);
+        rpc_call_unref(call);
+    }
+    free(st);
+}
+
+const struct rpc_handler exchange_handler = {
+    .start = exchange_start, .message = exchange_message, .closed = exchange_closed};

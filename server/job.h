@@ -1,0 +1,126 @@
+/*
+ * job: one run as one server sees it, from its first join to the last reference to its memory.
+ *
+ *   GATHERING  joins come in and wait; a rank whose join call ends is forgotten
+ *   BUILDING   all ranks agree; the keeper allocates the shard
+ *   RUNNING    streams are open, rounds go round
+ *   OVER       everyone left, or `failure` says why not.  The server may take the next job at once;
+ *              this one stays until its calls have closed and core has let go of its memory.
+ *
+ * Lock: the service's.  It guards every field but the shard (locks of its own), `outstanding`
+ * (atomic) and what is said to be constant.  No function here blocks or does I/O.
+ */
+#ifndef SPARRING_SERVER_JOB_H
+#define SPARRING_SERVER_JOB_H
+
+#include "common/base/error.h"
+#include "common/rpc/rpc.h"
+#include "common/rpc/wire.h"
+#include "common/shard_map/shard_map.h"
+#include "server/membership.h"
+#include "server/shard.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define JOB_RECORDS 1024u
+
+enum job_state { JOB_GATHERING, JOB_BUILDING, JOB_RUNNING, JOB_OVER };
+
+struct job_rank {
+    struct rpc_call *join; /* waits for its answer; one reference */
+    int64_t join_deadline_ns;
+    struct rpc_call *stream; /* one reference */
+    bool has_streamed;       /* it opened its stream, which may be closed by now */
+    int64_t heard_ns;        /* its last chunk, or the start of the job */
+    size_t pushed;           /* partitions of the current round */
+};
+
+/* One round on this server; METRICS.md defines the figures. */
+struct round_record {
+    uint64_t round;
+    uint64_t rx_payload_bytes, tx_payload_bytes;
+    int64_t begin_ns, end_ns; /* first contribution received, last answer queued */
+    int64_t sum_ns;           /* summed over the partitions */
+    int64_t wait_ns;          /* summed over the partitions */
+};
+
+struct job_totals {
+    uint64_t rounds;
+    uint64_t rx_payload_bytes, tx_payload_bytes;                 /* of rounds >= 1 */
+    uint64_t initial_rx_payload_bytes, initial_tx_payload_bytes; /* of round 0 */
+    int64_t sum_ns, wait_ns;
+    uint64_t unrecorded; /* rounds whose record was dropped: the disk was too slow */
+};
+
+struct job {
+    enum job_state state;
+    struct membership members;
+    struct join_request terms; /* of the first join, without its manifest; constant */
+    struct job_rank *ranks;    /* owned, world_size of them */
+    struct shard_map map;      /* constant once built */
+    struct shard shard;        /* constant once built, but for its own locks */
+    size_t users;              /* calls and threads that hold a pointer to it */
+    atomic_size_t outstanding; /* payloads inside the shard that core still holds */
+    struct error failure;      /* OVER: STATUS_OK when everyone left in order */
+
+    size_t arrived;              /* contributions to the current round */
+    size_t completed;            /* partitions complete in the current round */
+    struct round_record current; /* of the round under way */
+    size_t values_set;           /* partitions whose initial value is here */
+    int64_t parked_since_ns;     /* 0: nobody waits for initial values */
+    struct job_totals totals;
+
+    struct round_record records[JOB_RECORDS]; /* for the keeper to write */
+    size_t records_first, records_count;
+    bool recording, recorded;  /* the keeper opened, has finished, the job's file */
+    double cpu_seconds_before; /* of this process, when the job began */
+    int64_t over_ns;
+    struct job *next; /* in the service's list */
+};
+
+/* A job in GATHERING for the terms of its first join (which is not yet a member). */
+enum status job_open(const struct join_request *request, struct job **ret_job, struct error *err);
+
+/* Only when it may be: users and outstanding are 0. */
+void job_close(struct job *j);
+
+/* Compare the ranks and allocate.  No lock: state is BUILDING, only the keeper is here. */
+enum status job_build(struct job *j, struct error *err);
+
+/* RUNNING from `now_ns` on. */
+void job_run(struct job *j, int64_t now_ns);
+
+/* OVER.  failure NULL: all left in order.  Does nothing when it is over already; returns whether it
+ * was not. */
+bool job_end(struct job *j, const struct error *failure, int64_t now_ns);
+
+/* An initial value came. */
+void job_count_initial(struct job *j, size_t bytes);
+
+/* Count a contribution of `rank` that came at now_ns; `answer` is what the shard made of it. */
+void job_count_push(struct job *j, unsigned rank, size_t bytes, int64_t now_ns);
+void job_count_complete(struct job *j, const struct shard_answer *answer, int64_t now_ns);
+
+/* The round that is under way, or would be next. */
+uint64_t job_round(const struct job *j);
+
+/* Contributions wait for others. */
+bool job_is_pending(const struct job *j);
+
+/* Somebody waits and the ranks that are missing have been silent for timeout_ms, or a rank has not
+ * opened its stream for as long: fill err (STATUS_TIMEOUT, with their ranks) and return true. */
+bool job_has_stalled(const struct job *j, int64_t now_ns, int64_t timeout_ms, struct error *err);
+
+/* A join has waited past its deadline: fill err (STATUS_TIMEOUT) and return true. */
+bool job_join_expired(const struct job *j, int64_t now_ns, struct error *err);
+
+/* Take the oldest unwritten record. */
+bool job_next_record(struct job *j, struct round_record *ret);
+
+/* Nothing refers to it any more. */
+bool job_is_unused(struct job *j);
+
+#endif

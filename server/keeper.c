@@ -1,0 +1,213 @@
+/*
+ * The keeper: the service's own thread.  It looks at one thing after the other under the lock and
+ * gives the lock up for whatever takes time; only it builds and frees jobs, so a job it looks at
+ * stays.  It sleeps without a limit while no job is known, else a tenth of the time-out at most.
+ */
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "server/service_internal.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define TICK_MS_MAX     100
+#define OVER_GRACE_NS   INT64_C(5000000000) /* for ranks to read why their job ended */
+#define RECORDS_AT_ONCE 64
+
+/* Compare the ranks, allocate, answer the joins.  Lock held on entry and return. */
+static void build(struct service *s, struct job *j)
+{
+    struct error err = {0};
+    enum status status;
+
+    (void)pthread_mutex_unlock(&s->lock);
+    status = job_build(j, &err);
+    (void)pthread_mutex_lock(&s->lock);
+    if (status == STATUS_OK && j->state == JOB_BUILDING)
+        job_run(j, clock_now_ns());
+    (void)pthread_mutex_unlock(&s->lock);
+    if (status != STATUS_OK) {
+        service_end_job(s, j, &err);
+    } else {
+        log_info("job '%s': %u ranks, %zu of %zu partitions here, %s", j->members.job,
+                 j->members.world_size, j->shard.length, j->map.length,
+                 j->shard.config.update ? "the optimizer runs here" : "mean gradients go back");
+        control_answer_joins(s, j);
+    }
+    (void)pthread_mutex_lock(&s->lock);
+}
+
+/* Should the server stop now?  At the end of a round, or when its time is up.  Lock held. */
+static bool is_drained(const struct service *s, const struct job *j, int64_t now_ns,
+                       struct error *err)
+{
+    bool between = j->state != JOB_RUNNING || (!job_is_pending(j) && j->parked_since_ns == 0);
+
+    if (!s->draining || (!between && now_ns < s->drain_deadline_ns))
+        return false;
+    (void)error_set(err, STATUS_UNAVAILABLE,
+                    "the parameter server is stopping (%" PRIu64 " rounds were complete)",
+                    j->totals.rounds);
+    return true;
+}
+
+/* Does the current job have to end?  Lock held. */
+static bool must_end(const struct service *s, struct error *err)
+{
+    const struct job *j = s->current;
+    int64_t now_ns = clock_now_ns();
+
+    return j && (is_drained(s, j, now_ns, err) || job_join_expired(j, now_ns, err) ||
+                 job_has_stalled(j, now_ns, s->timeout_ms, err));
+}
+
+static void give_up_records(struct service *s, const struct error *err)
+{
+    log_warning("no more records: %s", err->text);
+    record_close(&s->record);
+    s->record.folder = NULL;
+}
+
+/* Write what a job has to say.  Lock held on entry and return; returns whether there was anything.
+ */
+static bool write_records(struct service *s, struct job *j)
+{
+    struct round_record rounds[RECORDS_AT_ONCE];
+    size_t count = 0;
+    bool over = j->state == JOB_OVER, ran = j->shard.parts && j->state >= JOB_RUNNING;
+    struct error err = {0};
+    enum status status = STATUS_OK;
+
+    if (!ran || j->recorded)
+        return false;
+    while (count < RECORDS_AT_ONCE && job_next_record(j, &rounds[count]))
+        count++;
+    if (j->recording && count == 0 && !over)
+        return false;
+    (void)pthread_mutex_unlock(&s->lock);
+    if (!j->recording)
+        status = record_start(&s->record, j, &err);
+    for (size_t i = 0; status == STATUS_OK && i < count; i++)
+        status = record_round(&s->record, &rounds[i], &err);
+    if (over && count < RECORDS_AT_ONCE) {
+        if (status == STATUS_OK)
+            status = record_end(&s->record, j, &err);
+        record_close(&s->record);
+    }
+    if (status != STATUS_OK)
+        give_up_records(s, &err);
+    (void)pthread_mutex_lock(&s->lock);
+    j->recording = true;
+    j->recorded = over && count < RECORDS_AT_ONCE;
+    return true;
+}
+
+/* A peer that does not read keeps its call open for ever: cut it off after a while. */
+static void cancel_calls(struct service *s, struct job *j)
+{
+    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
+        struct rpc_call *calls[2] = {j->ranks[rank].join, j->ranks[rank].stream};
+
+        for (int i = 0; i < 2; i++) {
+            if (!calls[i])
+                continue;
+            rpc_call_ref(calls[i]);
+            (void)pthread_mutex_unlock(&s->lock);
+            rpc_call_cancel(calls[i]);
+            rpc_call_unref(calls[i]);
+            (void)pthread_mutex_lock(&s->lock);
+        }
+    }
+    j->over_ns = clock_now_ns(); /* once per grace */
+}
+
+/* Free the first job that nothing refers to.  Lock held; returns whether there was one. */
+static bool reap(struct service *s)
+{
+    for (struct job **link = &s->over; *link; link = &(*link)->next) {
+        struct job *j = *link;
+
+        if (job_is_unused(j)) {
+            *link = j->next;
+            (void)pthread_mutex_unlock(&s->lock);
+            job_close(j);
+            (void)pthread_mutex_lock(&s->lock);
+            return true;
+        }
+        if (clock_now_ns() - j->over_ns > OVER_GRACE_NS)
+            cancel_calls(s, j);
+    }
+    return false;
+}
+
+/* The oldest job first: a file is finished before the next is begun.  Lock held. */
+static bool write_all_records(struct service *s)
+{
+    for (struct job *j = s->over; j; j = j->next)
+        if (write_records(s, j))
+            return true;
+    return s->current && write_records(s, s->current);
+}
+
+/* Lock held. */
+static void rest(struct service *s)
+{
+    int64_t tick_ms = s->timeout_ms / 10 + 1;
+    struct timespec until;
+    int64_t until_ns;
+
+    if (!s->current && !s->over) {
+        (void)pthread_cond_wait(&s->changed, &s->lock);
+        return;
+    }
+    until_ns = clock_deadline_ns(tick_ms < TICK_MS_MAX ? tick_ms : TICK_MS_MAX);
+    until.tv_sec = (time_t)(until_ns / 1000000000);
+    until.tv_nsec = (long)(until_ns % 1000000000);
+    (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
+}
+
+static void *keep(void *user)
+{
+    struct service *s = user;
+
+    (void)pthread_mutex_lock(&s->lock);
+    while (!s->stop || s->current || s->over) {
+        struct error err = {0};
+
+        if (must_end(s, &err)) {
+            struct job *j = s->current;
+
+            (void)pthread_mutex_unlock(&s->lock);
+            service_end_job(s, j, &err);
+            (void)pthread_mutex_lock(&s->lock);
+        } else if (s->current && s->current->state == JOB_BUILDING) {
+            build(s, s->current);
+        } else if (!write_all_records(s) && !reap(s)) {
+            rest(s);
+        }
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+enum status keeper_start(struct service *s, struct error *err)
+{
+    int failed = pthread_create(&s->keeper, NULL, keep, s);
+
+    if (failed)
+        return error_set_errno(err, failed, "cannot start the keeper thread");
+    s->keeper_started = true;
+    return STATUS_OK;
+}
+
+void keeper_stop(struct service *s)
+{
+    if (!s->keeper_started)
+        return;
+    (void)pthread_mutex_lock(&s->lock);
+    s->stop = true;
+    (void)pthread_cond_broadcast(&s->changed);
+    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_join(s->keeper, NULL);
+}

@@ -1,0 +1,91 @@
+/*
+ * sparring-server: serves until a signal, then drains.  Exit code 0 after an orderly stop.
+ */
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/base/stop.h"
+#include "common/base/strbuf.h"
+#include "server/options.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum status write_port(const char *path, uint16_t port, struct error *err)
+{
+    char text[16];
+    int length = snprintf(text, sizeof(text), "%u\n", port);
+
+    return path[0] ? file_write_atomic(path, text, (size_t)length, err) : STATUS_OK;
+}
+
+static void wait_for_signal(void)
+{
+    struct pollfd poll_stop = {.fd = stop_fd(), .events = POLLIN};
+
+    while (!stop_requested())
+        if (poll(&poll_stop, 1, -1) < 0 && errno != EINTR)
+            return;
+}
+
+static enum status run(const struct server_options *options, const struct option_result *origins,
+                       struct error *err)
+{
+    struct service_config config;
+    struct service *service = NULL;
+    struct endpoint bound;
+    char address[300];
+    enum log_level level;
+    enum status status;
+
+    if (log_level_parse(options->log_level, &level))
+        log_set_level(level);
+    status = server_options_service(options, origins, &config, err);
+    if (status == STATUS_OK)
+        status = stop_install(err);
+    if (status == STATUS_OK)
+        status = service_open(&config, &service, err);
+    if (status != STATUS_OK)
+        return status;
+    bound = config.listen;
+    bound.port = service_port(service);
+    endpoint_format(&bound, address, sizeof(address));
+    status = write_port(options->port_file, bound.port, err);
+    if (status == STATUS_OK) {
+        log_info("serving on %s", address);
+        wait_for_signal();
+        log_info("%s: finishing the round under way", strsignal(stop_requested()));
+    }
+    service_close(service);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct server_options *options = calloc(1, sizeof(*options));
+    struct option_result origins = {0};
+    struct error err = {0};
+    enum status status;
+
+    log_open("sparring-server", -1);
+    if (!options)
+        return status_exit_code(STATUS_NO_MEMORY);
+    status = option_parse(&server_option_set, argc, argv, options, &origins, &err);
+    if (status == STATUS_OK && origins.first_positional < argc)
+        status =
+            error_set(&err, STATUS_INVALID, "unexpected word '%s'", argv[origins.first_positional]);
+    if (status == STATUS_OK && origins.print_config) {
+        struct strbuf text = STRBUF_INIT;
+
+        option_print_config(&server_option_set, options, &origins, &text);
+        (void)fputs(text.text, stdout);
+        strbuf_release(&text);
+    } else if (status == STATUS_OK && !origins.exit_now) {
+        status = run(options, &origins, &err);
+    }
+    option_result_release(&origins);
+    free(options);
+    return status == STATUS_OK ? 0 : log_failure(&err);
+}

@@ -1,0 +1,68 @@
+/*
+ * membership: who belongs to a job.  Every rank joins once with its terms (what it wants the server
+ * to do) and its manifest; the job runs once all ranks are there and agree on every field.  Each
+ * leaves once.  No locks, no I/O: the caller's lock guards it.
+ */
+#ifndef SPARRING_SERVER_MEMBERSHIP_H
+#define SPARRING_SERVER_MEMBERSHIP_H
+
+#include "common/base/error.h"
+#include "common/base/strbuf.h"
+#include "common/rpc/wire.h"
+
+#include <stdbool.h>
+
+#define MEMBERSHIP_RANKS_MAX 1024u
+
+enum member_state { MEMBER_ABSENT, MEMBER_JOINED, MEMBER_LEFT };
+
+struct member {
+    enum member_state state;
+    struct strbuf manifest; /* its terms and its manifest, as lines "field<TAB>value" */
+    char peer[64];          /* address, for messages */
+};
+
+struct membership {
+    char job[WIRE_JOB_MAX];
+    unsigned world_size;
+    struct member *members; /* owned, world_size of them */
+    unsigned joined;        /* ranks in MEMBER_JOINED */
+    unsigned left;          /* ranks in MEMBER_LEFT */
+};
+
+/* A job named by its first join request.  STATUS_INVALID names a number out of range. */
+enum status membership_init(struct membership *m, const struct join_request *request,
+                            struct error *err);
+void membership_release(struct membership *m); /* a zeroed one is allowed */
+
+/*
+ * Take a rank in.  Refusals leave the others as they are:
+ *   STATUS_UNAVAILABLE  another job is served
+ *   STATUS_MISMATCH     another world size, or a rank outside it
+ *   STATUS_EXISTS       the rank has joined already; the text has both addresses
+ */
+enum status membership_join(struct membership *m, const struct join_request *request,
+                            const char *peer, struct error *err);
+
+/* All ranks have joined, and none has left yet. */
+bool membership_is_complete(const struct membership *m);
+
+/* After completion: STATUS_MISMATCH with every differing field, each with both ranks. */
+enum status membership_compare(const struct membership *m, struct error *err);
+
+/* A rank whose join call ended before the job began: it may join again. */
+void membership_forget(struct membership *m, unsigned rank);
+
+/* STATUS_UNAVAILABLE: another job; STATUS_NOT_FOUND: the rank is not in, or has left. */
+enum status membership_leave(struct membership *m, const char *job, unsigned rank,
+                             struct error *err);
+
+/* "1 of 3 ranks: 2 is missing" of those that never joined. */
+void membership_list_missing(const struct membership *m, struct strbuf *out);
+
+/* Append "2", "0, 3" ... for the ranks chosen by `wanted`; the number of them is returned. */
+unsigned membership_list(const struct membership *m,
+                         bool (*wanted)(const void *user, unsigned rank), const void *user,
+                         struct strbuf *out);
+
+#endif

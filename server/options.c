@@ -1,0 +1,112 @@
+/*
+ * The server's option table.  What a job wants (model size, optimizer, order of sums) comes with
+ * the join of its workers, so nothing of it stands here.
+ */
+#include "server/options.h"
+
+#include <stddef.h>
+
+#define AT(field) offsetof(struct server_options, field)
+
+static const struct option_spec specs[] = {
+    {.help = "The service:"},
+    {.name = "listen",
+     .env = "SPARRING_LISTEN",
+     .kind = OPTION_TEXT,
+     .offset = AT(listen),
+     .default_text = "127.0.0.1:5757",
+     .metavar = "H:P",
+     .help = "Address and port to serve on; port 0 takes any free one (see --port-file)."},
+    {.name = "port-file",
+     .env = "SPARRING_PORT_FILE",
+     .kind = OPTION_TEXT,
+     .offset = AT(port_file),
+     .metavar = "FILE",
+     .help = "Write the port here once the server answers."},
+    {.name = "timeout-ms",
+     .env = "SPARRING_TIMEOUT_MS",
+     .kind = OPTION_INT,
+     .offset = AT(timeout_ms),
+     .default_text = "60000",
+     .min = 1,
+     .max = 86400000,
+     .metavar = "N",
+     .help = "How long the ranks of a job wait for a silent one, when they join and in every "
+             "round; also how long a round may take to end after SIGTERM."},
+    {.name = "threads",
+     .env = "SPARRING_SERVER_THREADS",
+     .kind = OPTION_INT,
+     .offset = AT(threads),
+     .default_text = "0",
+     .min = 0,
+     .max = 64,
+     .metavar = "N",
+     .help = "Threads that serve connections; 0 takes one per core, at most 4."},
+    {.help = "Security:"},
+    {.name = "tls-ca",
+     .env = "SPARRING_TLS_CA",
+     .kind = OPTION_TEXT,
+     .offset = AT(tls_ca),
+     .metavar = "FILE",
+     .help = "Certificate authority (PEM) that signed the workers' certificates."},
+    {.name = "tls-cert",
+     .env = "SPARRING_TLS_CERT",
+     .kind = OPTION_TEXT,
+     .offset = AT(tls_cert),
+     .metavar = "FILE",
+     .help = "This server's certificate (PEM)."},
+    {.name = "tls-key",
+     .env = "SPARRING_TLS_KEY",
+     .kind = OPTION_TEXT,
+     .offset = AT(tls_key),
+     .metavar = "FILE",
+     .help = "Its private key (PEM)."},
+    {.name = "insecure",
+     .env = "SPARRING_INSECURE",
+     .kind = OPTION_BOOL,
+     .offset = AT(insecure),
+     .default_text = "false",
+     .help = "Serve in plaintext on an address that is not loopback."},
+    {.help = "Results:"},
+    {.name = "run-dir",
+     .env = "SPARRING_RUN_DIR",
+     .kind = OPTION_TEXT,
+     .offset = AT(run_dir),
+     .metavar = "DIR",
+     .help = "Folder for server<k>.jsonl, k being this server's index in the job."},
+    {.name = "log-level",
+     .env = "SPARRING_LOG_LEVEL",
+     .kind = OPTION_CHOICE,
+     .offset = AT(log_level),
+     .default_text = "info",
+     .choices = "debug|info|warning|error|quiet",
+     .help = "Least severe line on stderr."},
+};
+
+const struct option_set server_option_set = {
+    .program = "sparring-server",
+    .summary = "Serve one shard of a parameter server, one job after the other.  SIGTERM ends it "
+               "after the round under way.",
+    .usage = "[OPTION]...",
+    .specs = specs,
+    .count = sizeof(specs) / sizeof(specs[0]),
+};
+
+enum status server_options_service(const struct server_options *o,
+                                   const struct option_result *origins, struct service_config *ret,
+                                   struct error *err)
+{
+    const char *origin = option_origin_text(&server_option_set, origins, "listen");
+
+    *ret = (struct service_config){
+        .listen_origin = origin,
+        .security = {.ca_file = o->tls_ca,
+                     .cert_file = o->tls_cert,
+                     .key_file = o->tls_key,
+                     .insecure = o->insecure},
+        .threads = (unsigned)o->threads,
+        .timeout_ms = o->timeout_ms,
+        .run_dir = o->run_dir[0] ? o->run_dir : NULL,
+    };
+    return endpoint_parse(o->listen, origin, &ret->listen, err);
+}

@@ -1,0 +1,31 @@
+/*
+ * options: what `sparring-server` takes, in one struct filled from one table.
+ */
+#ifndef SPARRING_SERVER_OPTIONS_H
+#define SPARRING_SERVER_OPTIONS_H
+
+#include "common/option/option.h"
+#include "server/service.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct server_options {
+    char listen[OPTION_TEXT_MAX];
+    char port_file[OPTION_TEXT_MAX];
+    int64_t threads;
+    int64_t timeout_ms;
+    char tls_ca[OPTION_TEXT_MAX], tls_cert[OPTION_TEXT_MAX], tls_key[OPTION_TEXT_MAX];
+    bool insecure;
+    char run_dir[OPTION_TEXT_MAX];
+    char log_level[OPTION_TEXT_MAX];
+};
+
+extern const struct option_set server_option_set;
+
+/* The service's settings; texts are borrowed from both. */
+enum status server_options_service(const struct server_options *o,
+                                   const struct option_result *origins, struct service_config *ret,
+                                   struct error *err);
+
+#endif

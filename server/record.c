@@ -1,0 +1,107 @@
+#include "server/record.h"
+
+#include "common/base/file.h"
+#include "common/base/host.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+void record_init(struct record *r, const char *folder)
+{
+    memset(r, 0, sizeof(*r));
+    r->folder = folder;
+}
+
+static enum status open_file(struct record *r, unsigned index, struct error *err)
+{
+    char name[64], path[4096];
+    enum status status;
+
+    if (!r->folder)
+        return metrics_open(&r->metrics, NULL, err);
+    (void)snprintf(name, sizeof(name), "server%u.jsonl", index);
+    status = file_make_folder(r->folder, err);
+    if (status == STATUS_OK)
+        status = file_join(path, sizeof(path), r->folder, name, err);
+    if (status != STATUS_OK)
+        return status;
+    if (!r->written[index % sizeof(r->written)] && unlink(path) != 0 && errno != ENOENT)
+        return error_set_errno(err, errno, "cannot replace '%s' of an earlier run", path);
+    r->written[index % sizeof(r->written)] = true;
+    return metrics_open(&r->metrics, path, err);
+}
+
+enum status record_start(struct record *r, const struct job *j, struct error *err)
+{
+    const struct join_request *t = &j->terms;
+    struct metrics *m = &r->metrics;
+    struct host_info host;
+    enum status status = open_file(r, t->server_index, err);
+
+    if (status != STATUS_OK)
+        return status;
+    r->open = true;
+    host_info_read(&host);
+    metrics_begin(m, "start");
+    metrics_add_text(m, "job", j->members.job);
+    metrics_add_int(m, "server", t->server_index);
+    metrics_add_int(m, "pid", getpid());
+    metrics_add_text(m, "host", host.name);
+    metrics_add_int(m, "world_size", t->world_size);
+    metrics_add_int(m, "servers", t->server_count);
+    metrics_add_text(m, "update", t->update == 0 ? "server" : "worker");
+    metrics_add_text(m, "order", t->order == 0 ? "arrival" : "rank");
+    metrics_add_int(m, "partition_bytes", (int64_t)t->partition_bytes);
+    metrics_add_int(m, "partitions", (int64_t)j->shard.length);
+    metrics_add_int(m, "elements", (int64_t)j->shard.count);
+    metrics_add_int(m, "shard_bytes", (int64_t)shard_bytes(&j->shard.config));
+    metrics_add_double(m, "load_max_over_mean", shard_map_imbalance(&j->map));
+    return metrics_end(m, err);
+}
+
+enum status record_round(struct record *r, const struct round_record *round, struct error *err)
+{
+    struct metrics *m = &r->metrics;
+
+    metrics_begin(m, "round");
+    metrics_add_int(m, "round", (int64_t)round->round);
+    metrics_add_int(m, "rx_payload_bytes", (int64_t)round->rx_payload_bytes);
+    metrics_add_int(m, "tx_payload_bytes", (int64_t)round->tx_payload_bytes);
+    metrics_add_int(m, "round_ns", round->end_ns - round->begin_ns);
+    metrics_add_int(m, "sum_ns", round->sum_ns);
+    metrics_add_int(m, "wait_ns", round->wait_ns);
+    return metrics_end(m, err);
+}
+
+enum status record_end(struct record *r, const struct job *j, struct error *err)
+{
+    const struct job_totals *t = &j->totals;
+    struct metrics *m = &r->metrics;
+
+    metrics_begin(m, "end");
+    metrics_add_text(m, "job", j->members.job);
+    metrics_add_text(m, "status",
+                     j->failure.status == STATUS_OK ? "ok" : status_text(j->failure.status));
+    metrics_add_text(m, "error", j->failure.text);
+    metrics_add_int(m, "rounds", (int64_t)t->rounds);
+    metrics_add_int(m, "rounds_unrecorded", (int64_t)t->unrecorded);
+    metrics_add_int(m, "rx_payload_bytes", (int64_t)t->rx_payload_bytes);
+    metrics_add_int(m, "tx_payload_bytes", (int64_t)t->tx_payload_bytes);
+    metrics_add_int(m, "initial_rx_payload_bytes", (int64_t)t->initial_rx_payload_bytes);
+    metrics_add_int(m, "initial_tx_payload_bytes", (int64_t)t->initial_tx_payload_bytes);
+    metrics_add_double(m, "sum_seconds", (double)t->sum_ns * 1e-9);
+    metrics_add_double(m, "wait_seconds", (double)t->wait_ns * 1e-9);
+    metrics_add_double(m, "load_max_over_mean", shard_map_imbalance(&j->map));
+    metrics_add_int(m, "peak_rss_bytes", (int64_t)host_peak_rss_bytes());
+    metrics_add_double(m, "cpu_seconds", host_cpu_seconds() - j->cpu_seconds_before);
+    return metrics_end(m, err);
+}
+
+void record_close(struct record *r)
+{
+    if (r->open)
+        metrics_close(&r->metrics);
+    r->open = false;
+}

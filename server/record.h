@@ -1,0 +1,33 @@
+/*
+ * record: what a server leaves in the run directory, server<index>.jsonl.  Kinds of lines:
+ *   start  job, host, pid, ranks, servers, update, order, elements and partitions held, load
+ * max/mean round  one round: bytes, sum time, wait time (METRICS.md) end    totals; "status" is
+ * "ok" or names what ended the job, "error" its text A job's lines stand together.  The first job
+ * of this process replaces a file that an earlier one left; further jobs append.  Threads: the
+ * keeper only.
+ */
+#ifndef SPARRING_SERVER_RECORD_H
+#define SPARRING_SERVER_RECORD_H
+
+#include "common/base/error.h"
+#include "common/metrics/metrics.h"
+#include "server/job.h"
+
+#include <stdbool.h>
+
+struct record {
+    const char *folder; /* borrowed; NULL: nothing is written */
+    struct metrics metrics;
+    bool open;
+    bool written[64]; /* files of this process, by server index: append from the second job on */
+};
+
+void record_init(struct record *r, const char *folder);
+
+/* The job's counters are copies or constant here: no lock is needed. */
+enum status record_start(struct record *r, const struct job *j, struct error *err);
+enum status record_round(struct record *r, const struct round_record *round, struct error *err);
+enum status record_end(struct record *r, const struct job *j, struct error *err);
+void record_close(struct record *r);
+
+#endif

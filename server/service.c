@@ -1,0 +1,171 @@
+/*
+ * The service's life, and how a job ends.
+ */
+#include "server/service.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/memory.h"
+#include "server/service_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CLOSE_GRACE_MS 2000 /* for calls that have been told to end */
+
+static enum status init_locks(struct service *s, struct error *err)
+{
+    pthread_condattr_t attributes;
+    int failed = pthread_condattr_init(&attributes);
+
+    if (!failed) {
+        (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        failed = pthread_cond_init(&s->changed, &attributes);
+        (void)pthread_condattr_destroy(&attributes);
+    }
+    if (failed)
+        return error_set_errno(err, failed, "cannot make a condition variable");
+    (void)pthread_mutex_init(&s->lock, NULL);
+    return STATUS_OK;
+}
+
+static enum status open_rpc(struct service *s, const struct service_config *config,
+                            struct error *err)
+{
+    struct rpc_method methods[] = {
+        {.path = SERVICE_JOIN, .handler = &join_handler, .user = s},
+        {.path = SERVICE_EXCHANGE, .handler = &exchange_handler, .user = s},
+        {.path = SERVICE_LEAVE, .handler = &leave_handler, .user = s},
+    };
+    struct rpc_server_config rpc = {
+        .listen = config->listen,
+        .listen_origin = config->listen_origin,
+        .security = config->security,
+        .threads = config->threads,
+        .methods = methods,
+        .method_count = sizeof(methods) / sizeof(methods[0]),
+    };
+
+    return rpc_server_open(&rpc, &s->rpc, err);
+}
+
+enum status service_open(const struct service_config *config, struct service **ret_service,
+                         struct error *err)
+{
+    struct service *s;
+    enum status status = mem_calloc(1, sizeof(*s), "service", &s, err);
+
+    if (status != STATUS_OK)
+        return status;
+    status = init_locks(s, err);
+    if (status != STATUS_OK) {
+        free(s);
+        return status;
+    }
+    s->timeout_ms = config->timeout_ms;
+    record_init(&s->record, config->run_dir);
+    status = keeper_start(s, err);
+    if (status == STATUS_OK)
+        status = open_rpc(s, config, err);
+    if (status != STATUS_OK) {
+        service_close(s);
+        return status;
+    }
+    *ret_service = s;
+    return STATUS_OK;
+}
+
+uint16_t service_port(const struct service *s)
+{
+    return rpc_server_port(s->rpc);
+}
+
+/* Let the round under way end; the keeper then ends the job. */
+static void drain(struct service *s)
+{
+    rpc_server_drain(s->rpc);
+    (void)pthread_mutex_lock(&s->lock);
+    s->draining = true;
+    s->drain_deadline_ns = clock_deadline_ns(s->timeout_ms);
+    (void)pthread_cond_broadcast(&s->changed);
+    while (s->current)
+        (void)pthread_cond_wait(&s->changed, &s->lock);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+void service_close(struct service *s)
+{
+    if (!s)
+        return;
+    if (s->rpc)
+        drain(s);
+    rpc_server_close(s->rpc, CLOSE_GRACE_MS);
+    keeper_stop(s);
+    record_close(&s->record);
+    (void)pthread_cond_destroy(&s->changed);
+    (void)pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+/* Out of service, into the list of those that are over, at its end.  Lock held. */
+static void retire(struct service *s, struct job *j)
+{
+    struct job **link = &s->over;
+
+    if (s->current == j)
+        s->current = NULL;
+    while (*link)
+        link = &(*link)->next;
+    *link = j;
+    (void)pthread_cond_broadcast(&s->changed);
+}
+
+/* References to a rank's open calls, or NULL. */
+static void take_calls(struct service *s, struct job *j, unsigned rank, struct rpc_call *ret[2])
+{
+    (void)pthread_mutex_lock(&s->lock);
+    ret[0] = j->ranks[rank].join;
+    ret[1] = j->ranks[rank].stream;
+    for (int i = 0; i < 2; i++)
+        if (ret[i])
+            rpc_call_ref(ret[i]);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+void service_end_job(struct service *s, struct job *j, const struct error *failure)
+{
+    bool first;
+
+    (void)pthread_mutex_lock(&s->lock);
+    first = job_end(j, failure, clock_now_ns());
+    if (first) {
+        j->users++; /* ours: the keeper must not free it yet */
+        retire(s, j);
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    if (!first)
+        return;
+    if (failure)
+        log_warning("job '%s' ended: %s", j->members.job, failure->text);
+    else
+        log_info("job '%s' is done", j->members.job);
+    for (unsigned rank = 0; failure && rank < j->members.world_size; rank++) {
+        struct rpc_call *calls[2];
+
+        take_calls(s, j, rank, calls);
+        for (int i = 0; i < 2; i++)
+            if (calls[i]) {
+                rpc_call_finish(calls[i], failure->status, failure->text);
+                rpc_call_unref(calls[i]);
+            }
+    }
+    service_drop_job(s, j);
+}
+
+void service_drop_job(struct service *s, struct job *j)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    j->users--;
+    (void)pthread_cond_broadcast(&s->changed);
+    (void)pthread_mutex_unlock(&s->lock);
+}

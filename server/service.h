@@ -1,0 +1,42 @@
+/*
+ * service: one parameter-server shard as a gRPC service: Join, Exchange, Leave.  It serves one job
+ * at a time and is ready for the next once all workers of a job have left or the job has failed.
+ *
+ * Threads.  Calls are handled on rpc's threads and never block.  One thread of the service's own,
+ * the keeper, watches deadlines, builds jobs, writes records and frees what is no longer used.
+ */
+#ifndef SPARRING_SERVER_SERVICE_H
+#define SPARRING_SERVER_SERVICE_H
+
+#include "common/base/error.h"
+#include "common/base/net.h"
+#include "common/rpc/rpc.h"
+
+#include <stdint.h>
+
+#define SERVICE_JOIN     "/sparring.v1.ParameterServer/Join"
+#define SERVICE_EXCHANGE "/sparring.v1.ParameterServer/Exchange"
+#define SERVICE_LEAVE    "/sparring.v1.ParameterServer/Leave"
+
+struct service_config {
+    struct endpoint listen;    /* port 0: any free one */
+    const char *listen_origin; /* "--listen"; where the address came from, for messages */
+    struct rpc_security security;
+    unsigned threads;    /* of rpc; 0: as many as cores, at most 4 */
+    int64_t timeout_ms;  /* how long ranks may wait for a silent one, in a join and in a round */
+    const char *run_dir; /* borrowed; records go to <run_dir>/server<index>.jsonl; NULL: nowhere */
+};
+
+struct service;
+
+/* Bind and serve. */
+enum status service_open(const struct service_config *config, struct service **ret_service,
+                         struct error *err);
+
+uint16_t service_port(const struct service *s);
+
+/* Health says NOT_SERVING, new calls are refused, the round under way is given timeout_ms to end;
+ * then the workers are told, and everything is closed and freed.  NULL is allowed. */
+void service_close(struct service *s);
+
+#endif

@@ -1,0 +1,56 @@
+/*
+ * What the sources of the service share.  Lock order: the service's lock is never held while a
+ * shard's lock is taken, a file is written, or rpc is called.
+ */
+#ifndef SPARRING_SERVER_SERVICE_INTERNAL_H
+#define SPARRING_SERVER_SERVICE_INTERNAL_H
+
+#include "server/job.h"
+#include "server/record.h"
+#include "server/service.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+struct service {
+    struct rpc_server *rpc;
+    int64_t timeout_ms;   /* constant */
+    struct record record; /* keeper only, once it runs */
+    pthread_t keeper;
+    bool keeper_started;
+
+    pthread_mutex_t lock;   /* guards what follows, and the jobs (see job.h) */
+    pthread_cond_t changed; /* CLOCK_MONOTONIC; wakes the keeper, and service_close */
+    struct job *current;    /* served now; NULL: none */
+    struct job *over;       /* list of those that wait to be recorded and freed */
+    bool draining;
+    int64_t drain_deadline_ns;
+    bool stop; /* all calls are closed: the keeper ends when nothing is left to do */
+};
+
+/* ------------------------------------------------------------------ service.c */
+
+/* End a job and tell its ranks: failure's status and text, or with NULL nothing (their streams end
+ * when they close them).  Takes the lock.  The first caller wins. */
+void service_end_job(struct service *s, struct job *j, const struct error *failure);
+
+/* One use of the job (job->users) ends.  Takes the lock; the job may be gone afterwards. */
+void service_drop_job(struct service *s, struct job *j);
+
+/* ------------------------------------------------------------------ control.c, exchange.c */
+
+extern const struct rpc_handler join_handler;
+extern const struct rpc_handler leave_handler;
+extern const struct rpc_handler exchange_handler;
+
+/* Answer the joins of a job that runs now.  Keeper only, no lock. */
+void control_answer_joins(struct service *s, struct job *j);
+
+/* ------------------------------------------------------------------ keeper.c */
+
+enum status keeper_start(struct service *s, struct error *err);
+
+/* service->stop is set: finish and join. */
+void keeper_stop(struct service *s);
+
+#endif
