@@ -1,0 +1,197 @@
+/*
+ * Start with posix_spawn, wait on a pidfd beside the stop flag's eventfd and the deadline.  When a
+ * child must end, its whole group gets SIGTERM, after the grace time SIGKILL; what is left of the
+ * group once the leader is gone is killed as well, so that a stray rank cannot disturb the next
+ * run.  Limits: Linux 5.3 (pidfd_open).  No locking: one caller at a time per request.
+ */
+#include "experiments/subprocess/subprocess.h"
+
+#include "common/base/clock.h"
+#include "common/base/stop.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define TICK_MS 250
+
+extern char **environ;
+
+/* Default signal handling, nothing blocked, a group of its own. */
+static int set_attributes(posix_spawnattr_t *attributes)
+{
+    sigset_t none;
+    sigset_t all;
+    int failed;
+
+    (void)sigemptyset(&none);
+    (void)sigfillset(&all);
+    failed = posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
+                                                      POSIX_SPAWN_SETSIGDEF);
+    if (failed == 0)
+        failed = posix_spawnattr_setpgroup(attributes, 0);
+    if (failed == 0)
+        failed = posix_spawnattr_setsigmask(attributes, &none);
+    if (failed == 0)
+        failed = posix_spawnattr_setsigdefault(attributes, &all);
+    return failed;
+}
+
+static int set_streams(posix_spawn_file_actions_t *actions, int log_fd)
+{
+    int failed = posix_spawn_file_actions_addopen(actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+
+    if (failed == 0)
+        failed = posix_spawn_file_actions_adddup2(actions, log_fd, STDOUT_FILENO);
+    if (failed == 0)
+        failed = posix_spawn_file_actions_adddup2(actions, log_fd, STDERR_FILENO);
+    return failed;
+}
+
+static int spawn(const char *const *argv, int log_fd, pid_t *ret_pid)
+{
+    posix_spawnattr_t attributes;
+    posix_spawn_file_actions_t actions;
+    int failed = posix_spawnattr_init(&attributes);
+
+    if (failed != 0)
+        return failed;
+    failed = posix_spawn_file_actions_init(&actions);
+    if (failed == 0) {
+        failed = set_attributes(&attributes);
+        if (failed == 0)
+            failed = set_streams(&actions, log_fd);
+        if (failed == 0) {
+            union { /* posix_spawnp takes char *const * and does not write */
+                const char *const *from;
+                char *const *to;
+            } words = {.from = argv};
+
+            failed = posix_spawnp(ret_pid, argv[0], &actions, &attributes, words.to, environ);
+        }
+        (void)posix_spawn_file_actions_destroy(&actions);
+    }
+    (void)posix_spawnattr_destroy(&attributes);
+    return failed;
+}
+
+/* Wait for the pidfd until deadline_ns; returns true when the child ended. */
+static int wait_until(int pidfd, int64_t deadline_ns, int watch_stop,
+                      const struct subprocess_request *request)
+{
+    for (;;) {
+        struct pollfd fds[2] = {{.fd = pidfd, .events = POLLIN},
+                                {.fd = watch_stop ? stop_fd() : -1, .events = POLLIN}};
+        int left_ms = clock_left_ms(deadline_ns);
+        int ready;
+
+        if (request->tick && left_ms > TICK_MS)
+            left_ms = TICK_MS;
+        ready = poll(fds, 2, left_ms);
+        if (ready > 0 && fds[0].revents != 0)
+            return 1;
+        if ((watch_stop && stop_requested()) || clock_left_ms(deadline_ns) == 0)
+            return 0;
+        if (request->tick)
+            request->tick(request->context);
+    }
+}
+
+static void wait_and_collect(pid_t pid, int pidfd, const struct subprocess_request *request,
+                             struct subprocess_result *ret)
+{
+    siginfo_t info;
+    int stopped_by_us = 0;
+    int state = 0;
+
+    if (!wait_until(pidfd, clock_deadline_ns(request->timeout_ms), 1, request)) {
+        stopped_by_us = 1;
+        ret->outcome = stop_requested() ? SUBPROCESS_STOPPED : SUBPROCESS_TIMED_OUT;
+        (void)kill(-pid, SIGTERM);
+        if (!wait_until(pidfd, clock_deadline_ns(SUBPROCESS_GRACE_MS), 0, request))
+            (void)kill(-pid, SIGKILL);
+    }
+    /* The zombie keeps the group's number ours until what is left of the group is killed. */
+    while (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT) < 0 && errno == EINTR)
+        continue;
+    (void)kill(-pid, SIGKILL);
+    while (waitpid(pid, &state, 0) < 0 && errno == EINTR)
+        continue;
+    if (stopped_by_us)
+        return;
+    ret->outcome = WIFSIGNALED(state) ? SUBPROCESS_SIGNALED : SUBPROCESS_EXITED;
+    ret->code = WIFSIGNALED(state) ? WTERMSIG(state) : WEXITSTATUS(state);
+}
+
+enum status subprocess_run(const struct subprocess_request *request, struct subprocess_result *ret,
+                           struct error *err)
+{
+    int64_t start_ns = clock_now_ns();
+    pid_t pid = 0;
+    int failed;
+    int pidfd;
+    int log_fd = open(request->log_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+
+    if (log_fd < 0)
+        return error_set_errno(err, errno, "cannot create '%s'", request->log_path);
+    failed = spawn(request->argv, log_fd, &pid);
+    (void)close(log_fd);
+    if (failed != 0)
+        return error_set_errno(err, failed, "cannot start '%s'", request->argv[0]);
+    pidfd = pidfd_open(pid, 0);
+    if (pidfd < 0) {
+        failed = errno;
+        (void)kill(-pid, SIGKILL);
+        (void)waitpid(pid, NULL, 0);
+        return error_set_errno(err, failed, "cannot watch '%s' (pidfd_open)", request->argv[0]);
+    }
+    *ret = (struct subprocess_result){0};
+    wait_and_collect(pid, pidfd, request, ret);
+    (void)close(pidfd);
+    ret->seconds = (double)(clock_now_ns() - start_ns) * 1e-9;
+    return STATUS_OK;
+}
+
+void subprocess_result_text(const struct subprocess_result *result, char *text, size_t size)
+{
+    switch (result->outcome) {
+    case SUBPROCESS_EXITED:
+        (void)snprintf(text, size, "exit code %d", result->code);
+        break;
+    case SUBPROCESS_SIGNALED:
+        (void)snprintf(text, size, "killed by signal %d (%s)", result->code,
+                       strsignal(result->code));
+        break;
+    case SUBPROCESS_TIMED_OUT:
+        (void)snprintf(text, size, "timed out after %.0f s", result->seconds);
+        break;
+    case SUBPROCESS_STOPPED:
+        (void)snprintf(text, size, "stopped after %.0f s", result->seconds);
+        break;
+    }
+}
+
+enum status subprocess_program_folder(char *text, size_t size, struct error *err)
+{
+    char path[4096];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    char *slash;
+
+    if (length < 0)
+        return error_set_errno(err, errno, "cannot read '/proc/self/exe'");
+    path[length] = '\0';
+    slash = strrchr(path, '/');
+    if (!slash || (size_t)(slash - path) >= size)
+        return error_set(err, STATUS_CONFIG, "the path '%s' of this program is too long", path);
+    *slash = '\0';
+    (void)snprintf(text, size, "%s", path);
+    return STATUS_OK;
+}

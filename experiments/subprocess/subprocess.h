@@ -1,0 +1,47 @@
+/*
+ * subprocess: one child program, started, waited for until a deadline, and never left behind.  The
+ * child leads a process group of its own, so that its children end with it.
+ */
+#ifndef SPARRING_EXPERIMENTS_SUBPROCESS_SUBPROCESS_H
+#define SPARRING_EXPERIMENTS_SUBPROCESS_SUBPROCESS_H
+
+#include "common/base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SUBPROCESS_GRACE_MS 5000 /* between SIGTERM and SIGKILL */
+
+struct subprocess_request {
+    const char *const *argv; /* NULL-terminated; argv[0] is looked up in PATH unless it has a '/' */
+    const char *log_path;    /* gets stdout and stderr, created or cut to nothing; stdin is empty */
+    int64_t timeout_ms;      /* after it the group is stopped */
+    void (*tick)(void *context); /* about four times a second while waiting; may be NULL */
+    void *context;
+};
+
+enum subprocess_outcome {
+    SUBPROCESS_EXITED,    /* code: its exit code */
+    SUBPROCESS_SIGNALED,  /* code: the signal that ended it */
+    SUBPROCESS_TIMED_OUT, /* we stopped it at the deadline */
+    SUBPROCESS_STOPPED,   /* we stopped it because a signal asked us to stop (common/base/stop) */
+};
+
+struct subprocess_result {
+    enum subprocess_outcome outcome;
+    int code;
+    double seconds;
+};
+
+/* Start the program and wait for its end; blocks up to timeout_ms and the grace time.  Fails when
+ * it cannot be started (STATUS_NOT_FOUND: no such program); how it ended is in *ret. */
+enum status subprocess_run(const struct subprocess_request *request, struct subprocess_result *ret,
+                           struct error *err);
+
+/* "exit code 3", "killed by signal 9 (Killed)", "timed out after 60 s", "stopped". */
+void subprocess_result_text(const struct subprocess_result *result, char *text, size_t size);
+
+/* Folder of this executable, without a slash at the end. */
+enum status subprocess_program_folder(char *text, size_t size, struct error *err);
+
+#endif
