@@ -1,0 +1,60 @@
+#include "experiments/report/arguments.h"
+
+#include "common/base/memory.h"
+
+#include <string.h>
+
+/* "-" and "_" in option names are the same. */
+static bool same_name(const char *name, const char *word)
+{
+    for (; *name && *word; name++, word++)
+        if (*name != *word && !((*name == '-' || *name == '_') && (*word == '-' || *word == '_')))
+            return false;
+    return *name == *word;
+}
+
+/* True for "--name" of an option whose value is the next word. */
+static bool takes_next_word(const struct option_set *set, const char *word)
+{
+    if (strncmp(word, "--", 2) != 0 || strchr(word, '='))
+        return false;
+    if (strcmp(word, "--config") == 0)
+        return true;
+    for (size_t i = 0; i < set->count; i++)
+        if (set->specs[i].name && same_name(set->specs[i].name, word + 2))
+            return set->specs[i].kind != OPTION_BOOL;
+    return false;
+}
+
+enum status arguments_permute(const struct option_set *set, int argc, char **argv, char ***ret_argv,
+                              struct error *err)
+{
+    static char separator[] = "--";
+    char **words = NULL;
+    int filled = 0;
+    bool only_words = false;
+    enum status status = mem_calloc((size_t)argc + 2, sizeof(*words), "arguments", &words, err);
+
+    if (status != STATUS_OK)
+        return status;
+    for (int i = 0; i < argc && !only_words; i++) {
+        only_words = strcmp(argv[i], "--") == 0;
+        if (only_words || (i > 0 && argv[i][0] != '-'))
+            continue;
+        words[filled++] = argv[i];
+        if (i > 0 && takes_next_word(set, argv[i]) && i + 1 < argc)
+            words[filled++] = argv[++i];
+    }
+    words[filled++] = separator;
+    only_words = false;
+    for (int i = 1; i < argc; i++) {
+        if (!only_words && strcmp(argv[i], "--") == 0)
+            only_words = true;
+        else if (only_words || argv[i][0] != '-')
+            words[filled++] = argv[i];
+        else if (takes_next_word(set, argv[i]))
+            i++;
+    }
+    *ret_argv = words;
+    return STATUS_OK;
+}

@@ -1,0 +1,89 @@
+/*
+ * The order of the steps, and what writers ask of the result.
+ */
+#include "experiments/report/comparison.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const struct mode *find_role(const struct comparison *c, enum mode_role role, double ranks)
+{
+    for (size_t i = 0; i < c->mode_count; i++)
+        if (c->modes[i].role == role && c->modes[i].first && c->modes[i].ranks == ranks)
+            return &c->modes[i];
+    return NULL;
+}
+
+const struct mode *comparison_control(const struct comparison *c, const struct mode *mode)
+{
+    return find_role(c, MODE_CONTROL, mode->ranks);
+}
+
+const struct mode *comparison_single(const struct comparison *c)
+{
+    return find_role(c, MODE_SINGLE, 1);
+}
+
+static double throughput_over(const struct mode *mode, const struct mode *under, double factor)
+{
+    if (!mode->first || !under)
+        return (double)NAN;
+    return mode->spreads[METRIC_samples_per_second].median /
+           (factor * under->spreads[METRIC_samples_per_second].median);
+}
+
+double comparison_relative(const struct comparison *c, const struct mode *mode)
+{
+    return throughput_over(mode, comparison_control(c, mode), 1);
+}
+
+double comparison_efficiency(const struct comparison *c, const struct mode *mode)
+{
+    return throughput_over(mode, comparison_single(c), mode->ranks);
+}
+
+enum status comparison_make(const struct run_list *list, struct comparison *ret, struct error *err)
+{
+    struct comparison c = {.list = list};
+    enum status status;
+
+    if (list->length == 0)
+        return error_set(err, STATUS_NOT_FOUND, "no runs to compare");
+    status = comparison_group(&c, err);
+    if (status == STATUS_OK)
+        status = comparison_check_fairness(&c, err);
+    if (status == STATUS_OK)
+        status = comparison_judge(&c, err);
+    if (status == STATUS_OK)
+        comparison_add_conditions(&c);
+    if (status == STATUS_OK && (c.reasons.failed || c.warnings.failed || c.notes.failed))
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for the texts of the report");
+    if (status != STATUS_OK) {
+        comparison_release(&c);
+        return status;
+    }
+    *ret = c;
+    return STATUS_OK;
+}
+
+void comparison_release(struct comparison *c)
+{
+    for (size_t i = 0; c->modes && i < c->mode_count; i++)
+        for (int k = 0; k < METRIC_COUNT; k++)
+            free(c->modes[i].values[k]);
+    for (size_t i = 0; i < c->fact_count; i++) {
+        for (size_t m = 0; m < c->mode_count; m++)
+            free(c->facts[i].values[m]);
+        free(c->facts[i].values);
+    }
+    free(c->facts);
+    free(c->mode_of);
+    free(c->metrics);
+    free(c->outlier_scores);
+    free(c->modes);
+    free(c->ratios);
+    text_list_release(&c->reasons);
+    text_list_release(&c->warnings);
+    text_list_release(&c->notes);
+    *c = (struct comparison){0};
+}

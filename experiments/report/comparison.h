@@ -1,0 +1,105 @@
+/*
+ * comparison: runs grouped into modes, the figures of each mode, what keeps modes from being
+ * compared, and the verdict.  Everything that a report shows is here; the writers only lay it out.
+ */
+#ifndef SPARRING_EXPERIMENTS_REPORT_COMPARISON_H
+#define SPARRING_EXPERIMENTS_REPORT_COMPARISON_H
+
+#include "experiments/report/metric.h"
+#include "experiments/report/run.h"
+#include "experiments/report/statistics.h"
+#include "experiments/report/text_list.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum mode_role {
+    MODE_CONTENDER, /* it synchronises: one side of the match */
+    MODE_CONTROL,   /* local with several ranks: n independent processes, no communication */
+    MODE_SINGLE,    /* local with one rank: what one process does alone */
+};
+
+struct mode {
+    char name[64], label[160];
+    enum mode_role role;
+    double ranks, servers;   /* of its first good run */
+    size_t failed;           /* runs that did not come to a good end */
+    const struct run *first; /* good run that stands for the mode's settings; NULL: none */
+    struct spread spreads[METRIC_COUNT]; /* over its good runs whose figure is known */
+    double *values[METRIC_COUNT];        /* owned; spreads[i].n of them, in order of the runs */
+};
+
+enum ratio_state {
+    RATIO_SEPARATE, /* the interval excludes 1 */
+    RATIO_TOGETHER, /* it does not */
+    RATIO_TOO_FEW,  /* fewer than STATISTICS_RUNS_MINIMUM runs of one of them */
+    RATIO_UNFAIR,   /* they differ in more than what is compared */
+};
+
+/* Throughput of mode a over that of mode b. */
+struct ratio {
+    size_t a, b; /* indices into modes */
+    double value;
+    struct interval interval;
+    double p;
+    enum ratio_state state;
+};
+
+/* One setting and the set of values that it has in the good runs of each mode, as a text. */
+struct fact {
+    char name[64];
+    char **values; /* owned, one per mode; NULL: the mode has no good run */
+};
+
+struct condition {
+    char name[48];
+    char value[512];
+};
+
+struct comparison {
+    const struct run_list *list; /* borrowed */
+    size_t *mode_of;             /* owned; mode of each run */
+    struct run_metrics *metrics; /* owned; of each run, unspecified unless RUN_OK */
+    double *outlier_scores;      /* owned; of each run's throughput among its mode's */
+    struct mode *modes;          /* owned */
+    size_t mode_count;
+    struct ratio *ratios; /* owned; every pair of contenders or control with equal ranks */
+    size_t ratio_count;
+    struct fact *facts; /* owned */
+    size_t fact_count;
+    struct text_list reasons;  /* why modes are not comparable */
+    struct text_list warnings; /* what weakens a figure */
+    struct text_list notes;    /* what to keep in mind when reading it */
+    struct condition conditions[24];
+    size_t condition_count;
+    char title[256];
+    char place[128];    /* "On this host, over loopback" */
+    char verdict[1024]; /* one sentence */
+    char why[1024];     /* the sentence after it, or "" */
+    size_t match;       /* the ratio that the verdict is about, or SIZE_MAX */
+};
+
+/* Group, compute, judge.  `list` must outlive *ret. */
+enum status comparison_make(const struct run_list *list, struct comparison *ret, struct error *err);
+void comparison_release(struct comparison *c);
+
+/* The control of a mode (same number of ranks), or the single-process mode; NULL: none ran well. */
+const struct mode *comparison_control(const struct comparison *c, const struct mode *mode);
+const struct mode *comparison_single(const struct comparison *c);
+
+/* Throughput over that of the control, and over ranks times that of the single process; NaN
+ * without them. */
+double comparison_relative(const struct comparison *c, const struct mode *mode);
+double comparison_efficiency(const struct comparison *c, const struct mode *mode);
+
+/* ---- steps of comparison_make, each in a file of its own ---- */
+
+enum status comparison_group(struct comparison *c, struct error *err);          /* group.c */
+enum status comparison_check_fairness(struct comparison *c, struct error *err); /* fairness.c */
+enum status comparison_judge(struct comparison *c, struct error *err);          /* verdict.c */
+void comparison_add_conditions(struct comparison *c);                           /* conditions.c */
+
+/* False when a setting that must be the same differs between the modes; after check_fairness. */
+bool comparison_is_fair(const struct comparison *c, size_t a, size_t b);
+
+#endif

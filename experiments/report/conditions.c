@@ -1,0 +1,230 @@
+/*
+ * What stands around the figures: the conditions of the runs, warnings about what weakens a figure,
+ * and notes on how far the figures carry.
+ */
+#include "experiments/report/comparison.h"
+
+#include "experiments/report/format.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT_OF(array)     (sizeof(array) / sizeof((array)[0]))
+#define NOISY_SHARE         0.10 /* interquartile range over median */
+#define SUMMARY_SHARE       0.02 /* throughput of the records against that of summary.json */
+#define ACCURACY_DIFFERENCE 0.02
+
+static void add(struct comparison *c, const char *name, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void add(struct comparison *c, const char *name, const char *format, ...)
+{
+    struct condition *condition = &c->conditions[c->condition_count];
+    va_list args;
+
+    if (c->condition_count == COUNT_OF(c->conditions))
+        return;
+    (void)snprintf(condition->name, sizeof(condition->name), "%s", name);
+    va_start(args, format);
+    (void)vsnprintf(condition->value, sizeof(condition->value), format, args);
+    va_end(args);
+    if (condition->value[0] != '\0')
+        c->condition_count++;
+}
+
+/* The value that all modes share; "differs, see below" when they do not; "" when not recorded. */
+static const char *shared(const struct comparison *c, const char *name)
+{
+    for (size_t i = 0; i < c->fact_count; i++) {
+        const char *value = NULL;
+
+        if (strcmp(c->facts[i].name, name) != 0)
+            continue;
+        for (size_t m = 0; m < c->mode_count; m++) {
+            const char *other = c->facts[i].values[m];
+
+            if (!other || c->modes[m].role == MODE_SINGLE)
+                continue;
+            if (value && strcmp(value, other) != 0)
+                return "differs, see the reasons";
+            value = other;
+        }
+        return value ? value : "";
+    }
+    return "";
+}
+
+static const struct mode *any_mode(const struct comparison *c)
+{
+    for (size_t i = 0; i < c->mode_count; i++)
+        if (c->modes[i].first && c->modes[i].role != MODE_SINGLE)
+            return &c->modes[i];
+    for (size_t i = 0; i < c->mode_count; i++)
+        if (c->modes[i].first)
+            return &c->modes[i];
+    return NULL;
+}
+
+static void add_job(struct comparison *c, const struct run *run)
+{
+    char parameters[FORMAT_MAX];
+    char bytes[FORMAT_MAX];
+
+    add(c, "ranks", "%s", shared(c, "world_size"));
+    format_number(run->manifest.parameters, 0, parameters);
+    format_number(run->manifest.parameter_bytes, 0, bytes);
+    add(c, "model", "%s (%s parameters, %s bytes)", shared(c, "model"), parameters, bytes);
+    add(c, "data", "%s", shared(c, "data"));
+    add(c, "batch size per rank", "%s", shared(c, "batch_size"));
+    add(c, "optimizer", "%s", shared(c, "optimizer"));
+    add(c, "learning rate", "%s", shared(c, "lr"));
+    add(c, "steps per run", "%s", shared(c, "steps"));
+    add(c, "seeds", "%s", shared(c, "seed"));
+    add(c, "device", "%s", shared(c, "device"));
+}
+
+static void add_place(struct comparison *c, const struct run *run)
+{
+    add(c, "where", "%s", c->place);
+    add(c, "host", "%s", shared(c, "host"));
+    add(c, "processor", "%s", shared(c, "processor"));
+    add(c, "cores", "%s", shared(c, "cores"));
+    add(c, "kernel", "%s", shared(c, "kernel"));
+    add(c, "program", "%s", shared(c, "program"));
+    add(c, "commit", "%s", shared(c, "commit"));
+    add(c, "started", "%s", run->manifest.start);
+}
+
+static void add_runs(struct comparison *c)
+{
+    size_t failed = 0;
+    bool interleaved = true;
+
+    for (size_t i = 0; i < c->list->length; i++) {
+        failed += c->list->runs[i].state == RUN_FAILED;
+        interleaved = interleaved && c->list->runs[i].has_attempt;
+    }
+    add(c, "runs", "%zu, %zu of them failed%s", c->list->length, failed,
+        interleaved ? "; the modes ran in turn, in a rotating order" : "");
+}
+
+static void warn_about_modes(struct comparison *c)
+{
+    for (size_t i = 0; i < c->mode_count; i++) {
+        const struct mode *m = &c->modes[i];
+        const struct spread *rate = &m->spreads[METRIC_samples_per_second];
+        double residual = m->spreads[METRIC_tx_residual_bytes].median;
+
+        if (m->failed > 0)
+            text_list_addf(&c->warnings, "%zu of %zu runs of %s failed", m->failed,
+                           m->failed + rate->n, m->name);
+        if (rate->n > 1 && (rate->q3 - rate->q1) / rate->median > NOISY_SHARE)
+            text_list_addf(&c->warnings,
+                           "the throughput of %s is noisy: the middle half of its runs spans "
+                           "%.0f %% of the median",
+                           m->name, 100 * (rate->q3 - rate->q1) / rate->median);
+        if (isfinite(residual) && residual != 0)
+            text_list_addf(&c->warnings,
+                           "%s sends %+.1f bytes per rank and step against its formula", m->name,
+                           residual);
+        if (m->first && m->ranks + m->servers > (double)m->first->manifest.cores &&
+            m->first->manifest.cores > 0)
+            text_list_addf(&c->warnings,
+                           "%s runs %.0f processes (ranks and servers) on %" PRIu64
+                           " cores: they compete for them",
+                           m->name, m->ranks + m->servers, m->first->manifest.cores);
+    }
+}
+
+static void warn_about_run(struct comparison *c, size_t i)
+{
+    const struct run *run = &c->list->runs[i];
+    double recorded = c->metrics[i].samples_per_second;
+    double said = run->summary.samples_per_second;
+
+    if (run->state == RUN_FAILED)
+        return;
+    if (c->outlier_scores[i] > STATISTICS_OUTLIER)
+        text_list_addf(&c->warnings,
+                       "run %s is an outlier (modified z-score %.1f); it is kept in every figure",
+                       run->name, c->outlier_scores[i]);
+    if (isfinite(said) && fabs(recorded - said) > SUMMARY_SHARE * recorded)
+        text_list_addf(&c->warnings,
+                       "run %s: summary.json says %.0f samples/s, its records say %.0f", run->name,
+                       said, recorded);
+    if (!isfinite(c->metrics[i].final_loss))
+        text_list_addf(&c->warnings, "run %s diverged: its loss is not finite", run->name);
+    if (metric_warm_up((size_t)c->metrics[i].steps) == 0)
+        text_list_addf(&c->warnings, "run %s has %.0f steps, too few to leave out the first ones",
+                       run->name, c->metrics[i].steps);
+}
+
+/* With the same seeds, contenders must learn alike; staleness or an error shows here. */
+static void warn_about_learning(struct comparison *c)
+{
+    for (size_t i = 0; i < c->ratio_count; i++) {
+        const struct mode *a = &c->modes[c->ratios[i].a];
+        const struct mode *b = &c->modes[c->ratios[i].b];
+        double difference =
+            fabs(a->spreads[METRIC_test_accuracy].median - b->spreads[METRIC_test_accuracy].median);
+
+        if (a->role == MODE_CONTENDER && b->role == MODE_CONTENDER &&
+            difference > ACCURACY_DIFFERENCE)
+            text_list_addf(&c->warnings,
+                           "%s and %s differ by %.3f in test accuracy: the faster one may learn "
+                           "less per step",
+                           a->name, b->name, difference);
+    }
+}
+
+static void add_notes(struct comparison *c, const struct mode *mode)
+{
+    if (strstr(c->place, "loopback"))
+        text_list_addf(&c->notes,
+                       "Loopback: no network card takes part. What counts is copies and processor "
+                       "time, so compare all bytes together (ring 2(n-1)M, parameter server 2nM; "
+                       "M is the size of the parameters) and do not carry the figures over to a "
+                       "network.");
+    if (mode->ranks == 2)
+        text_list_addf(&c->notes,
+                       "With 2 ranks the ring sends 2(n-1)/n M = M per rank, as much as a rank of "
+                       "the parameter server: a difference here is latency, copies or processor "
+                       "time, not bandwidth.");
+    for (size_t i = 0; i < c->mode_count; i++) {
+        if (c->modes[i].servers > 0) {
+            text_list_addf(&c->notes, "The parameter server has processes besides the ranks; on a "
+                                      "cluster they are hosts to be paid for.");
+            break;
+        }
+    }
+    text_list_addf(&c->notes,
+                   "The unit is the run: the median, the middle half (IQR) and the 95 %% bootstrap "
+                   "interval are over runs, because the steps of a run depend on each other. "
+                   "There is a verdict only when the interval excludes 1 and each mode has %d "
+                   "good runs or more. Outliers are flagged, never dropped.",
+                   STATISTICS_RUNS_MINIMUM);
+    text_list_addf(&c->notes, "The first 5 steps, or the first tenth of a run if that is more, are "
+                              "left out of all times.");
+}
+
+void comparison_add_conditions(struct comparison *c)
+{
+    const struct mode *mode = any_mode(c);
+
+    for (size_t i = 0; i < c->list->length && c->title[0] == '\0'; i++)
+        (void)snprintf(c->title, sizeof(c->title), "%s", c->list->runs[i].attempt.title);
+    if (mode) {
+        add_job(c, mode->first);
+        add_place(c, mode->first);
+    }
+    add_runs(c);
+    warn_about_modes(c);
+    for (size_t i = 0; i < c->list->length; i++)
+        warn_about_run(c, i);
+    warn_about_learning(c);
+    if (mode)
+        add_notes(c, mode);
+}

@@ -1,0 +1,292 @@
+/*
+ * Is the comparison fair?  Every setting that a run records becomes a fact: the configuration, the
+ * manifest, and each option that does not itself describe synchronisation.  A fact must have one
+ * value inside a mode and the same value in all modes; seeds may vary inside a mode but the set of
+ * them must be the same.  Each breach is a reason that names the fact, the modes and the values.
+ */
+#include "experiments/report/comparison.h"
+
+#include "common/base/memory.h"
+#include "common/base/strbuf.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define VALUE_MAX       512
+#define FACTS_PER_RUN   96
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* What a comparison is about: these may differ between modes. */
+static const char *const design[] = {"sync",        "backend",        "servers",
+                                     "reduce",      "ps_update",      "bucket_cap_mb",
+                                     "consistency", "partition_bytes"};
+
+/* What differs from run to run, or from process to process, without touching results. */
+static const char *const ignored[] = {"rank",        "world_size", "local_rank", "standalone",
+                                      "init_method", "group",      "run_dir",    "save",
+                                      "log_level",   "seed"};
+
+struct run_fact {
+    char name[64];
+    char value[VALUE_MAX];
+};
+struct run_facts {
+    struct run_fact facts[FACTS_PER_RUN];
+    size_t count;
+};
+
+static bool is_listed(const char *name, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+static bool is_configuration(const char *name)
+{
+    for (size_t i = 0; i < run_configuration_length; i++)
+        if (strcmp(run_configuration_fields[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static void add_fact(struct run_facts *f, const char *name, const char *value)
+{
+    if (f->count == FACTS_PER_RUN)
+        return;
+    (void)snprintf(f->facts[f->count].name, sizeof(f->facts[0].name), "%s", name);
+    (void)snprintf(f->facts[f->count].value, sizeof(f->facts[0].value), "%s", value);
+    f->count++;
+}
+
+static void add_number(struct run_facts *f, const char *name, uint64_t value)
+{
+    char text[32];
+
+    (void)snprintf(text, sizeof(text), "%" PRIu64, value);
+    add_fact(f, name, text);
+}
+
+/* Options of the manifest that nothing above has covered; '-' in names becomes '_'. */
+static void add_options(struct run_facts *f, json_t *options)
+{
+    const char *key;
+    json_t *option;
+
+    json_object_foreach(options, key, option)
+    {
+        const json_t *value = json_object_get(option, "value");
+        char name[64];
+        char text[VALUE_MAX];
+
+        (void)snprintf(name, sizeof(name), "%s", key);
+        for (char *p = name; *p; p++)
+            *p = *p == '-' ? '_' : *p;
+        if (is_configuration(name) || is_listed(name, design, COUNT_OF(design)) ||
+            is_listed(name, ignored, COUNT_OF(ignored)))
+            continue;
+        if (value && json_scalar_text(value, text, sizeof(text)))
+            add_fact(f, name, text);
+    }
+}
+
+/* A failed run says nothing but its seed: it was meant to be part of the set. */
+static void gather(const struct run *run, struct run_facts *f)
+{
+    f->count = 0;
+    if (run->state == RUN_FAILED) {
+        if (run->configuration.seed[0] != '\0')
+            add_fact(f, "seed", run->configuration.seed);
+        return;
+    }
+    for (size_t i = 0; i < run_configuration_length; i++) {
+        const struct json_field *field = &run_configuration_fields[i];
+
+        if (!is_listed(field->name, design, COUNT_OF(design)))
+            add_fact(f, field->name, (const char *)&run->configuration + field->offset);
+    }
+    add_number(f, "world_size", run->manifest.world_size);
+    add_number(f, "steps", run->summary.steps);
+    add_fact(f, "host", run->manifest.host);
+    add_fact(f, "processor", run->manifest.cpu);
+    add_number(f, "cores", run->manifest.cores);
+    add_fact(f, "kernel", run->manifest.kernel);
+    add_fact(f, "program", run->manifest.program);
+    add_fact(f, "commit", run->manifest.git);
+    add_options(f, run->options);
+}
+
+static const char *find_value(const struct run_facts *f, const char *name)
+{
+    for (size_t i = 0; i < f->count; i++)
+        if (strcmp(f->facts[i].name, name) == 0)
+            return f->facts[i].value;
+    return NULL;
+}
+
+static struct fact *find_fact(struct comparison *c, const char *name)
+{
+    for (size_t i = 0; i < c->fact_count; i++)
+        if (strcmp(c->facts[i].name, name) == 0)
+            return &c->facts[i];
+    return NULL;
+}
+
+/* Add a fact with a value for each mode that is there; room was made for FACTS_PER_RUN. */
+static enum status add_name(struct comparison *c, const char *name, struct error *err)
+{
+    struct fact *fact = &c->facts[c->fact_count];
+    enum status status;
+
+    if (find_fact(c, name) || c->fact_count == FACTS_PER_RUN)
+        return STATUS_OK;
+    status = mem_calloc(c->mode_count, sizeof(char *), "facts", &fact->values, err);
+    if (status != STATUS_OK)
+        return status;
+    (void)snprintf(fact->name, sizeof(fact->name), "%s", name);
+    c->fact_count++;
+    return STATUS_OK;
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+    return strverscmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The set of one fact's values over the runs of a mode that tell it: "1, 2, 3", and how many they
+ * are. */
+static enum status join_values(const struct comparison *c, const struct run_facts *facts,
+                               size_t mode, const char *name, char **ret, size_t *ret_count,
+                               struct error *err)
+{
+    struct text_list values = {0};
+    struct strbuf joined = STRBUF_INIT;
+    enum status status = STATUS_OK;
+
+    for (size_t i = 0; i < c->list->length; i++) {
+        const char *value;
+
+        if (c->mode_of[i] != mode)
+            continue;
+        value = find_value(&facts[i], name);
+        if (!value && c->list->runs[i].state == RUN_FAILED)
+            continue;
+        value = value ? value : "(not recorded)";
+        if (text_list_find(&values, value) == SIZE_MAX)
+            text_list_addf(&values, "%s", value);
+    }
+    if (values.length > 0)
+        qsort(values.texts, values.length, sizeof(char *), compare_texts);
+    for (size_t i = 0; i < values.length; i++)
+        strbuf_addf(&joined, "%s%s", i > 0 ? ", " : "", values.texts[i]);
+    *ret_count = values.length;
+    if (values.failed || !strbuf_ok(&joined))
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for facts");
+    else if (values.length > 0)
+        status = mem_strdup(joined.text, ret, err);
+    text_list_release(&values);
+    strbuf_release(&joined);
+    return status;
+}
+
+/* Fill a fact's values; a mode whose own runs differ is a reason. */
+static enum status fill_fact(struct comparison *c, const struct run_facts *facts, struct fact *fact,
+                             struct error *err)
+{
+    for (size_t m = 0; m < c->mode_count; m++) {
+        size_t count = 0;
+        enum status status = join_values(c, facts, m, fact->name, &fact->values[m], &count, err);
+
+        if (status != STATUS_OK)
+            return status;
+        if (count > 1 && strcmp(fact->name, "seed") != 0)
+            text_list_addf(&c->reasons, "the runs of %s differ in %s: %s", c->modes[m].name,
+                           fact->name, fact->values[m]);
+    }
+    return STATUS_OK;
+}
+
+/* One process alone has another world size, and so another number of steps, by design. */
+static bool must_match(const struct comparison *c, const struct fact *fact, size_t mode)
+{
+    if (!fact->values[mode])
+        return false;
+    return c->modes[mode].role != MODE_SINGLE ||
+           (strcmp(fact->name, "world_size") != 0 && strcmp(fact->name, "steps") != 0);
+}
+
+static bool differs(const struct comparison *c, const struct fact *fact, size_t a, size_t b)
+{
+    return must_match(c, fact, a) && must_match(c, fact, b) &&
+           strcmp(fact->values[a], fact->values[b]) != 0;
+}
+
+bool comparison_is_fair(const struct comparison *c, size_t a, size_t b)
+{
+    for (size_t i = 0; i < c->fact_count; i++)
+        if (differs(c, &c->facts[i], a, b))
+            return false;
+    return true;
+}
+
+/* "batch_size differs: 64 (ring), 32 (ps-1, ps-2)". */
+static void explain(struct comparison *c, const struct fact *fact)
+{
+    struct strbuf text = STRBUF_INIT;
+
+    for (size_t m = 0; m < c->mode_count; m++) {
+        bool is_first = true;
+
+        for (size_t earlier = 0; earlier < m; earlier++)
+            if (must_match(c, fact, earlier) && !differs(c, fact, earlier, m))
+                is_first = false;
+        if (!must_match(c, fact, m) || !is_first)
+            continue;
+        strbuf_addf(&text, "%s%s (%s", text.length > 0 ? ", " : "",
+                    fact->values[m][0] ? fact->values[m] : "none", c->modes[m].name);
+        for (size_t later = m + 1; later < c->mode_count; later++)
+            if (must_match(c, fact, later) && !differs(c, fact, m, later))
+                strbuf_addf(&text, ", %s", c->modes[later].name);
+        strbuf_add(&text, ")");
+    }
+    text_list_addf(&c->reasons, "%s differs: %s", fact->name, text.text);
+    strbuf_release(&text);
+}
+
+static void compare_modes(struct comparison *c)
+{
+    for (size_t i = 0; i < c->fact_count; i++) {
+        bool unequal = false;
+
+        for (size_t a = 0; a < c->mode_count; a++)
+            for (size_t b = a + 1; b < c->mode_count; b++)
+                unequal = unequal || differs(c, &c->facts[i], a, b);
+        if (unequal)
+            explain(c, &c->facts[i]);
+    }
+}
+
+enum status comparison_check_fairness(struct comparison *c, struct error *err)
+{
+    struct run_facts *facts = NULL;
+    enum status status =
+        mem_calloc(c->list->length, sizeof(*facts), "the facts of the runs", &facts, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(FACTS_PER_RUN, sizeof(*c->facts), "facts", &c->facts, err);
+    for (size_t i = 0; i < c->list->length && status == STATUS_OK; i++) {
+        gather(&c->list->runs[i], &facts[i]);
+        for (size_t k = 0; k < facts[i].count && status == STATUS_OK; k++)
+            status = add_name(c, facts[i].facts[k].name, err);
+    }
+    for (size_t i = 0; i < c->fact_count && status == STATUS_OK; i++)
+        status = fill_fact(c, facts, &c->facts[i], err);
+    free(facts);
+    if (status != STATUS_OK)
+        return status;
+    compare_modes(c);
+    return STATUS_OK;
+}

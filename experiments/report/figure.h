@@ -1,0 +1,67 @@
+/*
+ * figure: the pictures of a report, each with the table of the numbers that it shows.
+ */
+#ifndef SPARRING_EXPERIMENTS_REPORT_FIGURE_H
+#define SPARRING_EXPERIMENTS_REPORT_FIGURE_H
+
+#include "common/base/strbuf.h"
+#include "experiments/report/comparison.h"
+#include "experiments/report/text_list.h"
+
+#include <stddef.h>
+
+#define FIGURE_COUNT_MAX 8
+
+struct legend_entry {
+    char label[160];
+    char color[8]; /* "#0072b2" */
+};
+
+struct figure {
+    const char *name;          /* "throughput"; an identifier in the page */
+    const char *title;         /* what it shows */
+    struct strbuf description; /* for who cannot see it */
+    struct strbuf script;      /* of gnuplot, without terminal and output */
+    struct strbuf svg;         /* "" without gnuplot */
+    struct strbuf caption;     /* how to read it */
+    unsigned height;
+    struct text_list texts, tool_tips; /* see gnuplot.h */
+    struct legend_entry legend[24];
+    size_t legend_count;
+    /* The table: `columns` headings, then cells row by row. */
+    struct text_list headings, cells;
+};
+
+struct figure_set {
+    struct figure figures[FIGURE_COUNT_MAX];
+    size_t count;
+    char problem[512]; /* why there are no pictures, or not all; "" */
+};
+
+/* Make every figure that the runs allow and draw it.  A missing gnuplot is no failure: `problem`
+ * says so and the tables stay. */
+enum status figure_set_make(const struct comparison *c, struct figure_set *ret, struct error *err);
+void figure_set_release(struct figure_set *set);
+
+/* The colour of a mode, the same in all figures and in the page's tables. */
+const char *figure_mode_color(const struct comparison *c, size_t mode);
+
+/* ---- the pieces, by file ---- */
+
+enum status figure_throughput(const struct comparison *c, struct figure *f, struct error *err);
+enum status figure_split(const struct comparison *c, struct figure *f, struct error *err);
+enum status figure_bytes(const struct comparison *c, struct figure *f, struct error *err);
+enum status figure_loss_time(const struct comparison *c, struct figure *f, struct error *err);
+enum status figure_loss_step(const struct comparison *c, struct figure *f, struct error *err);
+enum status figure_step_times(const struct comparison *c, struct figure *f, struct error *err);
+
+/* Script lines that all figures share: no key, quiet axes, grid along `grid_axis` ('x' or 'y'). */
+void figure_begin(struct figure *f, unsigned height, double left, char grid_axis);
+
+/* A mode's entry in the legend. */
+void figure_add_legend(struct figure *f, const char *label, const char *color);
+
+/* Label cut to what fits left of the axis. */
+void figure_add_text(struct figure *f, const char *label);
+
+#endif

@@ -1,0 +1,131 @@
+/*
+ * The checks of json_fields.h over jansson, which parses and limits depth (2048) itself.  Duplicate
+ * members are refused.  Nothing is kept between calls.
+ */
+#include "experiments/report/json_fields.h"
+
+#include "common/base/file.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILE_BYTES_MAX ((size_t)16 << 20)
+
+static enum status bad_member(const struct json_place *place, const char *name, const char *wanted,
+                              struct error *err)
+{
+    return error_set(err, STATUS_DATA, "%s:%zu: '%s' is not %s", place->path, place->line, name,
+                     wanted);
+}
+
+int json_scalar_text(const json_t *value, char *text, size_t size)
+{
+    switch (json_typeof(value)) {
+    case JSON_STRING:
+        (void)snprintf(text, size, "%s", json_string_value(value));
+        return 1;
+    case JSON_INTEGER:
+        (void)snprintf(text, size, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+        return 1;
+    case JSON_REAL:
+        (void)snprintf(text, size, "%.9g", json_real_value(value));
+        return 1;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        (void)snprintf(text, size, "%s", json_is_true(value) ? "true" : "false");
+        return 1;
+    case JSON_NULL:
+        text[0] = '\0';
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+static enum status read_field(const json_t *value, const struct json_place *place,
+                              const struct json_field *field, char *target, struct error *err)
+{
+    switch (field->kind) {
+    case FIELD_COUNT:
+    case FIELD_NANOSECONDS:
+        if (!json_is_integer(value) || json_integer_value(value) < 0)
+            return bad_member(place, field->name, "an integer of at least 0", err);
+        if (field->kind == FIELD_COUNT)
+            *(uint64_t *)(void *)(target + field->offset) = (uint64_t)json_integer_value(value);
+        else
+            *(int64_t *)(void *)(target + field->offset) = json_integer_value(value);
+        return STATUS_OK;
+    case FIELD_NUMBER:
+        if (!json_is_number(value) && !json_is_null(value))
+            return bad_member(place, field->name, "a number", err);
+        *(double *)(void *)(target + field->offset) =
+            json_is_null(value) ? (double)NAN : json_number_value(value);
+        return STATUS_OK;
+    case FIELD_TEXT:
+        if (!json_scalar_text(value, target + field->offset, field->size))
+            return bad_member(place, field->name, "a text", err);
+        return STATUS_OK;
+    }
+    return STATUS_OK;
+}
+
+enum status json_fields_read(const json_t *object, const struct json_place *place,
+                             const struct json_field *fields, size_t count, void *target,
+                             struct error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        const json_t *value = json_object_get(object, fields[i].name);
+        enum status status = STATUS_OK;
+
+        if (value)
+            status = read_field(value, place, &fields[i], target, err);
+        else if (fields[i].is_needed)
+            status = error_set(err, STATUS_DATA, "%s:%zu: '%s' is missing", place->path,
+                               place->line, fields[i].name);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+enum status json_line_read(const char *text, size_t size, const struct json_place *place,
+                           json_t **ret, struct error *err)
+{
+    json_error_t reason;
+    json_t *object = json_loadb(text, size, JSON_REJECT_DUPLICATES, &reason);
+
+    if (!object)
+        return error_set(err, STATUS_DATA, "%s:%zu: not JSON: %s", place->path, place->line,
+                         reason.text);
+    if (!json_is_object(object)) {
+        json_decref(object);
+        return error_set(err, STATUS_DATA, "%s:%zu: not a JSON object", place->path, place->line);
+    }
+    *ret = object;
+    return STATUS_OK;
+}
+
+enum status json_file_read(const char *path, json_t **ret, struct error *err)
+{
+    json_error_t reason;
+    json_t *object;
+    char *text = NULL;
+    size_t size = 0;
+    enum status status = file_read(path, FILE_BYTES_MAX, &text, &size, err);
+
+    if (status != STATUS_OK)
+        return status;
+    object = json_loadb(text, size, JSON_REJECT_DUPLICATES, &reason);
+    free(text);
+    if (!object)
+        return error_set(err, STATUS_DATA, "%s:%d: not JSON: %s", path, reason.line, reason.text);
+    if (!json_is_object(object)) {
+        json_decref(object);
+        return error_set(err, STATUS_DATA, "%s:1: not a JSON object", path);
+    }
+    *ret = object;
+    return STATUS_OK;
+}

@@ -1,0 +1,246 @@
+/*
+ * From records to figures.  Steady steps are all but the first metric_warm_up(steps).  Times are
+ * pooled over the ranks of a run; nothing here pools over runs.
+ */
+#include "experiments/report/metric.h"
+
+#include "common/base/memory.h"
+#include "experiments/report/statistics.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WARM_UP_STEPS 5
+#define WARM_UP_SHARE 10 /* one step in ten */
+#define LAST_SHARE    20 /* one step in twenty makes the final loss */
+#define NS_PER_MS     1e6
+#define NS_PER_SECOND 1e9
+
+const struct metric_spec metric_specs[METRIC_COUNT] = {
+#define X(name, title, unit, decimals, better) {#name, title, unit, decimals, better},
+    METRIC_LIST(X)
+#undef X
+};
+
+double metric_of(const struct run_metrics *metrics, enum metric_index index)
+{
+    switch (index) {
+#define X(name, title, unit, decimals, better)                                                     \
+    case METRIC_##name:                                                                            \
+        return metrics->name;
+        METRIC_LIST(X)
+#undef X
+    case METRIC_COUNT:
+        break;
+    }
+    return (double)NAN;
+}
+
+enum metric_index metric_find(const char *name)
+{
+    int i = 0;
+
+    while (i < METRIC_COUNT && strcmp(metric_specs[i].name, name) != 0)
+        i++;
+    return (enum metric_index)i;
+}
+
+size_t metric_warm_up(size_t steps)
+{
+    size_t share = steps / WARM_UP_SHARE;
+    size_t skipped = share > WARM_UP_STEPS ? share : WARM_UP_STEPS;
+
+    return skipped < steps ? skipped : 0;
+}
+
+double metric_formula_bytes(const char *sync, double ranks, double parameter_bytes)
+{
+    if (strcmp(sync, "allreduce") == 0)
+        return 2 * (ranks - 1) / ranks * parameter_bytes;
+    if (strcmp(sync, "ps") == 0)
+        return parameter_bytes;
+    return strcmp(sync, "local") == 0 ? 0 : (double)NAN;
+}
+
+/* Steps that every rank has recorded. */
+static size_t common_steps(const struct run *run)
+{
+    size_t steps = run->rank_count > 0 ? run->ranks[0].length : 0;
+
+    for (size_t i = 1; i < run->rank_count; i++)
+        if (run->ranks[i].length < steps)
+            steps = run->ranks[i].length;
+    return steps;
+}
+
+enum status metric_step_times(const struct run *run, double **ret, size_t *ret_count,
+                              struct error *err)
+{
+    size_t total = 0;
+    size_t filled = 0;
+    double *times = NULL;
+    enum status status;
+
+    for (size_t i = 0; i < run->rank_count; i++)
+        total += run->ranks[i].length;
+    status = mem_calloc(total, sizeof(double), "step times", &times, err);
+    if (status != STATUS_OK)
+        return status;
+    for (size_t i = 0; i < run->rank_count; i++) {
+        const struct records *rank = &run->ranks[i];
+
+        for (size_t s = metric_warm_up(rank->length); s < rank->length; s++)
+            times[filled++] = (double)rank->steps[s].step_ns / NS_PER_MS;
+    }
+    *ret = times;
+    *ret_count = filled;
+    return STATUS_OK;
+}
+
+/* Median over the steady steps of the sum over ranks of samples / step time. */
+static enum status throughput(const struct run *run, double *ret, struct error *err)
+{
+    size_t steps = common_steps(run);
+    size_t first = metric_warm_up(steps);
+    double *rates = NULL;
+    enum status status = mem_calloc(steps, sizeof(double), "rates", &rates, err);
+
+    if (status != STATUS_OK)
+        return status;
+    for (size_t s = first; s < steps; s++) {
+        for (size_t i = 0; i < run->rank_count; i++) {
+            const struct step_record *step = &run->ranks[i].steps[s];
+
+            if (step->step_ns > 0)
+                rates[s - first] += (double)step->samples * NS_PER_SECOND / (double)step->step_ns;
+        }
+    }
+    statistics_sort(rates, steps - first);
+    *ret = statistics_quantile(rates, steps - first, 0.5);
+    free(rates);
+    return STATUS_OK;
+}
+
+static enum status percentiles(const struct run *run, struct run_metrics *m, struct error *err)
+{
+    double *times = NULL;
+    size_t count = 0;
+    enum status status = metric_step_times(run, &times, &count, err);
+
+    if (status != STATUS_OK)
+        return status;
+    statistics_sort(times, count);
+    m->step_ms_p50 = statistics_quantile(times, count, 0.50);
+    m->step_ms_p95 = statistics_quantile(times, count, 0.95);
+    m->step_ms_p99 = statistics_quantile(times, count, 0.99);
+    m->step_ms_mean = statistics_mean(times, count);
+    free(times);
+    return STATUS_OK;
+}
+
+/* Means over the steady steps of all ranks: the parts of a step, and its bytes. */
+static void split(const struct run *run, struct run_metrics *m)
+{
+    double compute = 0, comm = 0, input = 0, optimizer = 0, tx = 0, rx = 0;
+    double count = 0;
+
+    for (size_t i = 0; i < run->rank_count; i++) {
+        const struct records *rank = &run->ranks[i];
+
+        for (size_t s = metric_warm_up(rank->length); s < rank->length; s++, count++) {
+            const struct step_record *step = &rank->steps[s];
+
+            compute += (double)step->compute_ns;
+            comm += (double)step->exposed_comm_ns;
+            input += (double)step->input_ns;
+            optimizer += (double)step->optimizer_ns;
+            tx += (double)step->tx_payload_bytes;
+            rx += (double)step->rx_payload_bytes;
+        }
+    }
+    m->compute_ms = compute / count / NS_PER_MS;
+    m->exposed_comm_ms = comm / count / NS_PER_MS;
+    m->input_ms = input / count / NS_PER_MS;
+    m->optimizer_ms = optimizer / count / NS_PER_MS;
+    m->other_ms =
+        m->step_ms_mean - m->compute_ms - m->exposed_comm_ms - m->input_ms - m->optimizer_ms;
+    m->tx_payload_bytes = tx / count;
+    m->rx_payload_bytes = rx / count;
+}
+
+/* What the ranks say about themselves at their end. */
+static void ends(const struct run *run, struct run_metrics *m)
+{
+    double ranks = (double)run->rank_count;
+    double expected_tx = 0, expected_rx = 0, wire = 0, cpu = 0, peak = 0;
+
+    for (size_t i = 0; i < run->rank_count; i++) {
+        const struct end_record *end = &run->ranks[i].end;
+
+        expected_tx += end->expected_tx_payload_bytes;
+        expected_rx += end->expected_rx_payload_bytes;
+        wire += end->tx_wire_bytes / (double)run->ranks[i].length;
+        cpu += end->cpu_seconds;
+        if (!(end->peak_rss_bytes <= peak))
+            peak = end->peak_rss_bytes;
+    }
+    m->expected_tx_payload_bytes = expected_tx / ranks;
+    m->expected_rx_payload_bytes = expected_rx / ranks;
+    m->tx_residual_bytes = m->tx_payload_bytes - m->expected_tx_payload_bytes;
+    m->rx_residual_bytes = m->rx_payload_bytes - m->expected_rx_payload_bytes;
+    m->tx_wire_bytes = wire / ranks;
+    m->cpu_seconds = cpu;
+    m->peak_rss_bytes = peak;
+}
+
+static void server_bytes(const struct run *run, struct run_metrics *m)
+{
+    double tx = 0, rx = 0;
+    double rounds = (double)run->ranks[0].length * (double)run->server_count;
+
+    for (size_t i = 0; i < run->server_count; i++) {
+        tx += run->servers[i].end.tx_payload_bytes;
+        rx += run->servers[i].end.rx_payload_bytes;
+    }
+    m->server_tx_payload_bytes = tx / rounds; /* no server: 0 / 0, not known */
+    m->server_rx_payload_bytes = rx / rounds;
+}
+
+/* Mean over ranks and the last twentieth of the steps, at least one. */
+static double final_loss(const struct run *run)
+{
+    double sum = 0;
+    double count = 0;
+
+    for (size_t i = 0; i < run->rank_count; i++) {
+        const struct records *rank = &run->ranks[i];
+        size_t last = rank->length / LAST_SHARE > 0 ? rank->length / LAST_SHARE : 1;
+
+        for (size_t s = rank->length - last; s < rank->length; s++, count++)
+            sum += rank->steps[s].loss;
+    }
+    return sum / count;
+}
+
+enum status metric_compute(const struct run *run, struct run_metrics *ret, struct error *err)
+{
+    struct run_metrics m = {0};
+    enum status status;
+
+    status = throughput(run, &m.samples_per_second, err);
+    if (status == STATUS_OK)
+        status = percentiles(run, &m, err);
+    if (status != STATUS_OK)
+        return status;
+    split(run, &m);
+    ends(run, &m);
+    server_bytes(run, &m);
+    m.final_loss = final_loss(run);
+    m.test_accuracy = run->summary.test_accuracy;
+    m.test_loss = run->summary.test_loss;
+    m.wall_seconds = run->summary.wall_seconds;
+    m.steps = (double)common_steps(run);
+    *ret = m;
+    return STATUS_OK;
+}

@@ -1,0 +1,193 @@
+/*
+ * JSON lines -> struct records.  The file is read whole and cut at line ends; every line is one
+ * object whose "kind" picks the table of members that it must have.  Limits: 1 MiB per line.
+ */
+#include "experiments/report/records.h"
+
+#include "common/base/file.h"
+#include "common/base/memory.h"
+#include "experiments/report/json_fields.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILE_BYTES_MAX ((size_t)1 << 30)
+#define LINE_BYTES_MAX ((size_t)1 << 20)
+#define STEPS_FIRST    256
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+#define STEP_FIELD(member, kind)                                                                   \
+    {                                                                                              \
+#member, kind, offsetof(struct step_record, member), 0, 1                                  \
+    }
+static const struct json_field step_fields[] = {
+    STEP_FIELD(step, FIELD_COUNT),
+    STEP_FIELD(epoch, FIELD_COUNT),
+    STEP_FIELD(loss, FIELD_NUMBER),
+    STEP_FIELD(samples, FIELD_COUNT),
+    STEP_FIELD(step_ns, FIELD_NANOSECONDS),
+    STEP_FIELD(input_ns, FIELD_NANOSECONDS),
+    STEP_FIELD(compute_ns, FIELD_NANOSECONDS),
+    STEP_FIELD(exposed_comm_ns, FIELD_NANOSECONDS),
+    STEP_FIELD(optimizer_ns, FIELD_NANOSECONDS),
+    STEP_FIELD(tx_payload_bytes, FIELD_COUNT),
+    STEP_FIELD(rx_payload_bytes, FIELD_COUNT),
+};
+
+static const struct json_field evaluation_fields[] = {
+    {"epoch", FIELD_COUNT, offsetof(struct evaluation, epoch), 0, 1},
+    {"test_loss", FIELD_NUMBER, offsetof(struct evaluation, test_loss), 0, 1},
+    {"test_accuracy", FIELD_NUMBER, offsetof(struct evaluation, test_accuracy), 0, 1},
+};
+
+#define END_NUMBER(member)                                                                         \
+    {                                                                                              \
+#member, FIELD_NUMBER, offsetof(struct end_record, member), 0, 0                           \
+    }
+static const struct json_field end_fields[] = {
+    {"status", FIELD_TEXT, offsetof(struct end_record, status),
+     sizeof(((struct end_record *)0)->status), 1},
+    {"error", FIELD_TEXT, offsetof(struct end_record, error),
+     sizeof(((struct end_record *)0)->error), 0},
+    END_NUMBER(tx_wire_bytes),
+    END_NUMBER(rx_wire_bytes),
+    END_NUMBER(tx_payload_bytes),
+    END_NUMBER(rx_payload_bytes),
+    END_NUMBER(expected_tx_payload_bytes),
+    END_NUMBER(expected_rx_payload_bytes),
+    END_NUMBER(peak_rss_bytes),
+    END_NUMBER(cpu_seconds),
+};
+
+static const struct json_field start_fields[] = {
+    {"host", FIELD_TEXT, offsetof(struct records, host), sizeof(((struct records *)0)->host), 0},
+};
+
+void records_release(struct records *r)
+{
+    if (!r)
+        return;
+    free(r->steps);
+    r->steps = NULL;
+    r->length = r->capacity = 0;
+}
+
+static enum status add_step(const json_t *object, const struct json_place *place, struct records *r,
+                            struct error *err)
+{
+    struct step_record step = {0};
+    enum status status =
+        json_fields_read(object, place, step_fields, COUNT_OF(step_fields), &step, err);
+
+    if (status != STATUS_OK)
+        return status;
+    if (r->length > 0 && step.step <= r->steps[r->length - 1].step)
+        return error_set(err, STATUS_DATA, "%s:%zu: step %" PRIu64 " comes after step %" PRIu64,
+                         place->path, place->line, step.step, r->steps[r->length - 1].step);
+    if (r->length == r->capacity) {
+        size_t capacity = r->capacity ? 2 * r->capacity : STEPS_FIRST;
+        struct step_record *grown = realloc(r->steps, capacity * sizeof(*grown));
+
+        if (!grown)
+            return error_set(err, STATUS_NO_MEMORY, "no memory for %zu steps of '%s'", capacity,
+                             place->path);
+        r->steps = grown;
+        r->capacity = capacity;
+    }
+    r->steps[r->length++] = step;
+    return STATUS_OK;
+}
+
+static enum status add_record(const json_t *object, const struct json_place *place,
+                              struct records *r, struct error *err)
+{
+    const char *kind = json_string_value(json_object_get(object, "kind"));
+
+    if (!kind)
+        return error_set(err, STATUS_DATA, "%s:%zu: 'kind' is missing", place->path, place->line);
+    if (strcmp(kind, "step") == 0)
+        return add_step(object, place, r, err);
+    if (strcmp(kind, "start") == 0)
+        return json_fields_read(object, place, start_fields, COUNT_OF(start_fields), r, err);
+    if (strcmp(kind, "end") == 0)
+        return json_fields_read(object, place, end_fields, COUNT_OF(end_fields), &r->end, err);
+    if (strcmp(kind, "evaluation") == 0) {
+        r->evaluations++;
+        return json_fields_read(object, place, evaluation_fields, COUNT_OF(evaluation_fields),
+                                &r->last_evaluation, err);
+    }
+    return STATUS_OK;
+}
+
+static enum status add_line(const char *line, size_t size, const struct json_place *place,
+                            struct records *r, struct error *err)
+{
+    json_t *object = NULL;
+    enum status status;
+
+    if (size > LINE_BYTES_MAX)
+        return error_set(err, STATUS_DATA, "%s:%zu: the line has %zu bytes, more than %zu",
+                         place->path, place->line, size, LINE_BYTES_MAX);
+    status = json_line_read(line, size, place, &object, err);
+    if (status != STATUS_OK)
+        return status;
+    status = add_record(object, place, r, err);
+    json_decref(object);
+    return status;
+}
+
+static enum status read_lines(const char *path, const char *text, size_t size, struct records *r,
+                              struct error *err)
+{
+    struct json_place place = {.path = path};
+    const char *end = text + size;
+
+    while (text < end) {
+        const char *newline = memchr(text, '\n', (size_t)(end - text));
+        enum status status;
+
+        place.line++;
+        if (!newline) {
+            r->was_cut = true;
+            break;
+        }
+        status = add_line(text, (size_t)(newline - text), &place, r, err);
+        if (status != STATUS_OK)
+            return status;
+        text = newline + 1;
+    }
+    return STATUS_OK;
+}
+
+static void set_unknown(struct end_record *end)
+{
+    const double unknown = (double)NAN;
+
+    end->tx_wire_bytes = end->rx_wire_bytes = unknown;
+    end->tx_payload_bytes = end->rx_payload_bytes = unknown;
+    end->expected_tx_payload_bytes = end->expected_rx_payload_bytes = unknown;
+    end->peak_rss_bytes = end->cpu_seconds = unknown;
+}
+
+enum status records_read(const char *path, unsigned index, struct records *ret, struct error *err)
+{
+    struct records records = {.index = index, .last_evaluation = {0, (double)NAN, (double)NAN}};
+    char *text = NULL;
+    size_t size = 0;
+    enum status status = file_read(path, FILE_BYTES_MAX, &text, &size, err);
+
+    if (status != STATUS_OK)
+        return status;
+    set_unknown(&records.end);
+    status = read_lines(path, text, size, &records, err);
+    free(text);
+    if (status != STATUS_OK) {
+        records_release(&records);
+        return status;
+    }
+    *ret = records;
+    return STATUS_OK;
+}

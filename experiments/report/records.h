@@ -1,0 +1,45 @@
+/*
+ * records: the lines of one rank<r>.jsonl or server<k>.jsonl.  The kinds are "start", "step",
+ * "evaluation" and "end"; other kinds are skipped.  A malformed line is an error that names file
+ * and line; only a last line without its end, as a killed process leaves it, is dropped and noted.
+ */
+#ifndef SPARRING_EXPERIMENTS_REPORT_RECORDS_H
+#define SPARRING_EXPERIMENTS_REPORT_RECORDS_H
+
+#include "common/base/error.h"
+#include "common/metrics/metrics.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct evaluation {
+    uint64_t epoch;
+    double test_loss, test_accuracy; /* NaN: not known */
+};
+
+struct end_record {
+    char status[128]; /* "" when there is no "end" line */
+    char error[512];
+    double tx_wire_bytes, rx_wire_bytes;       /* of the whole run; NaN: not known */
+    double tx_payload_bytes, rx_payload_bytes; /* of the whole run; servers write them */
+    double expected_tx_payload_bytes, expected_rx_payload_bytes; /* per step */
+    double peak_rss_bytes, cpu_seconds;
+};
+
+struct records {
+    unsigned index;            /* rank or server number */
+    char host[256];            /* of the "start" line; "" without one */
+    struct step_record *steps; /* owned, in order of step */
+    size_t length, capacity;
+    struct evaluation last_evaluation;
+    size_t evaluations;
+    struct end_record end;
+    bool was_cut; /* the last line was not complete */
+};
+
+/* Read a file of at most 1 GiB.  Steps must rise. */
+enum status records_read(const char *path, unsigned index, struct records *ret, struct error *err);
+void records_release(struct records *r);
+
+#endif

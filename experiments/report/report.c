@@ -1,0 +1,285 @@
+/*
+ * The subcommand and the glue: read runs, compare them, draw, write four files.  All texts are made
+ * in memory before the first file is written, and each file is written atomically, so a failure
+ * leaves no half report.
+ */
+#include "experiments/report/report.h"
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/base/memory.h"
+#include "common/base/stop.h"
+#include "common/option/option.h"
+#include "experiments/report/arguments.h"
+#include "experiments/report/figure.h"
+#include "experiments/report/table.h"
+#include "experiments/report/write.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define WRAP_COLUMNS 80
+
+enum status report_read(struct report *r, const char *const *paths, size_t count, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    for (size_t i = 0; i < count && status == STATUS_OK; i++)
+        status = run_list_add(&r->list, paths[i], err);
+    return status == STATUS_OK ? comparison_make(&r->list, &r->comparison, err) : status;
+}
+
+void report_release(struct report *r)
+{
+    comparison_release(&r->comparison);
+    run_list_release(&r->list);
+}
+
+static enum status write_one(const struct report_content *content, const char *folder,
+                             const char *name,
+                             void (*write)(const struct report_content *, struct strbuf *),
+                             struct error *err)
+{
+    struct strbuf text = STRBUF_INIT;
+    char path[4096];
+    enum status status = file_join(path, sizeof(path), folder, name, err);
+
+    if (status == STATUS_OK) {
+        write(content, &text);
+        if (!strbuf_ok(&text))
+            status = error_set(err, STATUS_NO_MEMORY, "no memory for '%s'", path);
+        else
+            status = file_write_atomic(path, text.text, text.length, err);
+    }
+    strbuf_release(&text);
+    return status;
+}
+
+static enum status write_all(const struct report_content *content, const char *folder,
+                             struct error *err)
+{
+    enum status status = write_one(content, folder, "report.md", write_markdown, err);
+
+    if (status == STATUS_OK)
+        status = write_one(content, folder, "report.json", write_json, err);
+    if (status == STATUS_OK)
+        status = write_one(content, folder, "report.csv", write_csv, err);
+    if (status == STATUS_OK)
+        status = write_one(content, folder, "report.html", write_html, err);
+    return status;
+}
+
+enum status report_write(const struct report *r, const char *folder, const char *command,
+                         char *ret_problem, size_t problem_size, struct error *err)
+{
+    struct table table = {0};
+    struct figure_set *figures = NULL;
+    struct report_content content = {.comparison = &r->comparison, .command = command};
+    enum status status = file_make_folder(folder, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(1, sizeof(*figures), "figures", &figures, err);
+    if (status == STATUS_OK)
+        status = table_make(&r->comparison, &table, err);
+    if (status == STATUS_OK)
+        status = figure_set_make(&r->comparison, figures, err);
+    if (status == STATUS_OK) {
+        content.table = &table;
+        content.figures = figures;
+        status = write_all(&content, folder, err);
+        (void)snprintf(ret_problem, problem_size, "%s", figures->problem);
+        figure_set_release(figures);
+    }
+    table_release(&table);
+    free(figures);
+    return status;
+}
+
+void report_add_wrapped(struct strbuf *out, const char *text, unsigned indent)
+{
+    size_t column = 0;
+
+    while (*text) {
+        size_t length = strcspn(text, " \n");
+
+        if (length > 0 && column > 0 && column + 1 + length > WRAP_COLUMNS) {
+            strbuf_add(out, "\n");
+            column = 0;
+        }
+        if (length > 0 && column == 0) {
+            strbuf_addf(out, "%*s", (int)indent, "");
+            column = indent + length;
+        } else if (length > 0) {
+            strbuf_add(out, " ");
+            column += 1 + length;
+        }
+        strbuf_add_bytes(out, text, length);
+        text += length;
+        text += strspn(text, " \n");
+    }
+    strbuf_add(out, "\n");
+}
+
+void report_add_shell_word(struct strbuf *out, const char *word)
+{
+    static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                               "_-./:=,+@%";
+
+    if (word[0] != '\0' && word[strspn(word, safe)] == '\0') {
+        strbuf_add(out, word);
+        return;
+    }
+    strbuf_add(out, "'");
+    for (; *word; word++) {
+        if (*word == '\'')
+            strbuf_add(out, "'\\''");
+        else
+            strbuf_add_bytes(out, word, 1);
+    }
+    strbuf_add(out, "'");
+}
+
+static void summarise_list(struct strbuf *out, const char *heading, const struct text_list *list)
+{
+    if (list->length == 0)
+        return;
+    strbuf_addf(out, "%s:\n", heading);
+    for (size_t i = 0; i < list->length; i++)
+        report_add_wrapped(out, list->texts[i], 2);
+}
+
+void report_summarise(const struct report *r, struct strbuf *out)
+{
+    const struct comparison *c = &r->comparison;
+    struct text_list failed = {0};
+
+    report_add_wrapped(out, c->verdict, 0);
+    if (c->why[0] != '\0')
+        report_add_wrapped(out, c->why, 0);
+    for (size_t i = 0; i < r->list.length; i++)
+        if (r->list.runs[i].state == RUN_FAILED)
+            text_list_addf(&failed, "%s: %s", r->list.runs[i].name, r->list.runs[i].reason);
+    summarise_list(out, "not comparable because", &c->reasons);
+    summarise_list(out, "failed runs", &failed);
+    text_list_release(&failed);
+}
+
+/* ---- the subcommand ---- */
+
+struct report_options {
+    char out[OPTION_TEXT_MAX];
+};
+
+static const struct option_spec specs[] = {
+    {.name = "out",
+     .kind = OPTION_TEXT,
+     .offset = offsetof(struct report_options, out),
+     .metavar = "DIR",
+     .help = "Where report.html, report.md, report.json and report.csv go; by default into the "
+             "one folder named, when it holds runs/, else into ./report."},
+};
+
+static const struct option_set options_set = {
+    .program = "sparring report",
+    .summary = "Make a report of run directories.",
+    .usage = "RUN... [--out DIR]",
+    .specs = specs,
+    .count = sizeof(specs) / sizeof(specs[0]),
+};
+
+static void default_folder(const char *const *paths, size_t count, char *text, size_t size)
+{
+    char runs[4096];
+    struct stat info;
+
+    (void)snprintf(text, size, "report");
+    if (count == 1 && file_join(runs, sizeof(runs), paths[0], "runs", NULL) == STATUS_OK &&
+        stat(runs, &info) == 0 && S_ISDIR(info.st_mode))
+        (void)snprintf(text, size, "%s", paths[0]);
+}
+
+static void write_command(const char *const *paths, size_t count, const char *out,
+                          struct strbuf *command)
+{
+    strbuf_add(command, "sparring report");
+    for (size_t i = 0; i < count; i++) {
+        strbuf_add(command, " ");
+        report_add_shell_word(command, paths[i]);
+    }
+    strbuf_add(command, " --out ");
+    report_add_shell_word(command, out);
+}
+
+static enum status make_report(const char *const *paths, size_t count, const char *folder,
+                               struct error *err)
+{
+    struct report report = {0};
+    struct strbuf command = STRBUF_INIT;
+    struct strbuf text = STRBUF_INIT;
+    char problem[512] = "";
+    enum status status = report_read(&report, paths, count, err);
+
+    write_command(paths, count, folder, &command);
+    if (status == STATUS_OK)
+        status = report_write(&report, folder, command.text, problem, sizeof(problem), err);
+    if (status == STATUS_OK) {
+        report_summarise(&report, &text);
+        (void)printf("%sreport: %s/report.html\n", text.text, folder);
+        if (problem[0] != '\0')
+            log_warning("%s", problem);
+    }
+    strbuf_release(&command);
+    strbuf_release(&text);
+    report_release(&report);
+    return status;
+}
+
+static enum status run_command(int argc, char **argv, struct error *err)
+{
+    struct report_options options = {0};
+    struct option_result result = {0};
+    char **words = NULL;
+    char folder[OPTION_TEXT_MAX];
+    int count = 0;
+    enum status status = arguments_permute(&options_set, argc, argv, &words, err);
+
+    if (status != STATUS_OK)
+        return status;
+    while (words[count])
+        count++;
+    status = option_parse(&options_set, count, words, &options, &result, err);
+    if (status == STATUS_OK && !result.exit_now && !result.print_config) {
+        const char *const *paths = (const char *const *)words + result.first_positional;
+        size_t path_count = (size_t)(count - result.first_positional);
+
+        if (path_count > 0 && strcmp(paths[0], "--") == 0) {
+            paths++;
+            path_count--;
+        }
+        default_folder(paths, path_count, folder, sizeof(folder));
+        if (options.out[0] != '\0')
+            (void)snprintf(folder, sizeof(folder), "%s", options.out);
+        if (path_count == 0)
+            status = error_set(err, STATUS_INVALID,
+                               "no run directory given; 'sparring report --help' explains");
+        else
+            status = make_report(paths, path_count, folder, err);
+    }
+    option_result_release(&result);
+    free(words);
+    return status;
+}
+
+int report_main(int argc, char **argv)
+{
+    struct error err = {0};
+    enum status status;
+
+    log_open("sparring report", -1);
+    status = stop_install(&err);
+    if (status == STATUS_OK)
+        status = run_command(argc, argv, &err);
+    return status == STATUS_OK ? 0 : log_failure(&err);
+}

@@ -1,0 +1,45 @@
+/*
+ * report: `sparring report RUN... [--out DIR]`.  Reads run directories, writes report.html,
+ * report.md, report.json and report.csv.
+ */
+#ifndef SPARRING_EXPERIMENTS_REPORT_REPORT_H
+#define SPARRING_EXPERIMENTS_REPORT_REPORT_H
+
+#include "common/base/error.h"
+#include "common/base/strbuf.h"
+#include "experiments/report/comparison.h"
+#include "experiments/report/run.h"
+
+#include <stddef.h>
+
+/* The subcommand; argv[0] is its name.  Returns the program's exit code. */
+int report_main(int argc, char **argv);
+
+/* ---- for `sparring compare`, which makes the same report of its own runs ---- */
+
+/* Runs and what they say.  The comparison points into the list: do not copy. */
+struct report {
+    struct run_list list;
+    struct comparison comparison;
+};
+
+/* Zero-initialise *r before.  `paths` as run_list_add takes them. */
+enum status report_read(struct report *r, const char *const *paths, size_t count,
+                        struct error *err);
+void report_release(struct report *r);
+
+/* Write the four files into `folder` (made when missing); `command` is what makes them again.
+ * ret_problem gets a line about missing pictures, "" without. */
+enum status report_write(const struct report *r, const char *folder, const char *command,
+                         char *ret_problem, size_t problem_size, struct error *err);
+
+/* Verdict, reasons and failures for a terminal of 80 columns. */
+void report_summarise(const struct report *r, struct strbuf *out);
+
+/* Append `text`, broken at spaces before column 80, each line after `indent` spaces. */
+void report_add_wrapped(struct strbuf *out, const char *text, unsigned indent);
+
+/* Append a word as a shell reads it back: bare when that is safe, else in single quotes. */
+void report_add_shell_word(struct strbuf *out, const char *word);
+
+#endif

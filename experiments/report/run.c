@@ -1,0 +1,380 @@
+/*
+ * Reading one run directory: attempt.json, manifest.json, summary.json, then the records of ranks
+ * and servers, and last the judgement whether the run counts.  Every file may be missing (the run
+ * crashed before it), none may be malformed.
+ */
+#include "experiments/report/run.h"
+
+#include "common/base/file.h"
+#include "common/base/memory.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+#define INDEX_MAX       65536
+
+#define TEXT_FIELD(type, member)                                                                   \
+    {                                                                                              \
+#member, FIELD_TEXT, offsetof(struct type, member), sizeof(((struct type *)0)->member), 0  \
+    }
+#define OTHER_FIELD(type, member, kind)                                                            \
+    {                                                                                              \
+#member, kind, offsetof(struct type, member), 0, 0                                         \
+    }
+
+static const struct json_field attempt_fields[] = {
+    TEXT_FIELD(attempt, title),
+    TEXT_FIELD(attempt, mode),
+    TEXT_FIELD(attempt, label),
+    OTHER_FIELD(attempt, mode_index, FIELD_COUNT),
+    OTHER_FIELD(attempt, repeat, FIELD_COUNT),
+    OTHER_FIELD(attempt, order, FIELD_COUNT),
+    TEXT_FIELD(attempt, seed),
+    TEXT_FIELD(attempt, outcome),
+    TEXT_FIELD(attempt, command),
+};
+
+const struct json_field run_configuration_fields[] = {
+    TEXT_FIELD(run_configuration, model),   TEXT_FIELD(run_configuration, data),
+    TEXT_FIELD(run_configuration, sync),    TEXT_FIELD(run_configuration, backend),
+    TEXT_FIELD(run_configuration, servers), TEXT_FIELD(run_configuration, batch_size),
+    TEXT_FIELD(run_configuration, lr),      TEXT_FIELD(run_configuration, seed),
+    TEXT_FIELD(run_configuration, reduce),  TEXT_FIELD(run_configuration, ps_update),
+    TEXT_FIELD(run_configuration, device),
+};
+const size_t run_configuration_length = COUNT_OF(run_configuration_fields);
+
+static const struct json_field manifest_fields[] = {
+    TEXT_FIELD(run_manifest, run),
+    TEXT_FIELD(run_manifest, start),
+    TEXT_FIELD(run_manifest, program),
+    TEXT_FIELD(run_manifest, git),
+    OTHER_FIELD(run_manifest, world_size, FIELD_COUNT),
+    OTHER_FIELD(run_manifest, parameters, FIELD_NUMBER),
+    OTHER_FIELD(run_manifest, parameter_bytes, FIELD_NUMBER),
+};
+
+static const struct json_field host_fields[] = {
+    {"name", FIELD_TEXT, offsetof(struct run_manifest, host), 256, 0},
+    TEXT_FIELD(run_manifest, cpu),
+    TEXT_FIELD(run_manifest, kernel),
+    OTHER_FIELD(run_manifest, cores, FIELD_COUNT),
+};
+
+static const struct json_field summary_fields[] = {
+    TEXT_FIELD(run_summary, status),
+    TEXT_FIELD(run_summary, error),
+    OTHER_FIELD(run_summary, test_accuracy, FIELD_NUMBER),
+    OTHER_FIELD(run_summary, test_loss, FIELD_NUMBER),
+    OTHER_FIELD(run_summary, samples_per_second, FIELD_NUMBER),
+    OTHER_FIELD(run_summary, step_ms_median, FIELD_NUMBER),
+    OTHER_FIELD(run_summary, wall_seconds, FIELD_NUMBER),
+    OTHER_FIELD(run_summary, steps, FIELD_COUNT),
+    OTHER_FIELD(run_summary, epochs, FIELD_COUNT),
+};
+
+void run_release(struct run *run)
+{
+    if (!run)
+        return;
+    free(run->path);
+    json_decref(run->options);
+    for (size_t i = 0; i < run->rank_count; i++)
+        records_release(&run->ranks[i]);
+    for (size_t i = 0; i < run->server_count; i++)
+        records_release(&run->servers[i]);
+    free(run->ranks);
+    free(run->servers);
+    *run = (struct run){0};
+}
+
+/* PATH/NAME as an object; *ret stays NULL when the file is not there. */
+static enum status read_member(const char *folder, const char *name, json_t **ret,
+                               struct json_place *place, char *path, size_t size, struct error *err)
+{
+    enum status status = file_join(path, size, folder, name, err);
+
+    *place = (struct json_place){path, 1};
+    if (status != STATUS_OK || access(path, F_OK) != 0)
+        return status;
+    return json_file_read(path, ret, err);
+}
+
+static enum status read_attempt(struct run *run, struct error *err)
+{
+    char path[4096];
+    struct json_place place;
+    json_t *object = NULL;
+    enum status status =
+        read_member(run->path, ATTEMPT_FILE, &object, &place, path, sizeof(path), err);
+
+    if (status != STATUS_OK || !object)
+        return status;
+    status = json_fields_read(object, &place, attempt_fields, COUNT_OF(attempt_fields),
+                              &run->attempt, err);
+    run->has_attempt = true;
+    json_decref(object);
+    return status;
+}
+
+/* The configuration as far as the manifest's options tell it: "batch_size" is option "batch-size".
+ */
+static void configuration_from_options(struct run *run)
+{
+    for (size_t i = 0; i < run_configuration_length; i++) {
+        const struct json_field *field = &run_configuration_fields[i];
+        char name[64];
+        const json_t *value;
+
+        (void)snprintf(name, sizeof(name), "%s", field->name);
+        for (char *p = name; *p; p++)
+            *p = *p == '_' ? '-' : *p;
+        value = json_object_get(json_object_get(run->options, name), "value");
+        if (value)
+            (void)json_scalar_text(value, (char *)&run->configuration + field->offset, field->size);
+    }
+}
+
+static enum status read_manifest(struct run *run, struct error *err)
+{
+    char path[4096];
+    struct json_place place;
+    json_t *object = NULL;
+    json_t *host;
+    enum status status =
+        read_member(run->path, "manifest.json", &object, &place, path, sizeof(path), err);
+
+    if (status != STATUS_OK || !object)
+        return status;
+    run->has_manifest = true;
+    host = json_object_get(object, "host");
+    status = json_fields_read(object, &place, manifest_fields, COUNT_OF(manifest_fields),
+                              &run->manifest, err);
+    if (status == STATUS_OK && json_is_object(host))
+        status =
+            json_fields_read(host, &place, host_fields, COUNT_OF(host_fields), &run->manifest, err);
+    if (json_is_object(json_object_get(object, "options")))
+        run->options = json_incref(json_object_get(object, "options"));
+    configuration_from_options(run);
+    json_decref(object);
+    return status;
+}
+
+static enum status read_summary(struct run *run, struct error *err)
+{
+    char path[4096];
+    struct json_place place;
+    json_t *object = NULL;
+    json_t *configuration;
+    enum status status =
+        read_member(run->path, "summary.json", &object, &place, path, sizeof(path), err);
+
+    if (status != STATUS_OK || !object)
+        return status;
+    run->has_summary = true;
+    configuration = json_object_get(object, "configuration");
+    status = json_fields_read(object, &place, summary_fields, COUNT_OF(summary_fields),
+                              &run->summary, err);
+    if (status == STATUS_OK && json_is_object(configuration))
+        status = json_fields_read(configuration, &place, run_configuration_fields,
+                                  run_configuration_length, &run->configuration, err);
+    json_decref(object);
+    return status;
+}
+
+/* "rank12.jsonl" with prefix "rank" -> 12; false for any other name. */
+static bool record_index(const char *name, const char *prefix, unsigned *ret)
+{
+    size_t length = strlen(prefix);
+    unsigned value = 0;
+    const char *p = name + length;
+
+    if (strncmp(name, prefix, length) != 0 || *p < '0' || *p > '9')
+        return false;
+    for (; *p >= '0' && *p <= '9' && value < INDEX_MAX; p++)
+        value = value * 10 + (unsigned)(*p - '0');
+    *ret = value;
+    return strcmp(p, ".jsonl") == 0;
+}
+
+static int is_record_file(const struct dirent *entry)
+{
+    unsigned index;
+
+    return record_index(entry->d_name, "rank", &index) ||
+           record_index(entry->d_name, "server", &index);
+}
+
+/* Read every rank<r>.jsonl and server<k>.jsonl, by number. */
+static enum status read_all_records(struct run *run, struct error *err)
+{
+    struct dirent **entries = NULL;
+    int found = scandir(run->path, &entries, is_record_file, versionsort);
+    enum status status = STATUS_OK;
+
+    if (found < 0)
+        return error_set(err, STATUS_IO, "cannot list '%s'", run->path);
+    status = mem_calloc((size_t)found, sizeof(*run->ranks), "ranks", &run->ranks, err);
+    if (status == STATUS_OK)
+        status = mem_calloc((size_t)found, sizeof(*run->servers), "servers", &run->servers, err);
+    for (int i = 0; i < found && status == STATUS_OK; i++) {
+        char path[4096];
+        unsigned index = 0;
+        bool is_rank = record_index(entries[i]->d_name, "rank", &index);
+        struct records *to =
+            is_rank ? &run->ranks[run->rank_count] : &run->servers[run->server_count];
+
+        if (!is_rank)
+            (void)record_index(entries[i]->d_name, "server", &index);
+        status = file_join(path, sizeof(path), run->path, entries[i]->d_name, err);
+        if (status == STATUS_OK)
+            status = records_read(path, index, to, err);
+        if (status == STATUS_OK && is_rank)
+            run->rank_count++;
+        else if (status == STATUS_OK)
+            run->server_count++;
+    }
+    for (int i = 0; i < found; i++)
+        free(entries[i]);
+    free(entries);
+    return status;
+}
+
+/* First text that a rank left about its failure. */
+static const char *rank_failure(const struct run *run, unsigned *ret_rank)
+{
+    for (size_t i = 0; i < run->rank_count; i++) {
+        const struct end_record *end = &run->ranks[i].end;
+
+        *ret_rank = run->ranks[i].index;
+        if (end->status[0] != '\0' && strcmp(end->status, "ok") != 0)
+            return end->error[0] != '\0' ? end->error : end->status;
+    }
+    return NULL;
+}
+
+static void fail(struct run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void fail(struct run *run, const char *format, ...)
+{
+    va_list args;
+
+    if (run->state == RUN_FAILED)
+        return;
+    run->state = RUN_FAILED;
+    va_start(args, format);
+    (void)vsnprintf(run->reason, sizeof(run->reason), format, args);
+    va_end(args);
+}
+
+/* A rank must be there, have come to its end, and have written every line whole. */
+static void judge_ranks(struct run *run)
+{
+    for (size_t rank = 0; rank < run->manifest.world_size; rank++) {
+        const struct records *records = NULL;
+
+        for (size_t i = 0; i < run->rank_count; i++)
+            if (run->ranks[i].index == rank)
+                records = &run->ranks[i];
+        if (!records)
+            fail(run, "rank%zu.jsonl is missing (the world size is %" PRIu64 ")", rank,
+                 run->manifest.world_size);
+        else if (records->was_cut)
+            fail(run, "rank%zu.jsonl ends inside a line", rank);
+        else if (records->end.status[0] == '\0')
+            fail(run, "rank %zu wrote no end record", rank);
+        else if (records->length == 0)
+            fail(run, "rank %zu recorded no step", rank);
+    }
+}
+
+/* First the cause (what a rank or the worker said), then the symptoms. */
+static void judge(struct run *run)
+{
+    unsigned rank = 0;
+    const char *text = rank_failure(run, &rank);
+
+    if (run->configuration.seed[0] == '\0')
+        (void)snprintf(run->configuration.seed, sizeof(run->configuration.seed), "%s",
+                       run->attempt.seed);
+    run->state = RUN_OK;
+    if (text)
+        fail(run, "rank %u: %s", rank, text);
+    if (run->has_summary && strcmp(run->summary.status, "ok") != 0)
+        fail(run, "%s", run->summary.error[0] != '\0' ? run->summary.error : run->summary.status);
+    if (run->has_attempt && strcmp(run->attempt.outcome, "ok") != 0)
+        fail(run, "%s", run->attempt.outcome[0] != '\0' ? run->attempt.outcome : "not finished");
+    if (!run->has_manifest)
+        fail(run, "manifest.json is missing");
+    if (!run->has_summary)
+        fail(run, "summary.json is missing: the run did not end in order");
+    judge_ranks(run);
+    if (run->rank_count == 0)
+        fail(run, "there is no rank<r>.jsonl");
+}
+
+bool run_is_folder(const char *path)
+{
+    static const char *const names[] = {"manifest.json", "summary.json", ATTEMPT_FILE,
+                                        "rank0.jsonl"};
+
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        char file[4096];
+
+        if (file_join(file, sizeof(file), path, names[i], NULL) == STATUS_OK &&
+            access(file, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void set_name(struct run *run)
+{
+    size_t length = strlen(run->path);
+    const char *slash;
+
+    while (length > 1 && run->path[length - 1] == '/')
+        run->path[--length] = '\0';
+    slash = strrchr(run->path, '/');
+    (void)snprintf(run->name, sizeof(run->name), "%s", slash && slash[1] ? slash + 1 : run->path);
+}
+
+enum status run_open(const char *path, struct run *ret, struct error *err)
+{
+    struct run run = {0};
+    const double unknown = (double)NAN;
+    enum status status;
+
+    if (!run_is_folder(path))
+        return error_set(err, STATUS_NOT_FOUND,
+                         "'%s' is not a run directory: it holds no manifest.json, summary.json, "
+                         "rank0.jsonl or " ATTEMPT_FILE,
+                         path);
+    run.manifest.parameters = run.manifest.parameter_bytes = unknown;
+    run.summary.test_accuracy = run.summary.test_loss = run.summary.samples_per_second = unknown;
+    run.summary.step_ms_median = run.summary.wall_seconds = unknown;
+    status = mem_strdup(path, &run.path, err);
+    if (status != STATUS_OK)
+        return status;
+    set_name(&run);
+    status = read_attempt(&run, err);
+    if (status == STATUS_OK)
+        status = read_manifest(&run, err);
+    if (status == STATUS_OK)
+        status = read_summary(&run, err);
+    if (status == STATUS_OK)
+        status = read_all_records(&run, err);
+    if (status != STATUS_OK) {
+        run_release(&run);
+        return status;
+    }
+    judge(&run);
+    *ret = run;
+    return STATUS_OK;
+}

@@ -1,0 +1,87 @@
+/*
+ * run: one run directory, read.  What a run leaves there, and what each figure means, is written in
+ * experiments/METRICS.md.  A run that crashed is a run with state RUN_FAILED and a reason; a file
+ * that breaks its format is an error.
+ */
+#ifndef SPARRING_EXPERIMENTS_REPORT_RUN_H
+#define SPARRING_EXPERIMENTS_REPORT_RUN_H
+
+#include "common/base/error.h"
+#include "experiments/report/json_fields.h"
+#include "experiments/report/records.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* attempt.json: written by `sparring compare` beside the records, so that a run that never came to
+ * write anything still belongs to its mode. */
+#define ATTEMPT_FILE "attempt.json"
+struct attempt {
+    char title[256];
+    char mode[64], label[128];
+    uint64_t mode_index, repeat, order; /* order: which run of the experiment it was, from 0 */
+    char seed[32];
+    char outcome[64]; /* "ok", "exit code 1", "timed out after 60 s", "" */
+    char command[4096];
+};
+
+/* The settings of a run that decide what is compared; texts, so that any value can be shown. */
+struct run_configuration {
+    char model[256], data[256], sync[32], backend[32], servers[32], batch_size[32], lr[32];
+    char seed[32], reduce[32], ps_update[32], device[64];
+};
+extern const struct json_field run_configuration_fields[];
+extern const size_t run_configuration_length;
+
+struct run_manifest {
+    char run[128], start[32], program[64], git[64];
+    uint64_t world_size; /* 0: not known */
+    double parameters, parameter_bytes;
+    char host[256], cpu[128], kernel[128];
+    uint64_t cores;
+};
+
+struct run_summary {
+    char status[64], error[512];
+    double test_accuracy, test_loss, samples_per_second, step_ms_median, wall_seconds;
+    uint64_t steps, epochs;
+};
+
+enum run_state { RUN_OK, RUN_FAILED };
+
+struct run {
+    char *path; /* owned */
+    char name[256];
+    enum run_state state;
+    char reason[1024]; /* why it is not RUN_OK */
+    bool has_attempt, has_manifest, has_summary;
+    struct attempt attempt;
+    struct run_manifest manifest;
+    struct run_configuration configuration;
+    struct run_summary summary;
+    json_t *options;       /* of the manifest: {"name": {"value":..}}; owned, may be NULL */
+    struct records *ranks; /* owned, by rank; only the files that are there */
+    size_t rank_count;
+    struct records *servers; /* owned, by number */
+    size_t server_count;
+};
+
+/* True when `path` holds a manifest, a summary, an attempt or a rank's records. */
+bool run_is_folder(const char *path);
+
+enum status run_open(const char *path, struct run *ret, struct error *err);
+void run_release(struct run *run);
+
+/* Several runs, in the order of the arguments and, inside a folder, of their names ("ring-2" before
+ * "ring-10"). */
+struct run_list {
+    struct run *runs; /* owned */
+    size_t length, capacity;
+};
+
+/* `path` is a run directory, a folder with runs/ in it, or a folder of run directories. */
+enum status run_list_add(struct run_list *list, const char *path, struct error *err);
+void run_list_release(struct run_list *list);
+
+#endif

@@ -1,0 +1,96 @@
+/*
+ * Finding run directories below what the user named.  Folders are read in natural order, so that a
+ * report does not depend on the file system.
+ */
+#include "experiments/report/run.h"
+
+#include "common/base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+void run_list_release(struct run_list *list)
+{
+    if (!list)
+        return;
+    for (size_t i = 0; i < list->length; i++)
+        run_release(&list->runs[i]);
+    free(list->runs);
+    *list = (struct run_list){0};
+}
+
+static enum status add_run(struct run_list *list, const char *path, struct error *err)
+{
+    enum status status;
+
+    if (list->length == list->capacity) {
+        size_t capacity = list->capacity ? 2 * list->capacity : 16;
+        struct run *grown = realloc(list->runs, capacity * sizeof(*grown));
+
+        if (!grown)
+            return error_set(err, STATUS_NO_MEMORY, "no memory for %zu runs", capacity);
+        list->runs = grown;
+        list->capacity = capacity;
+    }
+    status = run_open(path, &list->runs[list->length], err);
+    if (status == STATUS_OK)
+        list->length++;
+    return status;
+}
+
+static int is_visible(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.';
+}
+
+/* Add every run directory right below `folder`; other entries are passed over. */
+static enum status add_below(struct run_list *list, const char *folder, struct error *err)
+{
+    struct dirent **entries = NULL;
+    int found = scandir(folder, &entries, is_visible, versionsort);
+    enum status status = STATUS_OK;
+
+    if (found < 0)
+        return error_set_errno(err, errno, "cannot list '%s'", folder);
+    for (int i = 0; i < found && status == STATUS_OK; i++) {
+        char path[4096];
+
+        status = file_join(path, sizeof(path), folder, entries[i]->d_name, err);
+        if (status == STATUS_OK && run_is_folder(path))
+            status = add_run(list, path, err);
+    }
+    for (int i = 0; i < found; i++)
+        free(entries[i]);
+    free(entries);
+    return status;
+}
+
+enum status run_list_add(struct run_list *list, const char *path, struct error *err)
+{
+    char below[4096];
+    struct stat info;
+    size_t before = list->length;
+    enum status status;
+
+    if (stat(path, &info) != 0)
+        return error_set_errno(err, errno, "cannot open '%s'", path);
+    if (!S_ISDIR(info.st_mode))
+        return error_set(err, STATUS_INVALID, "'%s' is not a folder", path);
+    if (run_is_folder(path))
+        return add_run(list, path, err);
+    status = file_join(below, sizeof(below), path, "runs", err);
+    if (status != STATUS_OK)
+        return status;
+    if (stat(below, &info) == 0 && S_ISDIR(info.st_mode))
+        status = add_below(list, below, err);
+    else
+        status = add_below(list, path, err);
+    if (status == STATUS_OK && list->length == before)
+        return error_set(err, STATUS_NOT_FOUND,
+                         "'%s' holds no run: neither a run directory, nor runs/ with some in it",
+                         path);
+    return status;
+}

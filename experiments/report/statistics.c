@@ -1,0 +1,254 @@
+/*
+ * Statistics of small samples.  Everything is exact or has a fixed seed, so a report made twice
+ * from the same runs is the same report.  Sorting copies keeps the callers' order.
+ */
+#include "experiments/report/statistics.h"
+
+#include "common/base/memory.h"
+#include "common/base/random.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RESAMPLE_SEED  20240229u
+#define RANK_TEST_MAX  100
+#define LOW_QUANTILE   0.025
+#define HIGH_QUANTILE  0.975
+#define MAD_FACTOR     0.6745             /* third quartile of the normal distribution */
+#define MEAN_AD_FACTOR 0.7978845608028654 /* sqrt(2 / pi) */
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+void statistics_sort(double *values, size_t n)
+{
+    if (n > 1)
+        qsort(values, n, sizeof(values[0]), compare_doubles);
+}
+
+double statistics_quantile(const double *sorted, size_t n, double q)
+{
+    double place;
+    size_t below;
+
+    if (n == 0)
+        return (double)NAN;
+    place = q * (double)(n - 1);
+    below = (size_t)floor(place);
+    if (below + 1 >= n)
+        return sorted[n - 1];
+    return sorted[below] + (place - (double)below) * (sorted[below + 1] - sorted[below]);
+}
+
+double statistics_mean(const double *values, size_t n)
+{
+    double sum = 0;
+
+    if (n == 0)
+        return (double)NAN;
+    for (size_t i = 0; i < n; i++)
+        sum += values[i];
+    return sum / (double)n;
+}
+
+static enum status sorted_copy(const double *values, size_t n, double **ret, struct error *err)
+{
+    enum status status = mem_calloc(n, sizeof(double), "a sample", ret, err);
+
+    if (status != STATUS_OK)
+        return status;
+    if (n > 0)
+        memcpy(*ret, values, n * sizeof(double));
+    statistics_sort(*ret, n);
+    return STATUS_OK;
+}
+
+/* Median of n values drawn with replacement from `values`, in `scratch`. */
+static double resampled_median(struct random *random, const double *values, size_t n,
+                               double *scratch)
+{
+    for (size_t i = 0; i < n; i++)
+        scratch[i] = values[(size_t)(((uint64_t)random_u32(random) * n) >> 32)];
+    statistics_sort(scratch, n);
+    return statistics_quantile(scratch, n, 0.5);
+}
+
+/* Percentile interval of median(a) / median(b), or of median(a) alone when b is NULL. */
+static enum status bootstrap(const double *a, size_t n_a, const double *b, size_t n_b,
+                             struct interval *ret, struct error *err)
+{
+    struct random *random = NULL;
+    double *results = NULL;
+    double *scratch = NULL;
+    enum status status;
+
+    status = mem_calloc(1, sizeof(*random), "a generator", &random, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(STATISTICS_RESAMPLES, sizeof(double), "resamples", &results, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(n_a > n_b ? n_a : n_b, sizeof(double), "a resample", &scratch, err);
+    if (status != STATUS_OK)
+        goto out;
+    random_seed(random, RESAMPLE_SEED);
+    for (size_t i = 0; i < STATISTICS_RESAMPLES; i++) {
+        results[i] = resampled_median(random, a, n_a, scratch);
+        if (b)
+            results[i] /= resampled_median(random, b, n_b, scratch);
+    }
+    statistics_sort(results, STATISTICS_RESAMPLES);
+    ret->low = statistics_quantile(results, STATISTICS_RESAMPLES, LOW_QUANTILE);
+    ret->high = statistics_quantile(results, STATISTICS_RESAMPLES, HIGH_QUANTILE);
+out:
+    free(random);
+    free(results);
+    free(scratch);
+    return status;
+}
+
+enum status statistics_spread(const double *values, size_t n, struct spread *ret, struct error *err)
+{
+    struct spread spread = {.n = n, .interval = {(double)NAN, (double)NAN}};
+    double *sorted = NULL;
+    enum status status = sorted_copy(values, n, &sorted, err);
+
+    if (status != STATUS_OK)
+        return status;
+    spread.median = statistics_quantile(sorted, n, 0.5);
+    spread.q1 = statistics_quantile(sorted, n, 0.25);
+    spread.q3 = statistics_quantile(sorted, n, 0.75);
+    if (n >= STATISTICS_RUNS_MINIMUM)
+        status = bootstrap(sorted, n, NULL, 0, &spread.interval, err);
+    free(sorted);
+    if (status == STATUS_OK)
+        *ret = spread;
+    return status;
+}
+
+enum status statistics_ratio_interval(const double *a, size_t n_a, const double *b, size_t n_b,
+                                      struct interval *ret, struct error *err)
+{
+    struct interval interval = {(double)NAN, (double)NAN};
+    enum status status = STATUS_OK;
+
+    if (n_a >= STATISTICS_RUNS_MINIMUM && n_b >= STATISTICS_RUNS_MINIMUM)
+        status = bootstrap(a, n_a, b, n_b, &interval, err);
+    if (status == STATUS_OK)
+        *ret = interval;
+    return status;
+}
+
+/* Twice the midrank of each of the n values of `all` (an integer, also with ties). */
+static void double_midranks(const double *all, const double *sorted, size_t n, size_t *ranks)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t below = 0;
+        size_t equal = 0;
+
+        for (size_t j = 0; j < n; j++) {
+            below += sorted[j] < all[i];
+            equal += sorted[j] == all[i];
+        }
+        ranks[i] = 2 * below + equal + 1;
+    }
+}
+
+/* ways[k * width + s]: number of k-subsets of the ranks that sum to s, as doubles: exact up to
+ * 2^53, and beyond with relative error far below what a p-value needs. */
+static double tail_share(const size_t *ranks, size_t n, size_t n_a, double *ways, size_t width)
+{
+    size_t observed = 0;
+    size_t doubled_mean = n_a * (n + 1); /* of the sum of n_a doubled ranks */
+    size_t distance;
+    double total = 0;
+    double tail = 0;
+
+    for (size_t i = 0; i < n_a; i++)
+        observed += ranks[i];
+    distance = observed > doubled_mean ? observed - doubled_mean : doubled_mean - observed;
+    ways[0] = 1;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = n_a; k >= 1; k--)
+            for (size_t s = width - 1; s >= ranks[i]; s--)
+                ways[k * width + s] += ways[(k - 1) * width + s - ranks[i]];
+    for (size_t s = 0; s < width; s++) {
+        size_t away = s > doubled_mean ? s - doubled_mean : doubled_mean - s;
+
+        total += ways[n_a * width + s];
+        if (away >= distance)
+            tail += ways[n_a * width + s];
+    }
+    return tail / total;
+}
+
+enum status statistics_rank_test(const double *a, size_t n_a, const double *b, size_t n_b,
+                                 double *ret_p, struct error *err)
+{
+    size_t n = n_a + n_b;
+    size_t width = 2 * n * n_a + 1; /* sums of doubled ranks, the largest is below it */
+    double *all = NULL;
+    double *sorted = NULL;
+    double *ways = NULL;
+    size_t *ranks = NULL;
+    enum status status;
+
+    if (n_a == 0 || n_b == 0 || n > RANK_TEST_MAX) {
+        *ret_p = (double)NAN;
+        return STATUS_OK;
+    }
+    status = mem_calloc(n, sizeof(double), "a sample", &all, err);
+    if (status != STATUS_OK)
+        return status;
+    memcpy(all, a, n_a * sizeof(double));
+    memcpy(all + n_a, b, n_b * sizeof(double));
+    status = sorted_copy(all, n, &sorted, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(n, sizeof(size_t), "ranks", &ranks, err);
+    if (status == STATUS_OK)
+        status = mem_calloc((n_a + 1) * width, sizeof(double), "a rank test", &ways, err);
+    if (status == STATUS_OK) {
+        double_midranks(all, sorted, n, ranks);
+        *ret_p = tail_share(ranks, n, n_a, ways, width);
+    }
+    free(all);
+    free(sorted);
+    free(ranks);
+    free(ways);
+    return status;
+}
+
+enum status statistics_outlier_score(const double *values, size_t n, double value, double *ret,
+                                     struct error *err)
+{
+    double *sorted = NULL;
+    double median;
+    double mad;
+    double mean_ad;
+    enum status status;
+
+    if (n < 3) {
+        *ret = 0;
+        return STATUS_OK;
+    }
+    status = sorted_copy(values, n, &sorted, err);
+    if (status != STATUS_OK)
+        return status;
+    median = statistics_quantile(sorted, n, 0.5);
+    for (size_t i = 0; i < n; i++)
+        sorted[i] = fabs(sorted[i] - median);
+    statistics_sort(sorted, n);
+    mad = statistics_quantile(sorted, n, 0.5);
+    mean_ad = statistics_mean(sorted, n);
+    free(sorted);
+    if (mad > 0)
+        *ret = MAD_FACTOR * fabs(value - median) / mad;
+    else
+        *ret = mean_ad > 0 ? MEAN_AD_FACTOR * fabs(value - median) / mean_ad : 0;
+    return STATUS_OK;
+}

@@ -1,0 +1,211 @@
+/*
+ * Which rows the main table has, in which order, and how each cell reads.
+ */
+#include "experiments/report/table.h"
+
+#include "experiments/report/format.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum row_kind { ROW_SECTION, ROW_METRIC, ROW_QUARTILES, ROW_SPECIAL };
+
+struct row_spec {
+    enum row_kind kind;
+    const char *label; /* NULL: the metric's title and unit */
+    enum metric_index metric;
+    void (*special)(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX]);
+};
+
+#define CELL_MAX (2 * (size_t)FORMAT_MAX)
+
+static void relative(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
+{
+    format_ratio(comparison_relative(c, m), text);
+}
+
+static void efficiency(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
+{
+    double share = comparison_efficiency(c, m);
+
+    if (isfinite(share))
+        (void)snprintf(text, CELL_MAX, "%.1f %%", 100 * share);
+    else
+        (void)snprintf(text, CELL_MAX, "%s", FORMAT_UNKNOWN);
+}
+
+static void processes(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
+{
+    (void)c;
+    if (!m->first)
+        (void)snprintf(text, CELL_MAX, "%s", FORMAT_UNKNOWN);
+    else if (m->servers > 0)
+        (void)snprintf(text, CELL_MAX, "%.0f + %.0f", m->ranks, m->servers);
+    else
+        (void)snprintf(text, CELL_MAX, "%.0f", m->ranks);
+}
+
+static void good_runs(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
+{
+    (void)c;
+    (void)snprintf(text, CELL_MAX, "%zu", m->spreads[METRIC_samples_per_second].n);
+}
+
+static void failed_runs(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
+{
+    (void)c;
+    (void)snprintf(text, CELL_MAX, "%zu", m->failed);
+}
+
+#define DESIGN_CELL(name)                                                                          \
+    static void design_##name(const struct comparison *c, const struct mode *m,                    \
+                              char text[2 * FORMAT_MAX])                                           \
+    {                                                                                              \
+        (void)c;                                                                                   \
+        (void)snprintf(text, CELL_MAX, "%.60s",                                                    \
+                       m->first && m->first->configuration.name[0] ? m->first->configuration.name  \
+                                                                   : FORMAT_UNKNOWN);              \
+    }
+DESIGN_CELL(sync)
+DESIGN_CELL(backend)
+DESIGN_CELL(reduce)
+
+static void optimizer_place(const struct comparison *c, const struct mode *m,
+                            char text[2 * FORMAT_MAX])
+{
+    (void)c;
+    if (!m->first)
+        (void)snprintf(text, CELL_MAX, "%s", FORMAT_UNKNOWN);
+    else
+        (void)snprintf(text, CELL_MAX, "%s",
+                       strcmp(m->first->configuration.sync, "ps") == 0 &&
+                               strcmp(m->first->configuration.ps_update, "worker") != 0
+                           ? "server"
+                           : "worker");
+}
+
+static const struct row_spec row_specs[] = {
+    {ROW_SECTION, "Design", METRIC_COUNT, NULL},
+    {ROW_SPECIAL, "synchronisation", METRIC_COUNT, design_sync},
+    {ROW_SPECIAL, "transport", METRIC_COUNT, design_backend},
+    {ROW_SPECIAL, "order of sums", METRIC_COUNT, design_reduce},
+    {ROW_SPECIAL, "optimizer runs on", METRIC_COUNT, optimizer_place},
+    {ROW_SPECIAL, "processes (ranks + servers)", METRIC_COUNT, processes},
+    {ROW_SPECIAL, "good runs (n)", METRIC_COUNT, good_runs},
+    {ROW_SPECIAL, "failed runs", METRIC_COUNT, failed_runs},
+    {ROW_SECTION, "Speed", METRIC_COUNT, NULL},
+    {ROW_METRIC, "samples/s, median", METRIC_samples_per_second, NULL},
+    {ROW_QUARTILES, "middle half of the runs (IQR)", METRIC_samples_per_second, NULL},
+    {ROW_SPECIAL, "relative to no communication", METRIC_COUNT, relative},
+    {ROW_SPECIAL, "scaling efficiency (weak)", METRIC_COUNT, efficiency},
+    {ROW_METRIC, NULL, METRIC_step_ms_p50, NULL},
+    {ROW_METRIC, NULL, METRIC_step_ms_p95, NULL},
+    {ROW_METRIC, NULL, METRIC_step_ms_p99, NULL},
+    {ROW_SECTION, "Where a step's time goes (means)", METRIC_COUNT, NULL},
+    {ROW_METRIC, NULL, METRIC_compute_ms, NULL},
+    {ROW_METRIC, NULL, METRIC_exposed_comm_ms, NULL},
+    {ROW_METRIC, NULL, METRIC_input_ms, NULL},
+    {ROW_METRIC, NULL, METRIC_optimizer_ms, NULL},
+    {ROW_METRIC, NULL, METRIC_other_ms, NULL},
+    {ROW_SECTION, "Bytes per step", METRIC_COUNT, NULL},
+    {ROW_METRIC, "a rank sends: payload", METRIC_tx_payload_bytes, NULL},
+    {ROW_METRIC, "by the formula", METRIC_expected_tx_payload_bytes, NULL},
+    {ROW_METRIC, "residual", METRIC_tx_residual_bytes, NULL},
+    {ROW_METRIC, "a rank receives: payload", METRIC_rx_payload_bytes, NULL},
+    {ROW_METRIC, "by the formula", METRIC_expected_rx_payload_bytes, NULL},
+    {ROW_METRIC, "residual", METRIC_rx_residual_bytes, NULL},
+    {ROW_METRIC, "a rank sends: on the wire", METRIC_tx_wire_bytes, NULL},
+    {ROW_METRIC, "a server sends: payload", METRIC_server_tx_payload_bytes, NULL},
+    {ROW_METRIC, "a server receives: payload", METRIC_server_rx_payload_bytes, NULL},
+    {ROW_SECTION, "Learning", METRIC_COUNT, NULL},
+    {ROW_METRIC, "test accuracy", METRIC_test_accuracy, NULL},
+    {ROW_METRIC, "test loss", METRIC_test_loss, NULL},
+    {ROW_METRIC, "training loss at the end", METRIC_final_loss, NULL},
+    {ROW_SECTION, "Resources", METRIC_COUNT, NULL},
+    {ROW_METRIC, "peak memory of the largest rank", METRIC_peak_rss_bytes, NULL},
+    {ROW_METRIC, NULL, METRIC_cpu_seconds, NULL},
+    {ROW_METRIC, NULL, METRIC_wall_seconds, NULL},
+};
+
+static void write_cell(const struct comparison *c, const struct row_spec *spec,
+                       const struct mode *m, char text[2 * FORMAT_MAX])
+{
+    text[0] = '\0';
+    switch (spec->kind) {
+    case ROW_SECTION:
+        break;
+    case ROW_METRIC:
+        format_metric(spec->metric, m->spreads[spec->metric].median, text);
+        break;
+    case ROW_QUARTILES:
+        format_quartiles(spec->metric, &m->spreads[spec->metric], text);
+        break;
+    case ROW_SPECIAL:
+        spec->special(c, m, text);
+        break;
+    }
+}
+
+static bool is_known(const struct comparison *c, const struct row_spec *spec)
+{
+    char text[2 * FORMAT_MAX];
+
+    if (spec->kind == ROW_SECTION)
+        return true;
+    for (size_t m = 0; m < c->mode_count; m++) {
+        write_cell(c, spec, &c->modes[m], text);
+        if (strcmp(text, FORMAT_UNKNOWN) != 0)
+            return true;
+    }
+    return false;
+}
+
+enum status table_make(const struct comparison *c, struct table *ret, struct error *err)
+{
+    *ret = (struct table){.columns = c->mode_count};
+    for (size_t i = 0; i < sizeof(row_specs) / sizeof(row_specs[0]); i++) {
+        const struct row_spec *spec = &row_specs[i];
+        struct table_row *row = &ret->rows[ret->row_count];
+
+        if (!is_known(c, spec))
+            continue;
+        row->is_section = spec->kind == ROW_SECTION;
+        if (spec->label)
+            (void)snprintf(row->label, sizeof(row->label), "%s", spec->label);
+        else
+            (void)snprintf(row->label, sizeof(row->label), "%s (%s)",
+                           metric_specs[spec->metric].title, metric_specs[spec->metric].unit);
+        for (size_t m = 0; m < c->mode_count; m++) {
+            char text[2 * FORMAT_MAX];
+
+            write_cell(c, spec, &c->modes[m], text);
+            text_list_addf(&ret->cells, "%s", text);
+        }
+        ret->row_count++;
+    }
+    if (!ret->cells.failed)
+        return STATUS_OK;
+    table_release(ret);
+    return error_set(err, STATUS_NO_MEMORY, "no memory for the table");
+}
+
+void table_release(struct table *t)
+{
+    text_list_release(&t->cells);
+}
+
+const char *ratio_state_name(enum ratio_state state)
+{
+    static const char *const names[] = {"separate", "together", "too_few", "not_comparable"};
+
+    return names[state];
+}
+
+const char *ratio_state_words(enum ratio_state state)
+{
+    static const char *const words[] = {"they differ", "the runs do not separate", "too few runs",
+                                        "not comparable"};
+
+    return words[state];
+}

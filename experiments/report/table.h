@@ -1,0 +1,35 @@
+/*
+ * table: the main table of a report, one column per mode, rows in sections.  HTML and Markdown show
+ * the same one.
+ */
+#ifndef SPARRING_EXPERIMENTS_REPORT_TABLE_H
+#define SPARRING_EXPERIMENTS_REPORT_TABLE_H
+
+#include "experiments/report/comparison.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define TABLE_ROWS_MAX 64
+
+struct table_row {
+    char label[96];
+    bool is_section; /* its cells are empty */
+};
+
+struct table {
+    struct table_row rows[TABLE_ROWS_MAX];
+    size_t row_count;
+    size_t columns;         /* modes */
+    struct text_list cells; /* row by row */
+};
+
+/* Rows of which no mode knows a value are left out. */
+enum status table_make(const struct comparison *c, struct table *ret, struct error *err);
+void table_release(struct table *t);
+
+/* "separate", "together", "too_few", "not_comparable": for report.json; and as words. */
+const char *ratio_state_name(enum ratio_state state);
+const char *ratio_state_words(enum ratio_state state);
+
+#endif

@@ -1,0 +1,53 @@
+#include "experiments/report/text_list.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void text_list_release(struct text_list *list)
+{
+    for (size_t i = 0; i < list->length; i++)
+        free(list->texts[i]);
+    free(list->texts);
+    *list = (struct text_list){0};
+}
+
+static bool reserve(struct text_list *list)
+{
+    size_t capacity = list->capacity ? 2 * list->capacity : 8;
+    char **grown;
+
+    if (list->length < list->capacity)
+        return true;
+    grown = realloc(list->texts, capacity * sizeof(*grown));
+    if (!grown)
+        return false;
+    list->texts = grown;
+    list->capacity = capacity;
+    return true;
+}
+
+void text_list_addf(struct text_list *list, const char *format, ...)
+{
+    char *text = NULL;
+    va_list args;
+
+    va_start(args, format);
+    if (list->failed || vasprintf(&text, format, args) < 0 || !reserve(list)) {
+        free(text);
+        list->failed = true;
+    } else {
+        list->texts[list->length++] = text;
+    }
+    va_end(args);
+}
+
+size_t text_list_find(const struct text_list *list, const char *text)
+{
+    for (size_t i = 0; i < list->length; i++)
+        if (strcmp(list->texts[i], text) == 0)
+            return i;
+    return SIZE_MAX;
+}

@@ -1,0 +1,31 @@
+/*
+ * write: a comparison as a page, as Markdown for pull requests, as JSON for programs, as CSV for
+ * spreadsheets.  Each appends to `out`; the caller checks strbuf_ok.
+ */
+#ifndef SPARRING_EXPERIMENTS_REPORT_WRITE_H
+#define SPARRING_EXPERIMENTS_REPORT_WRITE_H
+
+#include "common/base/strbuf.h"
+#include "experiments/report/comparison.h"
+#include "experiments/report/figure.h"
+#include "experiments/report/table.h"
+
+#define REPORT_SCHEMA 1
+
+struct report_content {
+    const struct comparison *comparison;
+    const struct table *table;
+    const struct figure_set *figures;
+    const char *command; /* that makes this report again */
+};
+
+/* One self-contained file: no script, nothing fetched; well-formed as XML too. */
+void write_html(const struct report_content *r, struct strbuf *out);
+void write_markdown(const struct report_content *r, struct strbuf *out);
+void write_json(const struct report_content *r, struct strbuf *out);
+void write_csv(const struct report_content *r, struct strbuf *out); /* one line per run */
+
+/* The style sheet of the page, light and dark. */
+extern const char write_html_style[];
+
+#endif
