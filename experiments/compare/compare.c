@@ -1,0 +1,271 @@
+/*
+ * The subcommand: read the experiment, run the match, make the report, judge --fail-if.
+ */
+#include "experiments/compare/compare.h"
+
+#include "common/base/log.h"
+#include "common/base/memory.h"
+#include "common/base/stop.h"
+#include "experiments/compare/experiment.h"
+#include "experiments/compare/find.h"
+#include "experiments/compare/gate.h"
+#include "experiments/compare/match.h"
+#include "experiments/report/arguments.h"
+#include "experiments/report/report.h"
+#include "experiments/subprocess/subprocess.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define EXIT_GATE          5
+#define DEFAULT_EXPERIMENT "quickstart"
+
+struct compare_options {
+    char out[OPTION_TEXT_MAX];
+    int64_t repeats, nproc, deadline;
+    char fail_if[OPTION_TEXT_MAX];
+    char baseline[OPTION_TEXT_MAX];
+    char programs[OPTION_TEXT_MAX];
+};
+
+#define AT(field) offsetof(struct compare_options, field)
+
+static const struct option_spec specs[] = {
+    {.name = "out",
+     .kind = OPTION_TEXT,
+     .offset = AT(out),
+     .metavar = "DIR",
+     .help = "Where the runs and the report go; by default runs/NAME-TIME.  A folder that holds "
+             "runs already is refused."},
+    {.name = "repeats",
+     .kind = OPTION_INT,
+     .offset = AT(repeats),
+     .default_text = "0",
+     .min = 0,
+     .max = 1000,
+     .metavar = "N",
+     .help = "Runs of each mode; 0: as the file says.  A verdict needs 3."},
+    {.name = "nproc",
+     .kind = OPTION_INT,
+     .offset = AT(nproc),
+     .default_text = "0",
+     .min = 0,
+     .max = 4096,
+     .metavar = "N",
+     .help = "Ranks of each run whose mode does not set its own; 0: as the file says."},
+    {.name = "deadline",
+     .kind = OPTION_INT,
+     .offset = AT(deadline),
+     .default_text = "0",
+     .min = 0,
+     .max = 604800,
+     .metavar = "SECONDS",
+     .help = "Longest that a run may take; 0: as the file says."},
+    {.name = "fail-if",
+     .kind = OPTION_TEXT,
+     .offset = AT(fail_if),
+     .metavar = "METRIC:CHANGE",
+     .help = "End with exit code 5 when a figure got worse, such as throughput:-5% or "
+             "step_ms_p50:+10%: against --baseline, or the first mode of the verdict against the "
+             "second."},
+    {.name = "baseline",
+     .kind = OPTION_TEXT,
+     .offset = AT(baseline),
+     .metavar = "FILE",
+     .help = "The report.json of an earlier match, for --fail-if."},
+    {.name = "programs",
+     .env = "SPARRING_PROGRAMS",
+     .kind = OPTION_TEXT,
+     .offset = AT(programs),
+     .metavar = "DIR",
+     .help = "Folder of sparring and sparring-worker; by default that of this program."},
+};
+
+static const struct option_set options_set = {
+    .program = "sparring compare",
+    .summary = "Run the modes of an experiment in turn and report which is faster, and why.",
+    .usage = "[EXPERIMENT.yaml] [OPTION]...",
+    .specs = specs,
+    .count = sizeof(specs) / sizeof(specs[0]),
+};
+
+static enum status read_experiment(const char *path, const struct compare_options *options,
+                                   struct experiment *ret, struct error *err)
+{
+    struct yaml_file file = {0};
+    enum status status = yaml_read(path, &file, err);
+
+    if (status != STATUS_OK)
+        return status;
+    status = experiment_parse(&file, ret, err);
+    yaml_release(&file);
+    if (status != STATUS_OK)
+        return status;
+    for (size_t i = 0; i < ret->mode_count; i++)
+        if (options->nproc > 0 && ret->modes[i].nproc == ret->nproc)
+            ret->modes[i].nproc = options->nproc;
+    if (options->repeats > 0)
+        ret->repeats = options->repeats;
+    if (options->deadline > 0)
+        ret->deadline_seconds = options->deadline;
+    return STATUS_OK;
+}
+
+/* "runs/quickstart-20261120T180405Z" for ".../quickstart.yaml". */
+static void default_out(const char *path, char *text, size_t size)
+{
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    char stamp[32] = "now";
+    time_t now = time(NULL);
+    struct tm parts;
+
+    if (gmtime_r(&now, &parts))
+        (void)strftime(stamp, sizeof(stamp), "%Y%m%dT%H%M%SZ", &parts);
+    (void)snprintf(text, size, "runs/%.*s-%s", (int)strcspn(name, "."), name, stamp);
+}
+
+static void announce(const struct experiment *e, const char *out)
+{
+    struct strbuf text = STRBUF_INIT;
+    struct strbuf line = STRBUF_INIT;
+
+    strbuf_addf(&line, "%s: %zu modes, %" PRId64 " runs each, in turn; results in %s",
+                e->title[0] ? e->title : e->name, e->mode_count, e->repeats, out);
+    report_add_wrapped(&text, line.text, 0);
+    (void)fprintf(stderr, "%s", text.text);
+    strbuf_release(&text);
+    strbuf_release(&line);
+}
+
+/* The report of everything in OUT/runs, and the gate; *ret_exit_code is compare's own. */
+static enum status conclude(const struct compare_options *options, const char *out,
+                            int *ret_exit_code, struct error *err)
+{
+    struct report report = {0};
+    struct strbuf command = STRBUF_INIT;
+    struct strbuf text = STRBUF_INIT;
+    struct gate gate;
+    bool failed = false;
+    char problem[512] = "";
+    enum status status = report_read(&report, &out, 1, err);
+
+    strbuf_add(&command, "sparring report ");
+    report_add_shell_word(&command, out);
+    if (status == STATUS_OK)
+        status = report_write(&report, out, command.text, problem, sizeof(problem), err);
+    if (status == STATUS_OK) {
+        report_summarise(&report, &text);
+        strbuf_addf(&text, "report: %s/report.html\n", out);
+        if (problem[0] != '\0')
+            log_warning("%s", problem);
+    }
+    if (status == STATUS_OK && options->fail_if[0] != '\0') {
+        status = gate_parse(options->fail_if, &gate, err);
+        if (status == STATUS_OK)
+            status =
+                gate_check(&gate, &report.comparison,
+                           options->baseline[0] ? options->baseline : NULL, &failed, &text, err);
+    }
+    (void)printf("%s", text.text);
+    *ret_exit_code = failed ? EXIT_GATE : 0;
+    strbuf_release(&command);
+    strbuf_release(&text);
+    report_release(&report);
+    return status;
+}
+
+static enum status run_match(const struct compare_options *options, const char *programs,
+                             const char *path, int *ret_exit_code, struct error *err)
+{
+    struct experiment *experiment = NULL;
+    struct match_result result = {0};
+    char out[OPTION_TEXT_MAX];
+    enum status status = mem_calloc(1, sizeof(*experiment), "an experiment", &experiment, err);
+
+    default_out(path, out, sizeof(out));
+    if (options->out[0] != '\0')
+        (void)snprintf(out, sizeof(out), "%s", options->out);
+    if (status == STATUS_OK)
+        status = read_experiment(path, options, experiment, err);
+    if (status == STATUS_OK) {
+        struct match_request request = {experiment, programs, out};
+
+        announce(experiment, out);
+        status = match_run(&request, &result, err);
+    }
+    if (status == STATUS_OK)
+        status = conclude(options, out, ret_exit_code, err);
+    if (status == STATUS_OK && result.failed == result.started)
+        status =
+            error_set(err, STATUS_IO, "all %zu runs failed, see '%s/runs'", result.failed, out);
+    free(experiment);
+    return status;
+}
+
+/* Everything that can be wrong with the command line is found before the first run. */
+static enum status check_options(const struct compare_options *options, struct error *err)
+{
+    struct gate gate;
+
+    if (options->fail_if[0] != '\0')
+        return gate_parse(options->fail_if, &gate, err);
+    if (options->baseline[0] != '\0')
+        return error_set(err, STATUS_INVALID, "--baseline goes with --fail-if METRIC:CHANGE");
+    return STATUS_OK;
+}
+
+static enum status run_command(int argc, char **argv, int *ret_exit_code, struct error *err)
+{
+    struct compare_options options = {0};
+    struct option_result result = {0};
+    char **words = NULL;
+    const char *name = DEFAULT_EXPERIMENT;
+    char programs[4096];
+    char path[4096];
+    int count = 0;
+    enum status status = arguments_permute(&options_set, argc, argv, &words, err);
+
+    if (status != STATUS_OK)
+        return status;
+    while (words[count])
+        count++;
+    status = option_parse(&options_set, count, words, &options, &result, err);
+    if (status != STATUS_OK || result.exit_now || result.print_config)
+        goto out;
+    if (count - result.first_positional > 1)
+        status = error_set(err, STATUS_INVALID, "one experiment at a time, not '%s' too",
+                           words[result.first_positional + 1]);
+    else if (count - result.first_positional == 1)
+        name = words[result.first_positional];
+    if (status == STATUS_OK)
+        status = check_options(&options, err);
+    if (status == STATUS_OK && options.programs[0] != '\0')
+        (void)snprintf(programs, sizeof(programs), "%s", options.programs);
+    else if (status == STATUS_OK)
+        status = subprocess_program_folder(programs, sizeof(programs), err);
+    if (status == STATUS_OK)
+        status = find_experiment(name, programs, path, sizeof(path), err);
+    if (status == STATUS_OK)
+        status = run_match(&options, programs, path, ret_exit_code, err);
+out:
+    option_result_release(&result);
+    free(words);
+    return status;
+}
+
+int compare_main(int argc, char **argv)
+{
+    struct error err = {0};
+    int exit_code = 0;
+    enum status status;
+
+    log_open("sparring compare", -1);
+    status = stop_install(&err);
+    if (status == STATUS_OK)
+        status = run_command(argc, argv, &exit_code, &err);
+    return status == STATUS_OK ? exit_code : log_failure(&err);
+}

@@ -1,0 +1,236 @@
+/*
+ * Experiment files.  The YAML reader gives dotted paths in file order; each path is split once and
+ * must name something known: a key that nobody reads would silently change nothing.
+ */
+#include "experiments/compare/experiment.h"
+
+#include "common/base/parse.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NPROC_MAX    4096
+#define SERVERS_MAX  256
+#define REPEATS_MAX  1000
+#define DEADLINE_MAX 604800 /* a week, in seconds */
+#define SEED_MAX     4294967295
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+static const char *const top_keys[] = {"title", "nproc", "repeats", "deadline", "options", "modes"};
+static const char *const mode_keys[] = {"name", "label", "nproc", "servers", "options"};
+
+/* Options of the worker that `compare` and `launch` set themselves. */
+static const char *const our_options[] = {"run-dir", "rank",       "world-size", "local-rank",
+                                          "servers", "standalone", "init-method"};
+
+struct place {
+    const char *file;
+    const struct yaml_scalar *scalar;
+};
+
+static enum status refuse(const struct place *at, const char *text, struct error *err)
+{
+    return error_set(err, STATUS_CONFIG, "%s:%u: '%s' %s", at->file, at->scalar->line,
+                     at->scalar->path, text);
+}
+
+static enum status unknown_key(const struct place *at, const char *key, const char *const *known,
+                               size_t count, struct error *err)
+{
+    const char *nearest = option_nearest(key, known, count);
+
+    if (nearest)
+        return error_set(err, STATUS_CONFIG, "%s:%u: unknown key '%s', did you mean '%s'?",
+                         at->file, at->scalar->line, at->scalar->path, nearest);
+    return refuse(at, "is not a key of an experiment file", err);
+}
+
+static enum status read_int(const struct place *at, int64_t low, int64_t high, int64_t *ret,
+                            struct error *err)
+{
+    int64_t value;
+
+    if (!parse_int64(at->scalar->value, &value) || value < low || value > high)
+        return error_set(err, STATUS_CONFIG,
+                         "%s:%u: '%s' must be a whole number from %jd to %jd, not '%s'", at->file,
+                         at->scalar->line, at->scalar->path, (intmax_t)low, (intmax_t)high,
+                         at->scalar->value);
+    *ret = value;
+    return STATUS_OK;
+}
+
+static enum status read_text(const struct place *at, char *ret, size_t size, struct error *err)
+{
+    if (strlen(at->scalar->value) >= size)
+        return error_set(err, STATUS_CONFIG, "%s:%u: '%s' is longer than %zu bytes", at->file,
+                         at->scalar->line, at->scalar->path, size - 1);
+    (void)snprintf(ret, size, "%s", at->scalar->value);
+    return STATUS_OK;
+}
+
+/* One component of a path: "modes.0.options.sync" with p at "0" gives "0"; returns what follows. */
+static const char *next_part(const char *p, char *part, size_t size)
+{
+    size_t length = strcspn(p, ".");
+
+    (void)snprintf(part, size, "%.*s", (int)length, p);
+    return p[length] == '.' ? p + length + 1 : NULL;
+}
+
+static bool is_ours(const char *name)
+{
+    for (size_t i = 0; i < COUNT_OF(our_options); i++)
+        if (strcmp(our_options[i], name) == 0)
+            return true;
+    return false;
+}
+
+static enum status add_option(const struct place *at, const char *rest,
+                              struct experiment_options *options, struct error *err)
+{
+    struct experiment_option *option = &options->items[options->length];
+    char name[sizeof(option->name)];
+
+    if (!rest || strchr(rest, '.'))
+        return refuse(at, "must be a name with one value", err);
+    if (options->length == EXPERIMENT_OPTIONS_MAX)
+        return refuse(at, "is one option too many (64)", err);
+    (void)snprintf(name, sizeof(name), "%s", rest);
+    for (char *p = name; *p; p++)
+        *p = *p == '_' ? '-' : *p;
+    if (strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != strlen(rest) || name[0] == '-')
+        return refuse(at, "is not the name of an option", err);
+    if (is_ours(name))
+        return refuse(at, "is set by compare itself", err);
+    (void)snprintf(option->name, sizeof(option->name), "%s", name);
+    options->length++;
+    return read_text(at, option->value, sizeof(option->value), err);
+}
+
+static enum status read_mode_name(const struct place *at, struct experiment_mode *mode,
+                                  struct error *err)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                  "0123456789-_.";
+    enum status status = read_text(at, mode->name, sizeof(mode->name), err);
+
+    if (status != STATUS_OK)
+        return status;
+    if (mode->name[0] == '\0' || mode->name[0] == '.' || mode->name[0] == '-' ||
+        mode->name[strspn(mode->name, allowed)] != '\0')
+        return refuse(at, "must be made of letters, digits, '-', '_' and '.'", err);
+    return STATUS_OK;
+}
+
+static enum status read_mode_key(const struct place *at, const char *path,
+                                 struct experiment_mode *mode, struct error *err)
+{
+    char key[64];
+    const char *rest = next_part(path, key, sizeof(key));
+
+    if (strcmp(key, "options") == 0)
+        return add_option(at, rest, &mode->options, err);
+    if (rest)
+        return unknown_key(at, key, mode_keys, COUNT_OF(mode_keys), err);
+    if (strcmp(key, "name") == 0)
+        return read_mode_name(at, mode, err);
+    if (strcmp(key, "label") == 0)
+        return read_text(at, mode->label, sizeof(mode->label), err);
+    if (strcmp(key, "nproc") == 0)
+        return read_int(at, 1, NPROC_MAX, &mode->nproc, err);
+    if (strcmp(key, "servers") == 0)
+        return read_int(at, 0, SERVERS_MAX, &mode->servers, err);
+    return unknown_key(at, key, mode_keys, COUNT_OF(mode_keys), err);
+}
+
+static enum status read_mode(const struct place *at, const char *path, struct experiment *e,
+                             struct error *err)
+{
+    char number[32] = "";
+    int64_t index;
+    const char *rest = path ? next_part(path, number, sizeof(number)) : NULL;
+
+    if (!rest || !parse_int64(number, &index) || index < 0)
+        return refuse(at, "must be a list of modes, each with a name", err);
+    if (index >= EXPERIMENT_MODES_MAX)
+        return refuse(at, "is one mode too many (16)", err);
+    if ((size_t)index >= e->mode_count) {
+        e->mode_count = (size_t)index + 1;
+        e->modes[index].line = at->scalar->line;
+    }
+    return read_mode_key(at, rest, &e->modes[index], err);
+}
+
+static enum status read_key(const struct place *at, struct experiment *e, struct error *err)
+{
+    char key[64];
+    const char *rest = next_part(at->scalar->path, key, sizeof(key));
+
+    if (strcmp(key, "modes") == 0)
+        return read_mode(at, rest, e, err);
+    if (strcmp(key, "options") == 0 && rest && strcmp(rest, "seed") == 0)
+        return read_int(at, 0, SEED_MAX, &e->seed, err);
+    if (strcmp(key, "options") == 0)
+        return add_option(at, rest, &e->options, err);
+    if (rest)
+        return unknown_key(at, key, top_keys, COUNT_OF(top_keys), err);
+    if (strcmp(key, "title") == 0)
+        return read_text(at, e->title, sizeof(e->title), err);
+    if (strcmp(key, "nproc") == 0)
+        return read_int(at, 1, NPROC_MAX, &e->nproc, err);
+    if (strcmp(key, "repeats") == 0)
+        return read_int(at, 1, REPEATS_MAX, &e->repeats, err);
+    if (strcmp(key, "deadline") == 0)
+        return read_int(at, 1, DEADLINE_MAX, &e->deadline_seconds, err);
+    return unknown_key(at, key, top_keys, COUNT_OF(top_keys), err);
+}
+
+static enum status check_modes(struct experiment *e, struct error *err)
+{
+    if (e->mode_count == 0)
+        return error_set(err, STATUS_CONFIG, "%s: there are no modes to run", e->name);
+    for (size_t i = 0; i < e->mode_count; i++) {
+        struct experiment_mode *mode = &e->modes[i];
+
+        if (mode->name[0] == '\0')
+            return error_set(err, STATUS_CONFIG, "%s:%u: the mode has no name", e->name,
+                             mode->line);
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(e->modes[k].name, mode->name) == 0)
+                return error_set(err, STATUS_CONFIG, "%s:%u: a mode '%s' stands above already",
+                                 e->name, mode->line, mode->name);
+        for (size_t k = 0; k < mode->options.length; k++)
+            if (strcmp(mode->options.items[k].name, "seed") == 0)
+                return error_set(err, STATUS_CONFIG,
+                                 "%s:%u: mode '%s' sets a seed: all modes of a repeat share one, "
+                                 "set it under the top options",
+                                 e->name, mode->line, mode->name);
+        if (mode->label[0] == '\0')
+            (void)snprintf(mode->label, sizeof(mode->label), "%s", mode->name);
+        if (mode->nproc == 0)
+            mode->nproc = e->nproc;
+    }
+    return STATUS_OK;
+}
+
+enum status experiment_parse(const struct yaml_file *file, struct experiment *ret,
+                             struct error *err)
+{
+    *ret = (struct experiment){.nproc = 2, .repeats = 5, .deadline_seconds = 600, .seed = 1};
+    (void)snprintf(ret->name, sizeof(ret->name), "%s", file->name);
+    for (size_t i = 0; i < file->length; i++) {
+        struct place at = {file->name, &file->scalars[i]};
+        enum status status = read_key(&at, ret, err);
+
+        if (status != STATUS_OK)
+            return status;
+    }
+    return check_modes(ret, err);
+}
+
+size_t experiment_order(size_t repeat, size_t place, size_t modes)
+{
+    return (repeat + place) % modes;
+}

@@ -1,0 +1,31 @@
+#include "experiments/compare/find.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum status find_experiment(const char *name, const char *folder, char *ret_path, size_t size,
+                            struct error *err)
+{
+    static const char *const places[] = {"", "/../share/sparring/experiments",
+                                         "/../../../experiments"};
+    size_t length = strlen(name);
+
+    if (strchr(name, '/') || access(name, F_OK) == 0 ||
+        (length > 5 && strcmp(name + length - 5, ".yaml") == 0)) {
+        if (length >= size)
+            return error_set(err, STATUS_INVALID, "the path '%s' is too long", name);
+        (void)snprintf(ret_path, size, "%s", name);
+        return STATUS_OK;
+    }
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        int written = snprintf(ret_path, size, "%s%s/%s.yaml", folder, places[i], name);
+
+        if (written > 0 && (size_t)written < size && access(ret_path, R_OK) == 0)
+            return STATUS_OK;
+    }
+    return error_set(err, STATUS_NOT_FOUND,
+                     "no experiment '%s': there is no such file, nor %s.yaml in '%s', "
+                     "'%s/../share/sparring/experiments' or '%s/../../../experiments'",
+                     name, name, folder, folder, folder);
+}

@@ -1,0 +1,19 @@
+/*
+ * find: where things are: this program's folder, and the experiment files that come with it.
+ */
+#ifndef SPARRING_EXPERIMENTS_COMPARE_FIND_H
+#define SPARRING_EXPERIMENTS_COMPARE_FIND_H
+
+#include "common/base/error.h"
+
+#include <stddef.h>
+
+/* Path of an experiment file.  `name` is a path, or the bare name of a file that comes with
+ * Sparring
+ * ("quickstart", "communication-bound"): beside the programs in `folder`, in the install tree
+ * (../share/sparring/experiments) or in the source tree of a build (../../../experiments).
+ * STATUS_NOT_FOUND lists the places. */
+enum status find_experiment(const char *name, const char *folder, char *ret_path, size_t size,
+                            struct error *err);
+
+#endif

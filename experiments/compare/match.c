@@ -1,0 +1,313 @@
+/*
+ * The runs of a match.  Repeats interleave the modes (ABC BCA CAB), so that a drift of the machine
+ * meets all of them; all modes of one repeat share a seed.  Each run is a child process
+ * `sparring launch ... -- sparring-worker ...` whose output is kept in the run directory.
+ */
+#include "experiments/compare/match.h"
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/base/memory.h"
+#include "common/base/progress.h"
+#include "common/base/stop.h"
+#include "common/base/strbuf.h"
+#include "experiments/report/report.h"
+#include "experiments/report/run.h"
+#include "experiments/report/text_list.h"
+#include "experiments/subprocess/subprocess.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LOG_LINES     12 /* shown of a run that failed */
+#define LOG_BYTES_MAX ((size_t)256 << 20)
+
+/* One run of the match. */
+struct attempt_run {
+    const struct match_request *request;
+    const struct experiment_mode *mode;
+    size_t mode_index, repeat, order;
+    char folder[4096];
+    struct text_list words; /* its command line */
+    struct strbuf command;  /* the same as one line */
+    struct subprocess_result result;
+    struct progress *progress;
+};
+
+static uint64_t seed_of(const struct attempt_run *run)
+{
+    return (uint64_t)run->request->experiment->seed + run->repeat;
+}
+
+static void add_options(struct text_list *words, const struct experiment_options *options)
+{
+    for (size_t i = 0; i < options->length; i++)
+        text_list_addf(words, "--%s=%s", options->items[i].name, options->items[i].value);
+}
+
+static void write_words(struct attempt_run *run)
+{
+    struct text_list *words = &run->words;
+    const struct match_request *request = run->request;
+
+    text_list_addf(words, "%s/sparring", request->programs);
+    text_list_addf(words, "launch");
+    text_list_addf(words, "--standalone");
+    text_list_addf(words, "--nproc-per-node=%" PRId64, run->mode->nproc);
+    if (run->mode->servers > 0)
+        text_list_addf(words, "--servers=%" PRId64, run->mode->servers);
+    text_list_addf(words, "--run-dir=%s", run->folder);
+    text_list_addf(words, "--");
+    text_list_addf(words, "%s/sparring-worker", request->programs);
+    add_options(words, &request->experiment->options);
+    add_options(words, &run->mode->options);
+    text_list_addf(words, "--seed=%" PRIu64, seed_of(run));
+    text_list_addf(words, "--run-dir=%s", run->folder);
+    for (size_t i = 0; i < words->length; i++) {
+        strbuf_add(&run->command, i > 0 ? " " : "");
+        report_add_shell_word(&run->command, words->texts[i]);
+    }
+}
+
+/* attempt.json: before the run with outcome "", so that a crash of ours leaves a trace; after it
+ * with the outcome. */
+static enum status write_attempt(const struct attempt_run *run, const char *outcome,
+                                 struct error *err)
+{
+    struct strbuf text = STRBUF_INIT;
+    char path[4096];
+    enum status status = file_join(path, sizeof(path), run->folder, ATTEMPT_FILE, err);
+
+    if (status != STATUS_OK)
+        return status;
+    strbuf_add(&text, "{\"schema\":1,\"title\":");
+    strbuf_add_json(&text, run->request->experiment->title);
+    strbuf_add(&text, ",\"mode\":");
+    strbuf_add_json(&text, run->mode->name);
+    strbuf_add(&text, ",\"label\":");
+    strbuf_add_json(&text, run->mode->label);
+    strbuf_addf(&text, ",\"mode_index\":%zu,\"repeat\":%zu,\"order\":%zu,\"seed\":%" PRIu64,
+                run->mode_index, run->repeat, run->order, seed_of(run));
+    strbuf_addf(&text, ",\"seconds\":%.3f,\"outcome\":", run->result.seconds);
+    strbuf_add_json(&text, outcome);
+    strbuf_add(&text, ",\"command\":");
+    strbuf_add_json(&text, run->command.text);
+    strbuf_add(&text, "}\n");
+    if (!strbuf_ok(&text))
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for '%s'", path);
+    else
+        status = file_write_atomic(path, text.text, text.length, err);
+    strbuf_release(&text);
+    return status;
+}
+
+static void on_tick(void *context)
+{
+    const struct attempt_run *run = context;
+    char detail[64];
+
+    (void)snprintf(detail, sizeof(detail), "%s, repeat %zu", run->mode->name, run->repeat + 1);
+    progress_update(run->progress, run->order, detail);
+}
+
+/* The last lines of a failed run's log, each behind two spaces, as they are. */
+static void show_log(const char *path)
+{
+    char *text = NULL;
+    size_t size = 0;
+    const char *start;
+    unsigned lines = 0;
+
+    if (file_read(path, LOG_BYTES_MAX, &text, &size, NULL) != STATUS_OK)
+        return;
+    while (size > 0 && text[size - 1] == '\n')
+        text[--size] = '\0';
+    for (start = text + size; start > text && lines < LOG_LINES; start--)
+        if (start[-1] == '\n' && ++lines == LOG_LINES)
+            break;
+    while (size > 0 && *start) {
+        size_t length = strcspn(start, "\n");
+
+        (void)fprintf(stderr, "  %.*s\n", (int)length, start);
+        start += length + (start[length] == '\n');
+    }
+    free(text);
+}
+
+static void report_end(const struct attempt_run *run, const char *log_path, const char *outcome)
+{
+    const struct experiment *e = run->request->experiment;
+    bool good = strcmp(outcome, "ok") == 0;
+    bool bar = run->progress->active;
+
+    if (good && bar)
+        return;
+    if (bar)
+        (void)fprintf(stderr, "\r\033[K");
+    (void)fprintf(stderr, "%zu/%zu %s-%zu: %s, %.1f s\n", run->order + 1,
+                  (size_t)e->repeats * e->mode_count, run->mode->name, run->repeat, outcome,
+                  run->result.seconds);
+    if (!good) {
+        (void)fprintf(stderr, "  the end of %s:\n", log_path);
+        show_log(log_path);
+    }
+}
+
+static enum status start_and_wait(struct attempt_run *run, char *outcome, size_t size,
+                                  struct error *err)
+{
+    char log_path[4096];
+    struct subprocess_request request = {
+        .log_path = log_path,
+        .timeout_ms = run->request->experiment->deadline_seconds * 1000,
+        .tick = on_tick,
+        .context = run,
+    };
+    const char **argv = NULL;
+    enum status status = file_join(log_path, sizeof(log_path), run->folder, "log.txt", err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(run->words.length + 1, sizeof(*argv), "a command line", &argv, err);
+    if (status != STATUS_OK)
+        return status;
+    for (size_t i = 0; i < run->words.length; i++)
+        argv[i] = run->words.texts[i];
+    request.argv = argv;
+    on_tick(run);
+    status = subprocess_run(&request, &run->result, err);
+    free(argv);
+    if (status != STATUS_OK)
+        return status;
+    subprocess_result_text(&run->result, outcome, size);
+    if (run->result.outcome == SUBPROCESS_EXITED && run->result.code == 0)
+        (void)snprintf(outcome, size, "ok");
+    report_end(run, log_path, outcome);
+    return STATUS_OK;
+}
+
+/* True when the run ended with exit code 0. */
+static enum status run_one(struct attempt_run *run, struct match_result *result, struct error *err)
+{
+    char name[64];
+    char outcome[96] = "";
+    enum status status;
+
+    (void)snprintf(name, sizeof(name), "runs/%s-%zu", run->mode->name, run->repeat);
+    status = file_join(run->folder, sizeof(run->folder), run->request->out, name, err);
+    if (status == STATUS_OK)
+        status = file_make_folder(run->folder, err);
+    if (status != STATUS_OK)
+        return status;
+    write_words(run);
+    if (run->words.failed || !strbuf_ok(&run->command))
+        return error_set(err, STATUS_NO_MEMORY, "no memory for a command line");
+    status = write_attempt(run, "", err);
+    if (status == STATUS_OK)
+        status = start_and_wait(run, outcome, sizeof(outcome), err);
+    if (status == STATUS_OK)
+        status = write_attempt(run, outcome, err);
+    if (status != STATUS_OK)
+        return status;
+    result->started++;
+    result->failed += strcmp(outcome, "ok") != 0;
+    if (run->result.outcome == SUBPROCESS_STOPPED)
+        return error_set(err, STATUS_CANCELLED, "%s: stopped %s-%zu and what it had started",
+                         strsignal(stop_requested()), run->mode->name, run->repeat);
+    return STATUS_OK;
+}
+
+/* Records of an earlier match must not be mixed into this one. */
+static enum status check_out(const char *out, struct error *err)
+{
+    char runs[4096];
+    DIR *folder;
+    const struct dirent *entry;
+    bool is_empty = true;
+    enum status status = file_join(runs, sizeof(runs), out, "runs", err);
+
+    if (status == STATUS_OK)
+        status = file_make_folder(runs, err);
+    if (status != STATUS_OK)
+        return status;
+    folder = opendir(runs);
+    if (!folder)
+        return error_set_errno(err, errno, "cannot list '%s'", runs);
+    while ((entry = readdir(folder)) != NULL)
+        is_empty = is_empty && entry->d_name[0] == '.';
+    (void)closedir(folder);
+    if (!is_empty)
+        return error_set(err, STATUS_EXISTS,
+                         "'%s' holds runs already: choose another --out, or 'sparring report %s' "
+                         "for the report of these",
+                         runs, out);
+    return STATUS_OK;
+}
+
+static enum status check_programs(const char *folder, struct error *err)
+{
+    static const char *const names[] = {"sparring", "sparring-worker"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char path[4096];
+        enum status status = file_join(path, sizeof(path), folder, names[i], err);
+
+        if (status != STATUS_OK)
+            return status;
+        if (access(path, X_OK) != 0)
+            return error_set_errno(err, errno, "cannot run '%s'", path);
+    }
+    return STATUS_OK;
+}
+
+static enum status run_all(const struct match_request *request, struct progress *progress,
+                           struct match_result *result, struct error *err)
+{
+    const struct experiment *e = request->experiment;
+    enum status status = STATUS_OK;
+
+    for (size_t order = 0; order < (size_t)e->repeats * e->mode_count && status == STATUS_OK;
+         order++) {
+        size_t repeat = order / e->mode_count;
+        struct attempt_run run = {.request = request,
+                                  .repeat = repeat,
+                                  .order = order,
+                                  .command = STRBUF_INIT,
+                                  .progress = progress};
+
+        run.mode_index = experiment_order(repeat, order % e->mode_count, e->mode_count);
+        run.mode = &e->modes[run.mode_index];
+        status = stop_requested()
+                     ? error_set(err, STATUS_CANCELLED, "%s: no further run is started",
+                                 strsignal(stop_requested()))
+                     : run_one(&run, result, err);
+        text_list_release(&run.words);
+        strbuf_release(&run.command);
+    }
+    return status;
+}
+
+enum status match_run(const struct match_request *request, struct match_result *ret,
+                      struct error *err)
+{
+    struct match_result result = {0};
+    struct progress progress;
+    enum status status = check_programs(request->programs, err);
+
+    if (status == STATUS_OK)
+        status = check_out(request->out, err);
+    if (status != STATUS_OK)
+        return status;
+    progress_open(&progress, "compare",
+                  (uint64_t)request->experiment->repeats * request->experiment->mode_count);
+    status = run_all(request, &progress, &result, err);
+    progress_close(&progress);
+    *ret = result;
+    return status;
+}
