@@ -66,13 +66,11 @@ enum status mem_calloc_aligned(size_t count, size_t size, const char *what, void
 
 enum status mem_strdup(const char *text, char **ret_copy, struct error *err)
 {
-    size_t bytes = strlen(text) + 1;
-    char *copy = NULL;
-    enum status status = mem_calloc(bytes, 1, "string", &copy, err);
+    char *copy = fault_due() ? NULL : strdup(text);
 
-    if (status != STATUS_OK)
-        return status;
-    memcpy(copy, text, bytes);
+    if (!copy)
+        return error_set(err, STATUS_NO_MEMORY, "cannot allocate %zu bytes for a string",
+                         strlen(text) + 1);
     *ret_copy = copy;
     return STATUS_OK;
 }
