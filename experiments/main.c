@@ -24,7 +24,6 @@ static const struct subcommand subcommands[] = {
     {"compare", compare_main, "run an experiment's modes in turn and report"},
     {"report", report_main, "make the report of run directories"},
     {"bench", bench_main, "measure all-reduce, parameter server or a training step"},
-    {LAUNCH_CHILD_COMMAND, launch_child_main, NULL},
 };
 
 static const struct subcommand benches[] = {
@@ -37,8 +36,7 @@ static void print_help(FILE *out, const char *program, const struct subcommand *
 {
     (void)fprintf(out, "Usage: %s COMMAND [OPTION]...\n\n", program);
     for (size_t i = 0; i < count; i++)
-        if (rows[i].help)
-            (void)fprintf(out, "  %-10s %s\n", rows[i].name, rows[i].help);
+        (void)fprintf(out, "  %-10s %s\n", rows[i].name, rows[i].help);
     (void)fprintf(out, "\n'%s COMMAND --help' lists the options of a command.\n", program);
 }
 
@@ -50,8 +48,7 @@ static int unknown_command(const char *word, const char *program, const struct s
     const char *nearest;
 
     for (size_t i = 0; i < count; i++)
-        if (rows[i].help)
-            names[known++] = rows[i].name;
+        names[known++] = rows[i].name;
     nearest = option_nearest(word, names, known);
     log_open(program, -1);
     if (nearest)

@@ -1,0 +1,201 @@
+/*
+ * child: fork, a few calls, exec.  The launcher has one thread, so the child may do after fork what
+ * it needs; a pipe that closes on exec carries the reason of a failure back.
+ * This process is a subreaper (see crew.c): what a dead rank leaves behind becomes our child, so
+ * waiting for a whole group is waiting for our own children.
+ */
+#include "experiments/launch/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct pipes {
+    int failure[2]; /* errno of a failed start */
+    int streams[2][2];
+};
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        (void)close(*fd);
+    *fd = -1;
+}
+
+static void close_pipes(struct pipes *p)
+{
+    for (int side = 0; side < 2; side++) {
+        close_fd(&p->failure[side]);
+        close_fd(&p->streams[0][side]);
+        close_fd(&p->streams[1][side]);
+    }
+}
+
+static enum status open_pipes(struct pipes *p, bool streams, struct error *err)
+{
+    *p = (struct pipes){{-1, -1}, {{-1, -1}, {-1, -1}}};
+    if (pipe2(p->failure, O_CLOEXEC) != 0 ||
+        (streams && (pipe2(p->streams[0], O_CLOEXEC) != 0 || pipe2(p->streams[1], O_CLOEXEC) != 0)))
+        return error_set_errno(err, errno, "cannot make a pipe");
+    for (int i = 0; i < 2 && streams; i++)
+        if (fcntl(p->streams[i][0], F_SETFL, O_NONBLOCK) != 0)
+            return error_set_errno(err, errno, "cannot make a pipe non-blocking");
+    return STATUS_OK;
+}
+
+/* In the child: stdin from nowhere, stdout and stderr into the pipes. */
+static bool connect_stdio(const struct pipes *p)
+{
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+    if (null < 0 || dup2(null, STDIN_FILENO) < 0)
+        return false;
+    return p->streams[0][1] < 0 || (dup2(p->streams[0][1], STDOUT_FILENO) >= 0 &&
+                                    dup2(p->streams[1][1], STDERR_FILENO) >= 0);
+}
+
+static _Noreturn void become(const struct child_request *request, const struct pipes *p,
+                             pid_t parent)
+{
+    int failure;
+
+    (void)setsid();
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) /* it died before prctl */
+        _exit(127);
+    keeper_add(request->keeper, getpid());
+    for (char *const *variable = request->variables; *variable; variable++)
+        (void)putenv(*variable);
+    if (connect_stdio(p)) {
+        (void)sigprocmask(SIG_SETMASK, request->mask, NULL);
+        (void)execvp(request->file, request->argv);
+    }
+    failure = errno;
+    (void)!write(p->failure[1], &failure, sizeof(failure));
+    _exit(127);
+}
+
+/* The errno of a failed start, 0 when the program is loaded. */
+static int wait_for_exec(int fd)
+{
+    int failure = 0;
+    ssize_t got;
+
+    do {
+        got = read(fd, &failure, sizeof(failure));
+    } while (got < 0 && errno == EINTR);
+    return got == (ssize_t)sizeof(failure) ? failure : 0;
+}
+
+static void adopt_streams(struct child *c, const struct child_request *request, struct pipes *p)
+{
+    for (int i = 0; i < 2; i++) {
+        c->outputs[i].fd = p->streams[i][0];
+        p->streams[i][0] = -1;
+        c->outputs[i].target = i == 0 ? STDOUT_FILENO : STDERR_FILENO;
+        (void)snprintf(c->outputs[i].prefix, sizeof(c->outputs[i].prefix), "%s", request->prefix);
+    }
+}
+
+enum status child_start(struct child *c, const struct child_request *request, struct error *err)
+{
+    pid_t parent = getpid();
+    struct pipes pipes;
+    int failure = 0;
+    enum status status = open_pipes(&pipes, request->prefix != NULL, err);
+
+    if (status != STATUS_OK)
+        goto out;
+    c->kind = request->kind;
+    c->index = request->index;
+    c->pid = fork();
+    if (c->pid == 0)
+        become(request, &pipes, parent);
+    if (c->pid < 0) {
+        status = error_set_errno(err, errno, "cannot start %s %u: fork", c->kind, c->index);
+        goto out;
+    }
+    close_fd(&pipes.failure[1]);
+    failure = wait_for_exec(pipes.failure[0]);
+    if (failure == 0)
+        c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
+    if (failure != 0 || c->pidfd < 0) {
+        status = failure != 0
+                     ? error_set(err, STATUS_INVALID, "cannot run '%s': %s", request->file,
+                                 strerror(failure))
+                     : error_set_errno(err, errno, "cannot watch %s %u", c->kind, c->index);
+        (void)kill(-c->pid, SIGKILL);
+        (void)waitpid(c->pid, NULL, 0);
+        keeper_forget(request->keeper, c->pid);
+        goto out;
+    }
+    c->state = CHILD_RUNNING;
+    if (request->prefix)
+        adopt_streams(c, request, &pipes);
+out:
+    close_pipes(&pipes);
+    return status;
+}
+
+void child_signal(const struct child *c, int number)
+{
+    if (!child_is_active(c))
+        return;
+    (void)kill(-c->pid, number);
+    (void)kill(-c->pid, SIGCONT);
+}
+
+void child_reap(struct child *c)
+{
+    siginfo_t info = {0};
+
+    while (waitid(P_PID, (id_t)c->pid, &info, WEXITED) != 0 && errno == EINTR)
+        ;
+    c->signaled = info.si_code != CLD_EXITED;
+    c->code = info.si_status;
+    close_fd(&c->pidfd);
+    c->state = CHILD_LINGERING;
+}
+
+bool child_group_is_empty(const struct child *c)
+{
+    while (waitpid(-c->pid, NULL, WNOHANG) > 0)
+        ;
+    return kill(-c->pid, 0) != 0 && errno == ESRCH;
+}
+
+bool child_is_active(const struct child *c)
+{
+    return c->state == CHILD_RUNNING || c->state == CHILD_LINGERING;
+}
+
+bool child_failed(const struct child *c)
+{
+    return c->signaled || c->code != 0;
+}
+
+int child_exit_code(const struct child *c)
+{
+    return c->signaled ? 128 + c->code : c->code;
+}
+
+void child_name(const struct child *c, char *text, size_t size)
+{
+    (void)snprintf(text, size, "%s %u (pid %ld)", c->kind, c->index, (long)c->pid);
+}
+
+void child_end_text(const struct child *c, char *text, size_t size)
+{
+    const char *name = c->signaled ? sigabbrev_np(c->code) : NULL;
+
+    if (!c->signaled)
+        (void)snprintf(text, size, "exit code %d", c->code);
+    else
+        (void)snprintf(text, size, "killed by signal %d (SIG%s)", c->code, name ? name : "?");
+}

@@ -1,0 +1,259 @@
+/*
+ * launch: servers first, then the ranks, then the end of the servers.
+ *
+ * The job's port: with --standalone a free one is chosen here.  The socket that chose it stays
+ * bound (never listening, with SO_REUSEADDR) until the job ends, so the kernel hands the port to
+ * nobody else meanwhile, and rank 0, whose listener sets SO_REUSEADDR as listeners do, can still
+ * take it.
+ */
+#include "experiments/launch/launch.h"
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/base/memory.h"
+#include "experiments/launch/crew.h"
+#include "experiments/launch/plan.h"
+#include "experiments/launch/servers.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define VARIABLES_MAX 16
+
+struct job {
+    struct plan *plan;
+    struct crew crew;
+    uint16_t port;
+    int port_fd;
+    struct strbuf addresses; /* of the servers */
+    char own_folder[4096];   /* of this executable */
+    char **argv;             /* the program's words, owned; a spare place for --local-rank */
+    size_t argc;
+};
+
+/* What a rank gets; texts of one rank. */
+struct variables {
+    char texts[VARIABLES_MAX][OPTION_TEXT_MAX + 64];
+    char *list[VARIABLES_MAX + 1]; /* into texts; NULL-terminated */
+    size_t count;
+};
+
+static enum status find_own_folder(struct job *j, struct error *err)
+{
+    ssize_t length = readlink("/proc/self/exe", j->own_folder, sizeof(j->own_folder) - 1);
+    char *slash;
+
+    if (length < 0)
+        return error_set_errno(err, errno, "cannot read '/proc/self/exe'");
+    j->own_folder[length] = '\0';
+    slash = strrchr(j->own_folder, '/');
+    if (slash)
+        *slash = '\0';
+    return STATUS_OK;
+}
+
+/* Our own programs come from beside this one, so that one build runs; others from PATH. */
+static void find_program(const struct job *j, const char *name, char *path, size_t size)
+{
+    (void)snprintf(path, size, "%.4000s/%.200s", j->own_folder, name);
+    if (strchr(name, '/') || strncmp(name, "sparring-", 9) != 0 || access(path, X_OK) != 0)
+        (void)snprintf(path, size, "%s", name);
+}
+
+static enum status choose_port(struct job *j, struct error *err)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof(address);
+    int on = 1;
+
+    j->port = j->plan->master_port;
+    if (j->port != 0)
+        return STATUS_OK;
+    j->port_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (j->port_fd < 0 || setsockopt(j->port_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+        bind(j->port_fd, (const struct sockaddr *)&address, length) != 0 ||
+        getsockname(j->port_fd, (struct sockaddr *)&address, &length) != 0)
+        return error_set_errno(err, errno, "cannot find a free port");
+    j->port = ntohs(address.sin_port);
+    return STATUS_OK;
+}
+
+/* ---- one rank */
+
+static void add_text(struct variables *v, const char *name, const char *value)
+{
+    (void)snprintf(v->texts[v->count], sizeof(v->texts[v->count]), "%s=%s", name, value);
+    v->list[v->count] = v->texts[v->count];
+    v->count++;
+}
+
+static void add_number(struct variables *v, const char *name, unsigned value)
+{
+    char text[16];
+
+    (void)snprintf(text, sizeof(text), "%u", value);
+    add_text(v, name, text);
+}
+
+static void unset(struct variables *v, const char *name)
+{
+    (void)snprintf(v->texts[v->count], sizeof(v->texts[v->count]), "%s", name);
+    v->list[v->count] = v->texts[v->count];
+    v->count++;
+}
+
+static void fill_variables(const struct job *j, unsigned local_rank, struct variables *v)
+{
+    const struct plan *p = j->plan;
+
+    v->count = 0;
+    add_number(v, "RANK", p->node_rank * p->ranks + local_rank);
+    add_number(v, "WORLD_SIZE", p->nodes * p->ranks);
+    add_number(v, "LOCAL_RANK", local_rank);
+    add_number(v, "LOCAL_WORLD_SIZE", p->ranks);
+    add_number(v, "GROUP_RANK", p->node_rank);
+    add_number(v, "GROUP_WORLD_SIZE", p->nodes);
+    add_text(v, "MASTER_ADDR", p->master_addr);
+    add_number(v, "MASTER_PORT", j->port);
+    unset(v, "TORCHELASTIC_USE_AGENT_STORE"); /* of a launcher around this one */
+    if (p->servers > 0)
+        add_text(v, "SPARRING_SERVERS", j->addresses.text);
+    else if (p->options.server_addresses[0] != '\0')
+        add_text(v, "SPARRING_SERVERS", p->options.server_addresses);
+    if (p->options.run_dir[0] != '\0')
+        add_text(v, "SPARRING_RUN_DIR", p->options.run_dir);
+    if (p->ranks > 1 && !getenv("OMP_NUM_THREADS"))
+        add_text(v, "OMP_NUM_THREADS", "1");
+    v->list[v->count] = NULL;
+}
+
+static enum status start_rank(struct job *j, unsigned local_rank, struct error *err)
+{
+    struct variables variables;
+    char path[4400];
+    char flag[32];
+    char prefix[32];
+    struct child_request request = {.kind = "rank",
+                                    .index = j->plan->node_rank * j->plan->ranks + local_rank,
+                                    .file = path,
+                                    .argv = j->argv,
+                                    .variables = variables.list,
+                                    .prefix = j->plan->options.tee ? prefix : NULL};
+
+    fill_variables(j, local_rank, &variables);
+    find_program(j, j->argv[0], path, sizeof(path));
+    (void)snprintf(prefix, sizeof(prefix), "[rank %u] ", request.index);
+    (void)snprintf(flag, sizeof(flag), "--local-rank=%u", local_rank);
+    if (j->plan->options.pass_local_rank)
+        j->argv[j->argc] = flag;
+    return crew_start(&j->crew, j->crew.servers + local_rank, &request, err);
+}
+
+/* ---- the job */
+
+static enum status prepare(struct job *j, struct error *err)
+{
+    const struct plan *p = j->plan;
+    size_t servers = p->node_rank == 0 ? p->servers : 0;
+    enum status status;
+
+    while (p->program[j->argc])
+        j->argc++;
+    status = mem_calloc(j->argc + 2, sizeof(char *), "program words", &j->argv, err);
+    if (status != STATUS_OK)
+        return status;
+    memcpy(j->argv, p->program, j->argc * sizeof(char *));
+    status = find_own_folder(j, err);
+    if (status == STATUS_OK && p->options.run_dir[0] != '\0')
+        status = file_make_folder(p->options.run_dir, err);
+    if (status == STATUS_OK)
+        status = choose_port(j, err);
+    if (status == STATUS_OK)
+        status =
+            crew_open(&j->crew, servers, p->ranks, p->options.grace_ms, p->options.timeout_ms, err);
+    return status;
+}
+
+static enum status start_servers(struct job *j, struct error *err)
+{
+    char path[4400];
+    enum status status = STATUS_OK;
+
+    if (j->crew.servers > 0) {
+        (void)snprintf(path, sizeof(path), "%s/sparring-server", j->own_folder);
+        status = servers_start(&j->crew, j->plan, path, &j->addresses, err);
+    } else if (j->plan->servers > 0) {
+        servers_addresses(j->plan, &j->addresses);
+    }
+    if (status == STATUS_OK && !strbuf_ok(&j->addresses))
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for the servers' addresses");
+    if (status == STATUS_OK && j->addresses.length >= OPTION_TEXT_MAX)
+        status = error_set(err, STATUS_UNSUPPORTED,
+                           "the addresses of %u servers take %zu bytes, more than %d",
+                           j->plan->servers, j->addresses.length, OPTION_TEXT_MAX - 1);
+    return status;
+}
+
+static enum status run(struct job *j, struct error *err)
+{
+    struct crew *crew = &j->crew;
+    enum status status = prepare(j, err);
+
+    if (status == STATUS_OK)
+        status = start_servers(j, err);
+    for (unsigned r = 0; r < j->plan->ranks && status == STATUS_OK && !crew->stopping; r++)
+        status = start_rank(j, r, err);
+    if (status == STATUS_OK)
+        status = crew_wait(crew, crew->servers, crew->count, err);
+    if (status != STATUS_OK)
+        return status;
+    crew->servers_may_end = true;
+    crew_stop(crew, 0, crew->servers, SIGTERM);
+    return crew_wait(crew, 0, crew->servers, err);
+}
+
+/* The first failure's code; a server that ends with 0 while it is needed has failed too. */
+static int exit_code(const struct crew *crew)
+{
+    if (crew->timed_out)
+        return status_exit_code(STATUS_TIMEOUT);
+    if (crew->first_failed) {
+        int code = child_exit_code(crew->first_failed);
+
+        return code != 0 ? code : 1;
+    }
+    for (size_t i = 0; i < crew->count; i++) /* stopped by a signal before it was started */
+        if (crew->children[i].state == CHILD_NEW)
+            return crew->stop_signal != 0 ? 128 + crew->stop_signal : 1;
+    return 0;
+}
+
+int launch_main(int argc, char **argv)
+{
+    struct plan plan;
+    struct job job = {.plan = &plan, .port_fd = -1, .addresses = STRBUF_INIT};
+    struct error err = {0};
+    int code;
+    enum status status;
+
+    log_open("sparring launch", -1);
+    status = plan_read(&plan, argc, argv, &err);
+    if (status != STATUS_OK)
+        return log_failure(&err);
+    if (plan.exit_now)
+        return 0;
+    status = run(&job, &err);
+    code = status == STATUS_OK ? exit_code(&job.crew) : log_failure(&err);
+    crew_close(&job.crew);
+    if (job.port_fd >= 0)
+        (void)close(job.port_fd);
+    strbuf_release(&job.addresses);
+    free(job.argv);
+    return code;
+}

@@ -1,0 +1,340 @@
+/*
+ * plan: torchrun's flags with torchrun's defaults.  What torchrun reads from PET_<FLAG> (Kubeflow's
+ * trainer sets these) is read here too.  Left out: elasticity (restarts, MIN:MAX nodes, rendezvous
+ * back ends); a job that loses a rank ends.
+ */
+#include "experiments/launch/plan.h"
+
+#include "common/base/parse.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RANKS_MAX   1024
+#define SERVERS_MAX 256
+
+#define AT(field) offsetof(struct plan_options, field)
+
+static const struct option_spec specs[] = {
+    {.help = "Ranks:"},
+    {.name = "nproc-per-node",
+     .env = "PET_NPROC_PER_NODE",
+     .kind = OPTION_TEXT,
+     .offset = AT(nproc_per_node),
+     .default_text = "1",
+     .metavar = "N",
+     .help = "Ranks to start on this host: a number, cpu (one per processor), gpu (one per NVIDIA "
+             "GPU) or auto (gpu where there is one, else cpu)."},
+    {.name = "nnodes",
+     .env = "PET_NNODES",
+     .kind = OPTION_TEXT,
+     .offset = AT(nnodes),
+     .default_text = "1",
+     .metavar = "N",
+     .help = "Hosts of the job; each runs this command, with the same --nproc-per-node."},
+    {.name = "node-rank",
+     .env = "PET_NODE_RANK",
+     .kind = OPTION_INT,
+     .offset = AT(node_rank),
+     .default_text = "0",
+     .min = 0,
+     .max = 1e6,
+     .metavar = "R",
+     .help = "Which of them this host is, from 0."},
+    {.name = "master-addr",
+     .env = "PET_MASTER_ADDR",
+     .kind = OPTION_TEXT,
+     .offset = AT(master_addr),
+     .default_text = "127.0.0.1",
+     .metavar = "HOST",
+     .help = "Address of node 0; becomes MASTER_ADDR."},
+    {.name = "master-port",
+     .env = "PET_MASTER_PORT",
+     .kind = OPTION_INT,
+     .offset = AT(master_port),
+     .default_text = "29500",
+     .min = 0,
+     .max = 65535,
+     .metavar = "PORT",
+     .help = "Port on it where rank 0 listens; becomes MASTER_PORT.  With one node 0 stands for "
+             "any free one."},
+    {.name = "standalone",
+     .env = "PET_STANDALONE",
+     .kind = OPTION_BOOL,
+     .offset = AT(standalone),
+     .default_text = "false",
+     .help = "One node, 127.0.0.1 and a free port: jobs side by side do not collide."},
+    {.name = "pass-local-rank",
+     .kind = OPTION_BOOL,
+     .offset = AT(pass_local_rank),
+     .default_text = "false",
+     .help = "Append --local-rank=N to the program's words, as torch.distributed.launch does "
+             "without --use-env."},
+    {.help = "Parameter servers:"},
+    {.name = "servers",
+     .kind = OPTION_INT,
+     .offset = AT(servers),
+     .default_text = "0",
+     .min = 0,
+     .max = SERVERS_MAX,
+     .metavar = "K",
+     .help = "Start K sparring-server processes on node 0 before the ranks and stop them after; "
+             "their addresses become SPARRING_SERVERS.  Their own options come from SPARRING_* "
+             "variables."},
+    {.name = "server-port",
+     .kind = OPTION_INT,
+     .offset = AT(server_port),
+     .default_text = "0",
+     .min = 0,
+     .max = 65535,
+     .metavar = "PORT",
+     .help = "With several nodes: the servers listen on PORT, PORT + 1, ... of node 0, on every "
+             "interface.  Give the same --servers and --server-port on every node, so that each "
+             "knows the addresses.  With one node 0 stands for any free ports of 127.0.0.1."},
+    {.name = "server-addresses",
+     .kind = OPTION_TEXT,
+     .offset = AT(server_addresses),
+     .metavar = "H:P,...",
+     .help = "Servers that run already, instead of --servers; becomes SPARRING_SERVERS."},
+    {.help = "Running:"},
+    {.name = "run-dir",
+     .env = "SPARRING_RUN_DIR",
+     .kind = OPTION_TEXT,
+     .offset = AT(run_dir),
+     .metavar = "DIR",
+     .help = "Folder for the records of ranks and servers; becomes SPARRING_RUN_DIR."},
+    {.name = "tee",
+     .kind = OPTION_BOOL,
+     .offset = AT(tee),
+     .default_text = "false",
+     .help = "Put '[rank 1] ' before every line that rank 1 writes.  Without it the ranks write "
+             "straight to this command's output."},
+    {.name = "timeout-ms",
+     .kind = OPTION_INT,
+     .offset = AT(timeout_ms),
+     .default_text = "0",
+     .min = 0,
+     .max = 1e12,
+     .metavar = "MS",
+     .help = "Stop the job when it has not ended after MS milliseconds; 0 sets no limit."},
+    {.name = "start-timeout-ms",
+     .kind = OPTION_INT,
+     .offset = AT(start_timeout_ms),
+     .default_text = "30000",
+     .min = 1,
+     .max = 1e9,
+     .metavar = "MS",
+     .help = "How long the servers may take until they listen."},
+    {.name = "grace-ms",
+     .kind = OPTION_INT,
+     .offset = AT(grace_ms),
+     .default_text = "10000",
+     .min = 0,
+     .max = 1e9,
+     .metavar = "MS",
+     .help = "Time between asking a process to stop (SIGTERM, or the signal that this command got) "
+             "and killing it."},
+    {.help = "Accepted for the sake of torchrun's users, without effect:"},
+    {.name = "no-python",
+     .kind = OPTION_BOOL,
+     .offset = AT(no_python),
+     .default_text = "false",
+     .help = "PROGRAM is always run as it is."},
+    {.name = "use-env",
+     .kind = OPTION_BOOL,
+     .offset = AT(use_env),
+     .default_text = "false",
+     .help = "LOCAL_RANK is always set."},
+};
+
+static const struct option_set set = {
+    .program = "sparring launch",
+    .summary = "Start the ranks of a job on this host, with RANK, WORLD_SIZE, LOCAL_RANK, "
+               "LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set "
+               "(and OMP_NUM_THREADS=1 where it is not set and there are several ranks).  When a "
+               "rank fails the others are stopped, and its exit code is kept.",
+    .usage = "[OPTION]... [--] PROGRAM [ARG]...",
+    .specs = specs,
+    .count = sizeof(specs) / sizeof(specs[0]),
+};
+
+static unsigned count_processors(void)
+{
+    cpu_set_t processors;
+
+    if (sched_getaffinity(0, sizeof(processors), &processors) != 0)
+        return 1;
+    return (unsigned)CPU_COUNT(&processors);
+}
+
+/* Of the GPUs that CUDA would show, those in /dev. */
+static unsigned count_gpus(void)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    glob_t found = {0};
+    unsigned count = 0;
+
+    if (visible) {
+        for (const char *p = visible; *p; p++)
+            count += *p == ',';
+        return *visible ? count + 1 : 0;
+    }
+    if (glob("/dev/nvidia[0-9]*", 0, NULL, &found) == 0)
+        count = (unsigned)found.gl_pathc;
+    globfree(&found);
+    return count;
+}
+
+static enum status read_ranks(struct plan *p, const char *origin, struct error *err)
+{
+    const char *text = p->options.nproc_per_node;
+    int64_t count;
+
+    if (strcmp(text, "cpu") == 0) {
+        count = count_processors();
+    } else if (strcmp(text, "gpu") == 0 || strcmp(text, "auto") == 0) {
+        count = count_gpus();
+        if (count == 0 && strcmp(text, "gpu") == 0)
+            return error_set(err, STATUS_INVALID, "%s: no NVIDIA GPU on this host", origin);
+        if (count == 0)
+            count = count_processors();
+    } else if (!parse_int64(text, &count)) {
+        return error_set(err, STATUS_INVALID, "%s: '%s' is not a number, cpu, gpu or auto", origin,
+                         text);
+    }
+    if (count < 1 || count > RANKS_MAX)
+        return error_set(err, STATUS_INVALID, "%s: %s ranks, allowed is 1 to %d", origin, text,
+                         RANKS_MAX);
+    p->ranks = (unsigned)count;
+    return STATUS_OK;
+}
+
+/* "2", or torchrun's MIN:MAX where both are the same. */
+static enum status read_nodes(struct plan *p, const char *origin, struct error *err)
+{
+    char text[OPTION_TEXT_MAX];
+    char *colon;
+    int64_t count;
+
+    (void)snprintf(text, sizeof(text), "%s", p->options.nnodes);
+    colon = strchr(text, ':');
+    if (colon) {
+        *colon = '\0';
+        if (strcmp(text, colon + 1) != 0)
+            return error_set(err, STATUS_UNSUPPORTED,
+                             "%s: '%s': the number of nodes cannot change during a job", origin,
+                             p->options.nnodes);
+    }
+    if (!parse_int64(text, &count) || count < 1 || count > 1000000)
+        return error_set(err, STATUS_INVALID, "%s: '%s' is not a number of nodes from 1", origin,
+                         p->options.nnodes);
+    p->nodes = (unsigned)count;
+    if (p->options.node_rank >= count)
+        return error_set(err, STATUS_INVALID, "--node-rank is %jd, but there are %jd nodes",
+                         (intmax_t)p->options.node_rank, (intmax_t)count);
+    p->node_rank = (unsigned)p->options.node_rank;
+    return STATUS_OK;
+}
+
+static enum status read_master(struct plan *p, const struct option_result *r, struct error *err)
+{
+    static const char *const rivals[] = {"master-addr", "master-port", "nnodes"};
+
+    p->master_addr = p->options.master_addr;
+    p->master_port = (uint16_t)p->options.master_port;
+    if (p->master_addr[0] == '\0')
+        return error_set(err, STATUS_INVALID, "--master-addr is empty");
+    if (p->options.standalone) {
+        for (size_t i = 0; i < sizeof(rivals) / sizeof(rivals[0]); i++)
+            if (strncmp(option_origin_text(&set, r, rivals[i]), "--", 2) == 0 &&
+                (i < 2 || p->nodes > 1))
+                return error_set(err, STATUS_INVALID, "--standalone excludes --%s", rivals[i]);
+        p->nodes = 1;
+        p->node_rank = 0;
+        p->master_addr = "127.0.0.1";
+        p->master_port = 0;
+    }
+    if (p->master_port == 0 && p->nodes > 1)
+        return error_set(err, STATUS_INVALID, "%s is 0, but several nodes must know the port",
+                         option_origin_text(&set, r, "master-port"));
+    return STATUS_OK;
+}
+
+static enum status read_servers(struct plan *p, struct error *err)
+{
+    p->servers = (unsigned)p->options.servers;
+    if (p->servers == 0 && p->options.server_port > 0)
+        return error_set(err, STATUS_INVALID, "--server-port needs --servers");
+    if (p->servers == 0)
+        return STATUS_OK;
+    if (p->options.server_addresses[0] != '\0')
+        return error_set(err, STATUS_INVALID,
+                         "--servers and --server-addresses exclude each other");
+    if (p->nodes > 1 && p->options.server_port == 0)
+        return error_set(err, STATUS_INVALID,
+                         "--servers on several nodes needs --server-port, so that every node knows "
+                         "the addresses");
+    if (p->options.server_port + p->servers - 1 > 65535)
+        return error_set(err, STATUS_INVALID, "%u servers from --server-port %jd go beyond 65535",
+                         p->servers, (intmax_t)p->options.server_port);
+    return STATUS_OK;
+}
+
+static enum status print_config(const struct plan *p, const struct option_result *r,
+                                struct error *err)
+{
+    struct strbuf out = STRBUF_INIT;
+    enum status status = STATUS_OK;
+
+    option_print_config(&set, &p->options, r, &out);
+    if (!strbuf_ok(&out))
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for --print-config");
+    else if (fputs(out.text, stdout) == EOF || fflush(stdout) != 0)
+        status = error_set_errno(err, errno, "cannot write standard output");
+    strbuf_release(&out);
+    return status;
+}
+
+static enum status resolve(struct plan *p, const struct option_result *r, int argc, char **argv,
+                           struct error *err)
+{
+    enum status status = read_ranks(p, option_origin_text(&set, r, "nproc-per-node"), err);
+
+    if (status == STATUS_OK)
+        status = read_nodes(p, option_origin_text(&set, r, "nnodes"), err);
+    if (status == STATUS_OK)
+        status = read_master(p, r, err);
+    if (status == STATUS_OK)
+        status = read_servers(p, err);
+    if (status != STATUS_OK)
+        return status;
+    if (r->print_config) {
+        p->exit_now = true;
+        return print_config(p, r, err);
+    }
+    if (r->first_positional >= argc)
+        return error_set(err, STATUS_INVALID,
+                         "no program to start; 'sparring launch [OPTION]... -- PROGRAM [ARG]...'");
+    p->program = argv + r->first_positional;
+    return STATUS_OK;
+}
+
+enum status plan_read(struct plan *p, int argc, char **argv, struct error *err)
+{
+    struct option_result result = {0};
+    enum status status;
+
+    *p = (struct plan){0};
+    status = option_parse(&set, argc, argv, &p->options, &result, err);
+    if (status == STATUS_OK && result.exit_now)
+        p->exit_now = true;
+    else if (status == STATUS_OK)
+        status = resolve(p, &result, argc, argv, err);
+    option_result_release(&result);
+    return status;
+}

@@ -1,0 +1,47 @@
+/*
+ * plan: the command line of `sparring launch`, checked and resolved.
+ */
+#ifndef SPARRING_EXPERIMENTS_LAUNCH_PLAN_H
+#define SPARRING_EXPERIMENTS_LAUNCH_PLAN_H
+
+#include "common/option/option.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct plan_options {
+    bool standalone;
+    char nnodes[OPTION_TEXT_MAX];
+    int64_t node_rank;
+    char nproc_per_node[OPTION_TEXT_MAX];
+    char master_addr[OPTION_TEXT_MAX];
+    int64_t master_port;
+    int64_t servers;
+    int64_t server_port;
+    char server_addresses[OPTION_TEXT_MAX];
+    char run_dir[OPTION_TEXT_MAX];
+    bool tee;
+    bool pass_local_rank;
+    bool no_python;
+    bool use_env;
+    int64_t timeout_ms;
+    int64_t start_timeout_ms;
+    int64_t grace_ms;
+};
+
+struct plan {
+    struct plan_options options;
+    unsigned nodes;
+    unsigned node_rank;
+    unsigned ranks;          /* of this node */
+    unsigned servers;        /* of the job; they run on node 0 */
+    const char *master_addr; /* borrowed from options, or constant */
+    uint16_t master_port;    /* 0: any free one */
+    char **program;          /* borrowed from argv, NULL-terminated */
+    bool exit_now;           /* --help, --version or --print-config was answered */
+};
+
+/* Blocks nowhere; prints --help and the like on stdout. */
+enum status plan_read(struct plan *p, int argc, char **argv, struct error *err);
+
+#endif

@@ -1,0 +1,195 @@
+/*
+ * servers: each server gets a port file in a private folder, which inotify watches; a file counts
+ * once its line is whole.  The folder is gone again before the ranks start.
+ */
+#include "experiments/launch/servers.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/net.h"
+#include "common/base/parse.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#define PATH_SIZE 512
+
+struct start {
+    struct crew *crew;
+    const struct plan *plan;
+    char folder[PATH_SIZE];
+    int inotify_fd;
+    uint16_t ports[256]; /* 0: not known yet */
+};
+
+static void port_file(const struct start *s, size_t index, char *path, size_t size)
+{
+    (void)snprintf(path, size, "%.480s/port-%zu", s->folder, index);
+}
+
+static enum status make_folder(struct start *s, struct error *err)
+{
+    const char *base = getenv("TMPDIR");
+
+    (void)snprintf(s->folder, sizeof(s->folder), "%.400s/sparring-launch-XXXXXX",
+                   base && *base ? base : "/tmp");
+    if (!mkdtemp(s->folder)) {
+        enum status status = error_set_errno(err, errno, "cannot make folder '%s'", s->folder);
+
+        s->folder[0] = '\0';
+        return status;
+    }
+    s->inotify_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (s->inotify_fd < 0 ||
+        inotify_add_watch(s->inotify_fd, s->folder, IN_CLOSE_WRITE | IN_MOVED_TO) < 0)
+        return error_set_errno(err, errno, "cannot watch '%s'", s->folder);
+    return crew_watch(s->crew, s->inotify_fd, err);
+}
+
+static void remove_folder(struct start *s)
+{
+    if (s->inotify_fd >= 0)
+        (void)close(s->inotify_fd);
+    s->crew->wake_fd = -1;
+    for (size_t i = 0; i < s->plan->servers && s->folder[0] != '\0'; i++) {
+        char path[PATH_SIZE];
+
+        port_file(s, i, path, sizeof(path));
+        (void)unlink(path);
+    }
+    if (s->folder[0] != '\0')
+        (void)rmdir(s->folder);
+}
+
+static enum status start_one(struct start *s, size_t index, const char *program, struct error *err)
+{
+    char *no_variables[] = {NULL};
+    char listen[64];
+    char file[PATH_SIZE];
+    char prefix[32];
+    char name[] = "sparring-server";
+    char listen_word[] = "--listen";
+    char file_word[] = "--port-file";
+    char dir_word[] = "--run-dir";
+    char dir[OPTION_TEXT_MAX];
+    char *argv[] = {name, listen_word, listen, file_word, file, dir_word, dir, NULL};
+    struct child_request request = {.kind = "server",
+                                    .index = (unsigned)index,
+                                    .file = program,
+                                    .argv = argv,
+                                    .variables = no_variables,
+                                    .prefix = s->plan->options.tee ? prefix : NULL};
+    int64_t port = s->plan->options.server_port;
+
+    (void)snprintf(listen, sizeof(listen), "%s:%jd", s->plan->nodes > 1 ? "0.0.0.0" : "127.0.0.1",
+                   port > 0 ? (intmax_t)port + (intmax_t)index : 0);
+    port_file(s, index, file, sizeof(file));
+    (void)snprintf(prefix, sizeof(prefix), "[server %zu] ", index);
+    (void)snprintf(dir, sizeof(dir), "%s", s->plan->options.run_dir);
+    if (dir[0] == '\0')
+        argv[5] = NULL;
+    return crew_start(s->crew, index, &request, err);
+}
+
+/* "4711\n" or "127.0.0.1:4711\n"; *ret stays 0 while the file is not there or not whole. */
+static enum status read_port(const struct start *s, size_t index, uint16_t *ret, struct error *err)
+{
+    char path[PATH_SIZE];
+    char *text;
+    size_t size;
+    struct endpoint endpoint;
+    uint64_t port = 0;
+    enum status status;
+
+    port_file(s, index, path, sizeof(path));
+    status = file_read(path, 512, &text, &size, err);
+    if (status == STATUS_NOT_FOUND)
+        return STATUS_OK;
+    if (status != STATUS_OK)
+        return status;
+    if (size > 0 && text[size - 1] == '\n') {
+        text[size - 1] = '\0';
+        if (endpoint_parse(text, "port", &endpoint, NULL) == STATUS_OK)
+            port = endpoint.port;
+        else if (!parse_uint64(text, &port))
+            port = 0;
+        if (port == 0 || port > 65535)
+            status =
+                error_set(err, STATUS_DATA, "server %zu wrote '%.60s' as its port", index, text);
+        else
+            *ret = (uint16_t)port;
+    }
+    free(text);
+    return status;
+}
+
+static enum status read_ports(struct start *s, size_t *ret_missing, struct error *err)
+{
+    *ret_missing = s->plan->servers;
+    for (size_t i = s->plan->servers; i-- > 0;) {
+        enum status status = s->ports[i] > 0 ? STATUS_OK : read_port(s, i, &s->ports[i], err);
+
+        if (status != STATUS_OK)
+            return status;
+        if (s->ports[i] == 0)
+            *ret_missing = i;
+    }
+    return STATUS_OK;
+}
+
+static enum status wait_for_ports(struct start *s, struct error *err)
+{
+    int64_t deadline_ns = clock_deadline_ns(s->plan->options.start_timeout_ms);
+    enum status status = STATUS_OK;
+
+    while (status == STATUS_OK && !s->crew->first_failed && !s->crew->stopping) {
+        size_t missing;
+
+        status = read_ports(s, &missing, err);
+        if (status != STATUS_OK || missing == s->plan->servers)
+            return status;
+        if (clock_left_ms(deadline_ns) == 0)
+            return error_set(err, STATUS_TIMEOUT,
+                             "server %zu does not listen after %jd ms (--start-timeout-ms)",
+                             missing, (intmax_t)s->plan->options.start_timeout_ms);
+        status = crew_step(s->crew, deadline_ns, err);
+    }
+    return status;
+}
+
+static void add_address(struct strbuf *addresses, const char *host, uint16_t port)
+{
+    struct endpoint endpoint = {.port = port};
+    char text[300];
+
+    (void)snprintf(endpoint.host, sizeof(endpoint.host), "%.255s", host);
+    endpoint_format(&endpoint, text, sizeof(text));
+    strbuf_addf(addresses, "%s%s", addresses->length > 0 ? "," : "", text);
+}
+
+enum status servers_start(struct crew *crew, const struct plan *plan, const char *program,
+                          struct strbuf *addresses, struct error *err)
+{
+    struct start start = {.crew = crew, .plan = plan, .inotify_fd = -1};
+    enum status status = make_folder(&start, err);
+
+    for (size_t i = 0; i < plan->servers && status == STATUS_OK; i++)
+        status = start_one(&start, i, program, err);
+    if (status == STATUS_OK)
+        status = wait_for_ports(&start, err);
+    for (size_t i = 0; i < plan->servers; i++)
+        add_address(addresses, plan->nodes > 1 ? plan->master_addr : "127.0.0.1", start.ports[i]);
+    remove_folder(&start);
+    return status;
+}
+
+void servers_addresses(const struct plan *plan, struct strbuf *addresses)
+{
+    for (unsigned i = 0; i < plan->servers; i++)
+        add_address(addresses, plan->master_addr,
+                    (uint16_t)(plan->options.server_port + (int64_t)i));
+}

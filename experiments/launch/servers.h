@@ -1,0 +1,23 @@
+/*
+ * servers: start parameter servers and learn where they listen.
+ */
+#ifndef SPARRING_EXPERIMENTS_LAUNCH_SERVERS_H
+#define SPARRING_EXPERIMENTS_LAUNCH_SERVERS_H
+
+#include "common/base/strbuf.h"
+#include "experiments/launch/crew.h"
+#include "experiments/launch/plan.h"
+
+/*
+ * Start the plan's servers as the first children of the crew and wait until each has written its
+ * port file, --start-timeout-ms at most; their addresses ("127.0.0.1:4711,...") go to `addresses`.
+ * Returns early, with STATUS_OK, when a server ended or a signal asks to stop: the crew tells.
+ *   program   path of sparring-server
+ */
+enum status servers_start(struct crew *crew, const struct plan *plan, const char *program,
+                          struct strbuf *addresses, struct error *err);
+
+/* Without starting any: the addresses of servers on fixed ports of node 0. */
+void servers_addresses(const struct plan *plan, struct strbuf *addresses);
+
+#endif
