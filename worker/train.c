@@ -262,7 +262,7 @@ enum status train_run(const struct worker_options *options, const struct option_
     status = trainer_open(&t, err);
     if (status == STATUS_OK) {
         if (launch->rank == 0)
-            log_info("%u ranks, %zu parameters, %ju steps, %s on %s", launch->world_size,
+            log_info("ranks: %u, parameters: %zu, updates: %ju, %s on %s", launch->world_size,
                      model_table(t.model)->count, (uintmax_t)t.total_steps, options->sync,
                      compute_name(t.compute));
         status = run_steps(&t, &outcome, err);

@@ -46,7 +46,7 @@ static void start_workers(struct process *workers, unsigned count, const char *s
                            servers, "--init-method", url, "--world-size", world, "--rank", own,
                            "--timeout-ms", timeout_ms, "--device", "cpu", "--threads", "1"));
     }
-    process_wait_output(&workers[0], "ranks,", 20000);
+    process_wait_output(&workers[0], "ranks: ", 20000);
 }
 
 static void expect_named(struct process *workers, unsigned count, unsigned victim, const char *text,
@@ -97,7 +97,7 @@ static void start_server(struct process *server, char *address, size_t size)
     process_start(server, NULL,
                   ARGS(support_program("sparring-server"), "--listen", "127.0.0.1:0", "--port-file",
                        port_file));
-    process_wait_output(server, "listening", 10000);
+    process_wait_output(server, "serving on", 10000);
     assert_ok(file_read(port_file, 64, &text, &length, &err));
     (void)snprintf(address, size, "127.0.0.1:%.*s", (int)strcspn(text, "\n"), text);
     free(text);
