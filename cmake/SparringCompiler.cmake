@@ -24,8 +24,10 @@ add_library(sparring_base_flags INTERFACE)
 target_compile_definitions(sparring_base_flags INTERFACE _GNU_SOURCE
     SPARRING_VERSION="${PROJECT_VERSION}")
 target_include_directories(sparring_base_flags INTERFACE ${PROJECT_SOURCE_DIR})
-# The same source must round the same way in server and worker, whatever the vector width.
-target_compile_options(sparring_base_flags INTERFACE -ffp-contract=off -fno-math-errno)
+# The same source must round the same way in server and worker, whatever the vector width.  Flags that nvcc
+# does not know are for C and C++ only.
+target_compile_options(sparring_base_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:C,CXX>:-ffp-contract=off -fno-math-errno>)
 
 # Kernels are compiled once per vector width (common/tensor/simd.h); other processors have one width.
 include(CheckCSourceCompiles)
@@ -39,14 +41,15 @@ if(SPARRING_SIMD_X86)
 endif()
 if(SPARRING_SANITIZE)
     target_compile_options(sparring_base_flags INTERFACE
-        -fsanitize=${SPARRING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+        $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${SPARRING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
     target_link_options(sparring_base_flags INTERFACE -fsanitize=${SPARRING_SANITIZE})
 endif()
 if(SPARRING_FUZZ)
-    target_compile_options(sparring_base_flags INTERFACE -fsanitize=fuzzer-no-link)
+    target_compile_options(sparring_base_flags INTERFACE
+        $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 if(SPARRING_COVERAGE)
-    target_compile_options(sparring_base_flags INTERFACE --coverage)
+    target_compile_options(sparring_base_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:--coverage>)
     target_link_options(sparring_base_flags INTERFACE --coverage)
 endif()
 

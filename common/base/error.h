@@ -9,6 +9,10 @@
 
 #include "common/base/status.h"
 
+#ifdef __cplusplus /* the CUDA module and the Gloo shim */
+extern "C" {
+#endif
+
 struct error {
     enum status status;
     char text[2048]; /* NUL-terminated, cut at the end when longer */
@@ -27,5 +31,9 @@ enum status error_set_errno(struct error *err, int error_number, const char *for
  * STATUS_INTERNAL when err is NULL, so use it only where err was passed on. */
 enum status error_prefix(struct error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

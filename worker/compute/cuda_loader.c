@@ -10,6 +10,7 @@
 #include "worker/compute/cuda_module.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,10 +40,12 @@ static enum status find_module(char *path, size_t size, struct error *err)
     char beside[4096];
 
     if (named && named[0] != '\0') {
-        if (access(named, R_OK) != 0)
-            return error_set(err, STATUS_NOT_FOUND, "SPARRING_CUDA_MODULE: cannot read '%s'",
-                             named);
-        (void)snprintf(path, size, "%s", named);
+        char *whole = realpath(named, NULL); /* dlopen looks elsewhere for a name without '/' */
+
+        if (!whole)
+            return error_set_errno(err, errno, "SPARRING_CUDA_MODULE: cannot find '%s'", named);
+        (void)snprintf(path, size, "%s", whole);
+        free(whole);
         return STATUS_OK;
     }
     path_beside_executable(beside, sizeof(beside));

@@ -17,9 +17,12 @@ extern "C" {
 #endif
 
 /* version: the caller's CUDA_MODULE_VERSION.  index < 0: local_rank modulo the devices.  The texts
- * name what is missing: driver, device, library. */
+ * name what is missing: driver, device, memory. */
 typedef enum status cuda_module_open_fn(unsigned version, int index, unsigned local_rank,
                                         struct compute **ret_compute, struct error *err);
+
+/* In the module only; the worker asks for it by name. */
+cuda_module_open_fn sparring_cuda_open;
 
 #ifdef __cplusplus
 }

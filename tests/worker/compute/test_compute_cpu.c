@@ -110,7 +110,7 @@ START_TEST(test_named_module_is_missing)
 
     ck_assert_int_eq(setenv("SPARRING_CUDA_MODULE", "/nowhere/sparring_cuda.so", 1), 0);
     refused("cuda", STATUS_NOT_FOUND,
-            "device 'cuda': SPARRING_CUDA_MODULE: cannot read '/nowhere/sparring_cuda.so'");
+            "device 'cuda': SPARRING_CUDA_MODULE: cannot find '/nowhere/sparring_cuda.so': ");
     assert_ok(compute_open("auto", 0, 1, &c, &err));
     ck_assert(compute_is_host(c));
     ck_assert_ptr_nonnull(strstr(compute_note(c), "/nowhere/sparring_cuda.so"));
