@@ -14,7 +14,7 @@
 #include "common/option/option.h"
 #include "experiments/bench/bench.h"
 #include "experiments/bench/bench_report.h"
-#include "experiments/process/process.h"
+#include "experiments/subprocess/subprocess.h"
 
 #include <ftw.h>
 #include <jansson.h>
@@ -271,8 +271,8 @@ static enum status run_job(const struct train_bench *b, const struct contender *
     char place[1200];
     char log[1200];
     char figures[1280];
-    struct process_result result;
-    struct process_request request = {.timeout_ms = b->options->timeout_ms, .log_path = log};
+    struct subprocess_result result;
+    struct subprocess_request request = {.timeout_ms = b->options->timeout_ms, .log_path = log};
     enum status status;
 
     (void)snprintf(place, sizeof(place), "%s/%s-%zu", b->folder, c->sync, repeat);
@@ -283,13 +283,13 @@ static enum status run_job(const struct train_bench *b, const struct contender *
     else
         add_our_job(b, c, &w, place);
     request.argv = w.argv;
-    status = process_run(&request, &result, err);
+    status = subprocess_run(&request, &result, err);
     if (status != STATUS_OK)
         return status;
-    if (result.outcome != PROCESS_EXITED || result.code != 0) {
+    if (result.outcome != SUBPROCESS_EXITED || result.code != 0) {
         char how[128];
 
-        process_result_text(&result, how, sizeof(how));
+        subprocess_result_text(&result, how, sizeof(how));
         return error_set(err, STATUS_INTERNAL, "the %s job failed: %s; its output is in '%s'",
                          c->sync, how, log);
     }
@@ -415,7 +415,7 @@ static enum status run_bench(const struct train_options *options, struct error *
 {
     struct train_bench b = {.options = options};
     const char *temporary = getenv("TMPDIR");
-    enum status status = process_own_folder(b.bin, sizeof(b.bin), err);
+    enum status status = subprocess_program_folder(b.bin, sizeof(b.bin), err);
 
     if (status != STATUS_OK)
         return status;
