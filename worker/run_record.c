@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define STEADY_SKIP_MIN 5
+#define STEPS_KEPT_MAX  ((size_t)1 << 20) /* of a longer run, the last ones make the medians */
 
 static void add_member(struct strbuf *out, const char *name, const char *value)
 {
@@ -129,12 +130,12 @@ enum status run_record_open(struct run_record *r, const struct run_facts *facts,
     r->metrics.fd = -1;
     r->folder = facts->options->run_dir[0] ? facts->options->run_dir : NULL;
     r->rank = facts->launch->rank;
-    r->capacity = max_steps;
     r->started_wall = clock_wall_seconds();
     name_run(r);
-    status = mem_calloc(max_steps, sizeof(double), "step times", &r->step_seconds, err);
+    r->capacity = max_steps < STEPS_KEPT_MAX ? max_steps : STEPS_KEPT_MAX;
+    status = mem_calloc(r->capacity, sizeof(double), "step times", &r->step_seconds, err);
     if (status == STATUS_OK)
-        status = mem_calloc(max_steps, sizeof(double), "step samples", &r->step_samples, err);
+        status = mem_calloc(r->capacity, sizeof(double), "step samples", &r->step_samples, err);
     if (status == STATUS_OK)
         status = open_metrics(r, err);
     if (status == STATUS_OK && r->folder && r->rank == 0)
@@ -150,11 +151,9 @@ enum status run_record_step(struct run_record *r, const struct step_record *step
     }
     if (step->tx_payload_bytes != r->tx_first || step->rx_payload_bytes != r->rx_first)
         r->uneven_bytes = true;
-    if (r->steps < r->capacity) {
-        r->step_seconds[r->steps] = (double)step->step_ns * 1e-9;
-        r->step_samples[r->steps] = (double)step->samples;
-        r->steps++;
-    }
+    r->step_seconds[r->steps % r->capacity] = (double)step->step_ns * 1e-9;
+    r->step_samples[r->steps % r->capacity] = (double)step->samples;
+    r->steps++;
     return metrics_step(&r->metrics, step, err);
 }
 
@@ -180,14 +179,15 @@ static int compare_doubles(const void *a, const void *b)
 static double steady_median(const struct run_record *r, const double *numerator,
                             const double *denominator)
 {
+    size_t kept = r->steps < r->capacity ? r->steps : r->capacity;
     size_t skip = r->steps / 10 > STEADY_SKIP_MIN ? r->steps / 10 : STEADY_SKIP_MIN;
     size_t count;
     double *values;
     double median;
 
-    if (skip >= r->steps)
+    if (skip >= kept || kept < r->steps) /* a long run's first steps are not kept anyway */
         skip = 0;
-    count = r->steps - skip;
+    count = kept - skip;
     values = count ? malloc(count * sizeof(double)) : NULL;
     if (!values)
         return 0;

@@ -14,9 +14,10 @@ struct run_record {
     char id[128];       /* of the run: name of the folder, or "run" */
     unsigned rank;
     struct metrics metrics;
-    double *step_seconds; /* owned; one per step, for the medians */
-    double *step_samples; /* owned */
-    size_t steps, capacity;
+    double *step_seconds;        /* owned; one per step, for the medians, as step_samples */
+    double *step_samples;        /* owned */
+    size_t steps;                /* of the run so far */
+    size_t capacity;             /* of the two tables, which a longer run goes round */
     uint64_t tx_first, rx_first; /* payload bytes of the first step, to show that all steps agree */
     bool uneven_bytes;           /* some step moved other payload than the first */
     double started_wall;

@@ -18,8 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FAILURE_NOTICE_MS 1000
-
 static void hand_over(void *user, size_t ready_count)
 {
     struct trainer *t = user;
@@ -239,13 +237,12 @@ static enum status finish(struct trainer *t, struct run_outcome *outcome, struct
     return status;
 }
 
-/* Tell the others, unless one of them failed first: then that is the reason. */
+/* When another rank failed first, that is the reason; else tell the others of ours. */
 static void settle_failure(struct trainer *t, struct error *err)
 {
-    if (!t->store)
+    if (!t->store || store_find_failure(t->store, 0, err))
         return;
     store_report_failure(t->store, t->launch->rank, err->text);
-    (void)store_find_failure(t->store, FAILURE_NOTICE_MS, err);
 }
 
 enum status train_run(const struct worker_options *options, const struct option_result *origins,

@@ -14,7 +14,8 @@
 #include <unistd.h>
 
 #define CHECKPOINT_BYTES_MAX ((size_t)16 << 30)
-#define LINGER_MS            5000
+#define LINGER_MS            5000 /* rank 0 keeps the store for the others to end */
+#define LINGER_FAILED_MS     2000
 
 static unsigned default_threads(const struct launch_env *launch)
 {
@@ -249,7 +250,7 @@ enum status trainer_open(struct trainer *t, struct error *err)
 void trainer_close(struct trainer *t, const struct error *failure)
 {
     sync_close(t->sync, failure);
-    store_close(t->store, LINGER_MS);
+    store_close(t->store, failure ? LINGER_FAILED_MS : LINGER_MS);
     run_record_close(&t->record);
     loader_close(t->loader);
     sampler_release(&t->sampler);

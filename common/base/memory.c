@@ -32,36 +32,56 @@ int size_multiply(size_t a, size_t b, size_t *ret)
     return 1;
 }
 
-static enum status allocate(size_t count, size_t size, size_t align, const char *what,
-                            void *ret_pointer, struct error *err)
+/* The bytes asked for, at least 1; an overflow or a planned fault is an error that names `what`. */
+static enum status check_request(size_t count, size_t size, const char *what, size_t *ret_bytes,
+                                 struct error *err)
 {
     size_t bytes;
-    void *pointer = NULL;
 
     if (!size_multiply(count, size, &bytes) || bytes > (size_t)PTRDIFF_MAX)
         return error_set(err, STATUS_NO_MEMORY, "%s: %zu elements of %zu bytes overflow", what,
                          count, size);
-    if (bytes == 0)
-        bytes = 1;
-    if (!fault_due() && posix_memalign(&pointer, align, bytes) != 0)
-        pointer = NULL;
+    if (fault_due())
+        return error_set(err, STATUS_NO_MEMORY, "%s: cannot allocate %zu bytes", what, bytes);
+    *ret_bytes = bytes ? bytes : 1;
+    return STATUS_OK;
+}
+
+/* Store the pointer through the caller's own pointer type. */
+static enum status give(void *pointer, size_t bytes, const char *what, void *ret_pointer,
+                        struct error *err)
+{
     if (!pointer)
         return error_set(err, STATUS_NO_MEMORY, "%s: cannot allocate %zu bytes", what, bytes);
-    memset(pointer, 0, bytes);
-    memcpy(ret_pointer, &pointer, sizeof(pointer)); /* the caller's pointer has its own type */
+    memcpy(ret_pointer, &pointer, sizeof(pointer));
     return STATUS_OK;
 }
 
 enum status mem_calloc(size_t count, size_t size, const char *what, void *ret_pointer,
                        struct error *err)
 {
-    return allocate(count, size, sizeof(void *) * 2, what, ret_pointer, err);
+    size_t bytes;
+    enum status status = check_request(count, size, what, &bytes, err);
+
+    if (status != STATUS_OK)
+        return status;
+    return give(calloc(1, bytes), bytes, what, ret_pointer, err);
 }
 
 enum status mem_calloc_aligned(size_t count, size_t size, const char *what, void *ret_pointer,
                                struct error *err)
 {
-    return allocate(count, size, 64, what, ret_pointer, err);
+    void *pointer = NULL;
+    size_t bytes;
+    enum status status = check_request(count, size, what, &bytes, err);
+
+    if (status != STATUS_OK)
+        return status;
+    if (posix_memalign(&pointer, 64, bytes) != 0)
+        pointer = NULL;
+    else
+        memset(pointer, 0, bytes);
+    return give(pointer, bytes, what, ret_pointer, err);
 }
 
 enum status mem_strdup(const char *text, char **ret_copy, struct error *err)
