@@ -3,7 +3,8 @@
  * loops and is the reference; `cuda` is a module (sparring_cuda.so) loaded when a GPU is asked for.
  * All matrices are row-major float32 in device memory, dimensions > 0 and at most INT_MAX.
  * Calls take effect in the order of issue; only download, *_wait and synchronize block, and a call
- * that waits also reports what failed before it.  Threads: one caller per struct compute.
+ * that waits also reports what failed before it.  Threads: one caller per struct compute, the
+ * thread that opened it.
  */
 #ifndef SPARRING_WORKER_COMPUTE_COMPUTE_H
 #define SPARRING_WORKER_COMPUTE_COMPUTE_H
@@ -44,7 +45,8 @@ enum status compute_upload(struct compute *c, float *device, const float *host, 
 
 /* Copy to the host what the calls so far have made, without waiting and beside the calls that
  * follow; compute_download_wait blocks until the oldest copy that was not yet waited for is there.
- * At most COMPUTE_DOWNLOADS_MAX may be under way. */
+ * Until then the source must not be overwritten.  At most COMPUTE_DOWNLOADS_MAX may be under way.
+ */
 #define COMPUTE_DOWNLOADS_MAX 64
 enum status compute_download_start(struct compute *c, float *host, const float *device,
                                    size_t count, struct error *err);

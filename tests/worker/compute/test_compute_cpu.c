@@ -41,7 +41,8 @@ static void fill(float *values, size_t count)
 static void assert_same(const float *a, const float *b, size_t count, const char *what)
 {
     for (size_t i = 0; i < count; i++)
-        ck_assert_msg(a[i] == b[i], "%s: element %zu differs between vector widths", what, i);
+        if (a[i] != b[i])
+            ck_abort_msg("%s: element %zu differs between vector widths", what, i);
 }
 
 START_TEST(test_widths)
