@@ -49,11 +49,15 @@ bool rpc_call_unreachable(const struct rpc_call *call)
            grpc_channel_check_connectivity_state(call->channel, 0) != GRPC_CHANNEL_READY;
 }
 
-/* Core's reason without its preamble ("failed to connect to all addresses; last error: ..."). */
+/* Core's reason without its preamble: "failed to connect to all addresses; last error: UNKNOWN:
+ * ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused" from "ipv4:" on. */
 static const char *last_reason(const char *text)
 {
     const char *last = strstr(text, "last error: ");
+    const char *address = last ? strstr(last, ": ipv") : NULL;
 
+    if (address)
+        return address + strlen(": ");
     return last ? last + strlen("last error: ") : text;
 }
 

@@ -1,0 +1,202 @@
+/*
+ * test_tls: mutual TLS with certificates made here by the openssl command (skipped without it):
+ * the round trip, and every way of not being let in, with words that name what is wrong.
+ */
+#include "tests/common/rpc/rpc_support.h"
+#include "tests/support/process.h"
+
+#include "common/base/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEADLINE_MS 20000
+#define REFUSAL_MS  1500
+
+static struct error err;
+
+static bool have_openssl(void)
+{
+    struct process probe;
+
+    process_start(&probe, NULL, ARGS("openssl", "version"));
+    if (process_wait(&probe, 20000) == 0)
+        return true;
+    (void)printf("skipped: TLS tests need the openssl command\n");
+    return false;
+}
+
+static const char *file_of(const char *name, const char *suffix)
+{
+    char text[64];
+
+    (void)snprintf(text, sizeof(text), "%s.%s", name, suffix);
+    return support_path(text);
+}
+
+static void make_authority(const char *name)
+{
+    (void)process_run(0, 20000, NULL,
+                      ARGS("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                           "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=test",
+                           "-keyout", file_of(name, "key"), "-out", file_of(name, "pem")));
+}
+
+static void make_certificate(const char *name, const char *authority, const char *alt_name)
+{
+    (void)process_run(0, 20000, NULL,
+                      ARGS("openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+                           "-nodes", "-subj", "/CN=test", "-addext", alt_name, "-keyout",
+                           file_of(name, "key"), "-out", file_of(name, "csr")));
+    (void)process_run(0, 20000, NULL,
+                      ARGS("openssl", "x509", "-req", "-days", "2", "-copy_extensions", "copy",
+                           "-CAcreateserial", "-in", file_of(name, "csr"), "-CA",
+                           file_of(authority, "pem"), "-CAkey", file_of(authority, "key"), "-out",
+                           file_of(name, "pem")));
+}
+
+static struct rpc_security security_of(const char *authority, const char *name)
+{
+    return (struct rpc_security){.ca_file = file_of(authority, "pem"),
+                                 .cert_file = file_of(name, "pem"),
+                                 .key_file = file_of(name, "key")};
+}
+
+static void open_tls(struct echo *echo, const char *name)
+{
+    echo_open_with(echo, &(struct rpc_server_config){.listen = {"127.0.0.1", 0},
+                                                     .listen_origin = "the test",
+                                                     .security = security_of("ca", name)});
+}
+
+/* One unary call with that security; err tells. */
+static enum status ask(uint16_t port, const struct rpc_security *security, int64_t timeout_ms)
+{
+    struct rpc_client_config config = {.target = {"127.0.0.1", port}, .security = *security};
+    struct rpc_client *client;
+    uint8_t request[130];
+    size_t size = make_text(request, "secret");
+    uint8_t *reply = NULL;
+    enum status status;
+
+    assert_ok(rpc_client_open(&config, &client, &err));
+    status = rpc_client_unary(client, ECHO_UNARY, request, size, clock_deadline_ns(timeout_ms),
+                              &reply, &size, &err);
+    rpc_client_close(client);
+    free(reply);
+    return status;
+}
+
+START_TEST(round_trip)
+{
+    static uint8_t data[1 << 20];
+    struct rpc_security security;
+    struct rpc_client_config config;
+    struct rpc_client *client;
+    struct rpc_call *call;
+    struct seen seen;
+    struct echo echo;
+
+    if (!have_openssl())
+        return;
+    make_authority("ca");
+    make_certificate("server", "ca", "subjectAltName=IP:127.0.0.1");
+    make_certificate("worker", "ca", "subjectAltName=DNS:worker");
+    open_tls(&echo, "server");
+    security = security_of("ca", "worker");
+    assert_ok(ask(rpc_server_port(echo.server), &security, DEADLINE_MS));
+    config = (struct rpc_client_config){.target = {"127.0.0.1", rpc_server_port(echo.server)},
+                                        .security = security};
+    assert_ok(rpc_client_open(&config, &client, &err));
+    seen_init(&seen);
+    assert_ok(rpc_client_call(client, ECHO_STREAM, clock_deadline_ns(DEADLINE_MS), &seen_handler,
+                              &seen, &call, &err));
+    rpc_call_receive(call);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(
+            rpc_call_send(call, NULL, 0, &(struct rpc_payload){data, sizeof(data), NULL, NULL}),
+            STATUS_OK);
+    rpc_call_send_done(call);
+    seen_wait_closed(&seen);
+    ck_assert_msg(seen.result.status == STATUS_OK, "%s", seen.result.text);
+    ck_assert_uint_eq(seen.payload_bytes, 4 * sizeof(data));
+    rpc_call_unref(call);
+    rpc_client_close(client);
+    echo_close(&echo, DEADLINE_MS);
+}
+END_TEST
+
+START_TEST(strangers_are_not_let_in)
+{
+    struct rpc_security security = {0};
+    struct echo echo;
+
+    if (!have_openssl())
+        return;
+    make_authority("ca");
+    make_authority("other");
+    make_certificate("server", "ca", "subjectAltName=IP:127.0.0.1");
+    make_certificate("elsewhere", "ca", "subjectAltName=DNS:elsewhere.invalid");
+    make_certificate("worker", "ca", "subjectAltName=DNS:worker");
+    make_certificate("stranger", "other", "subjectAltName=DNS:worker");
+    open_tls(&echo, "server");
+    assert_fails(ask(rpc_server_port(echo.server), &security, REFUSAL_MS), STATUS_UNREACHABLE,
+                 "cannot reach 127.0.0.1");    /* plaintext */
+    security = security_of("other", "worker"); /* the client does not trust the server */
+    assert_fails(ask(rpc_server_port(echo.server), &security, REFUSAL_MS), STATUS_UNREACHABLE,
+                 "cannot reach 127.0.0.1");
+    ck_assert_msg(strstr(err.text, "andshake"), "%s", err.text);
+    security = security_of("ca", "stranger"); /* the server does not trust the client */
+    ck_assert_int_ne(ask(rpc_server_port(echo.server), &security, REFUSAL_MS), STATUS_OK);
+    security = security_of("ca", "worker");
+    assert_ok(ask(rpc_server_port(echo.server), &security, DEADLINE_MS));
+    echo_close(&echo, DEADLINE_MS);
+    ck_assert_uint_eq(echo.closed, 1);
+    open_tls(&echo, "elsewhere"); /* trusted, but not who we asked for */
+    assert_fails(ask(rpc_server_port(echo.server), &security, REFUSAL_MS), STATUS_UNREACHABLE,
+                 "cannot reach 127.0.0.1");
+    echo_close(&echo, DEADLINE_MS);
+}
+END_TEST
+
+START_TEST(files_are_checked)
+{
+    struct rpc_server_config config = {.listen = {"127.0.0.1", 0}, .listen_origin = "the test"};
+    struct echo echo;
+
+    config.security = (struct rpc_security){.cert_file = "a.pem", .key_file = ""};
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_INVALID,
+                 "TLS needs three files; missing: certificate authority key");
+    config.security = (struct rpc_security){
+        .ca_file = support_path("none.pem"), .cert_file = "a.pem", .key_file = "a.key"};
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_NOT_FOUND, "none.pem");
+    if (!have_openssl())
+        return;
+    make_authority("ca");
+    make_certificate("server", "ca", "subjectAltName=IP:127.0.0.1");
+    config.security = security_of("ca", "server");
+    config.security.key_file = file_of("ca", "key"); /* another key */
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_INVALID, "do not work together");
+    config.security = security_of("ca", "server");
+    config.security.ca_file = support_write("rubbish.pem", "rubbish", 7);
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_INVALID, "rubbish.pem");
+    config.security = security_of("ca", "server");
+    config.listen = (struct endpoint){"0.0.0.0", 0}; /* TLS may leave the host */
+    echo_open_with(&echo, &config);
+    echo_close(&echo, 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("rpc_tls");
+    TCase *tests = tcase_create("tls");
+
+    tcase_set_timeout(tests, 100);
+    tcase_add_test(tests, round_trip);
+    tcase_add_test(tests, strangers_are_not_let_in);
+    tcase_add_test(tests, files_are_checked);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
