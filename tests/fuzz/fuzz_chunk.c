@@ -1,0 +1,140 @@
+/*
+ * Any bytes as what a peer may send: a message in scattered runs, a chunk header, and every control
+ * message.  The first byte chooses where the runs are cut.  What is accepted must hold together:
+ * header and payload add up, and what was unpacked packs again and unpacks to the same bytes.
+ */
+#include "common/rpc/message.h"
+#include "common/rpc/rpc.h"
+#include "common/rpc/wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define RUNS_MAX    64
+#define FLOATS_MAX  1024
+#define PAYLOAD_MAX (FLOATS_MAX * sizeof(float))
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+/* Copies of exact size, so that a step outside a run is seen. */
+static size_t cut(const uint8_t *data, size_t size, size_t stride, struct rpc_run *runs,
+                  uint8_t **owned)
+{
+    size_t count = 0;
+
+    for (size_t at = 0; at < size; count++) {
+        size_t step = count == RUNS_MAX - 1 || stride > size - at ? size - at : stride;
+
+        owned[count] = malloc(step);
+        require(owned[count] != NULL);
+        memcpy(owned[count], data + at, step);
+        runs[count] = (struct rpc_run){owned[count], step};
+        at += step;
+    }
+    return count;
+}
+
+static void fuzz_payload(struct rpc_message *m)
+{
+    static float sum[FLOATS_MAX];
+    static uint8_t copy[PAYLOAD_MAX];
+    size_t size = rpc_message_payload_size(m);
+    size_t count = size / sizeof(float);
+
+    if (size > PAYLOAD_MAX)
+        return;
+    require(rpc_message_copy(m, copy, size, NULL) == STATUS_OK);
+    require((rpc_message_add_f32(m, sum, count, NULL) == STATUS_OK) == (size % sizeof(float) == 0));
+}
+
+static void fuzz_message(const uint8_t *data, size_t size, size_t stride)
+{
+    struct rpc_run runs[RUNS_MAX];
+    uint8_t *owned[RUNS_MAX];
+    size_t count = cut(data, size, stride, runs, owned);
+    struct rpc_message m = {0};
+
+    if (rpc_message_parse(&m, runs, count, NULL) == STATUS_OK) {
+        struct chunk_header chunk;
+        size_t head_size;
+        const uint8_t *head = rpc_message_head(&m, &head_size);
+
+        require(head_size + rpc_message_payload_size(&m) <= size);
+        require(memcmp(head, data, head_size) == 0);
+        fuzz_payload(&m);
+        (void)wire_unpack_chunk(head, head_size, &chunk, NULL);
+    }
+    rpc_message_release(&m);
+    for (size_t i = 0; i < count; i++)
+        free(owned[i]);
+}
+
+static void fuzz_chunk(const uint8_t *data, size_t size)
+{
+    uint8_t first[WIRE_CHUNK_HEAD_MAX];
+    struct chunk_header chunk;
+    struct chunk_header again;
+
+    if (wire_unpack_chunk(data, size, &chunk, NULL) != STATUS_OK)
+        return;
+    size = wire_pack_chunk(&chunk, first);
+    require(size <= sizeof(first));
+    require(wire_unpack_chunk(first, size, &again, NULL) == STATUS_OK);
+    require(again.kind == chunk.kind && again.rank == chunk.rank && again.round == chunk.round &&
+            again.partition == chunk.partition && again.dtype == chunk.dtype &&
+            again.length == chunk.length);
+}
+
+/* unpack, pack, unpack, pack: the two packed forms are equal. */
+#define FUZZ_ROUND_TRIP(name, release)                                                             \
+    static void fuzz_##name(const uint8_t *data, size_t size)                                      \
+    {                                                                                              \
+        struct name m = {0};                                                                       \
+        struct name again = {0};                                                                   \
+        uint8_t *packed = NULL;                                                                    \
+        uint8_t *repacked = NULL;                                                                  \
+        size_t packed_size = 0;                                                                    \
+        size_t repacked_size = 0;                                                                  \
+                                                                                                   \
+        if (wire_unpack_##name(data, size, &m, NULL) == STATUS_OK) {                               \
+            require(wire_pack_##name(&m, &packed, &packed_size, NULL) == STATUS_OK);               \
+            require(wire_unpack_##name(packed, packed_size, &again, NULL) == STATUS_OK);           \
+            require(wire_pack_##name(&again, &repacked, &repacked_size, NULL) == STATUS_OK);       \
+            require(packed_size == repacked_size && memcmp(packed, repacked, packed_size) == 0);   \
+        }                                                                                          \
+        free(packed);                                                                              \
+        free(repacked);                                                                            \
+        release(&m);                                                                               \
+        release(&again);                                                                           \
+    }
+
+static void nothing_to_release(struct leave_request *m)
+{
+    (void)m;
+}
+
+FUZZ_ROUND_TRIP(join_request, wire_release_join_request)
+FUZZ_ROUND_TRIP(join_reply, wire_release_join_reply)
+FUZZ_ROUND_TRIP(leave_request, nothing_to_release)
+FUZZ_ROUND_TRIP(store_request, wire_release_store_request)
+FUZZ_ROUND_TRIP(store_reply, wire_release_store_reply)
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size == 0)
+        return 0;
+    fuzz_message(data + 1, size - 1, data[0] ? data[0] : 1);
+    fuzz_chunk(data + 1, size - 1);
+    fuzz_join_request(data + 1, size - 1);
+    fuzz_join_reply(data + 1, size - 1);
+    fuzz_leave_request(data + 1, size - 1);
+    fuzz_store_request(data + 1, size - 1);
+    fuzz_store_reply(data + 1, size - 1);
+    return 0;
+}
