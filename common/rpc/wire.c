@@ -127,9 +127,10 @@ enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_b
 {
     char job[sizeof(m->job)];
     Sparring__V1__Optimizer optimizer = SPARRING__V1__OPTIMIZER__INIT;
-    Sparring__V1__JoinRequest p = SPARRING__V1__JOIN_REQUEST__INIT;
+    Sparring__V1__JoinRequest p;
     enum status status;
 
+    sparring__v1__join_request__init(&p);
     memcpy(job, m->job, sizeof(job));
     p.job = job;
     p.rank = m->rank;
@@ -227,8 +228,9 @@ enum status wire_pack_join_reply(const struct join_reply *m, uint8_t **ret_bytes
                                  struct error *err)
 {
     char version[sizeof(m->version)];
-    Sparring__V1__JoinReply p = SPARRING__V1__JOIN_REPLY__INIT;
+    Sparring__V1__JoinReply p;
 
+    sparring__v1__join_reply__init(&p);
     memcpy(version, m->version, sizeof(version));
     p.partition_count = m->partition_count;
     p.n_partitions = m->held;
@@ -276,9 +278,10 @@ enum status wire_pack_leave_request(const struct leave_request *m, uint8_t **ret
 {
     char job[sizeof(m->job)];
     char reason[sizeof(m->reason)];
-    Sparring__V1__LeaveRequest p = SPARRING__V1__LEAVE_REQUEST__INIT;
+    Sparring__V1__LeaveRequest p;
     enum status status = wire_check_text(m->job, "the job name", err);
 
+    sparring__v1__leave_request__init(&p);
     if (status != STATUS_OK)
         return status;
     memcpy(job, m->job, sizeof(job));

@@ -56,9 +56,10 @@ static ProtobufCBinaryData binary(uint8_t *bytes, size_t size)
 enum status wire_pack_store_request(const struct store_request *m, uint8_t **ret_bytes,
                                     size_t *ret_size, struct error *err)
 {
-    Sparring__V1__StoreRequest p = SPARRING__V1__STORE_REQUEST__INIT;
+    Sparring__V1__StoreRequest p;
     enum status status;
 
+    sparring__v1__store_request__init(&p);
     p.key = wire_text_or_empty(m->key);
     p.value = binary(m->value, m->value_size);
     p.expected = binary(m->expected, m->expected_size);
@@ -110,8 +111,9 @@ void wire_release_store_request(struct store_request *m)
 enum status wire_pack_store_reply(const struct store_reply *m, uint8_t **ret_bytes,
                                   size_t *ret_size, struct error *err)
 {
-    Sparring__V1__StoreReply p = SPARRING__V1__STORE_REPLY__INIT;
+    Sparring__V1__StoreReply p;
 
+    sparring__v1__store_reply__init(&p);
     p.value = binary(m->value, m->value_size);
     p.number = m->number;
     p.found = m->found;

@@ -277,7 +277,7 @@ START_TEST(values_outside_their_range_are_refused)
     assert_fails(wire_unpack_join_request(bytes, size, &got, &err), STATUS_DATA, "update 2");
     free(bytes);
     m = example_join();
-    m.optimizer.learning_rate = NAN;
+    m.optimizer.learning_rate = (double)NAN;
     assert_ok(wire_pack_join_request(&m, &bytes, &size, &err));
     assert_fails(wire_unpack_join_request(bytes, size, &got, &err), STATUS_DATA, "not finite");
     free(bytes);
