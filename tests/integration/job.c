@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define WORDS_MAX 96
@@ -15,6 +16,13 @@ static const char *last_output = "";
 const char *job_output(void)
 {
     return last_output;
+}
+
+const char *job_device(void)
+{
+    const char *device = getenv("SPARRING_TEST_DEVICE");
+
+    return device ? device : "cpu";
 }
 
 const char *job_run(const struct job *job, int wanted)

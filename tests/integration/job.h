@@ -22,6 +22,9 @@ struct job {
  * directory. */
 const char *job_run(const struct job *job, int wanted);
 
+/* Device of the tests' jobs: $SPARRING_TEST_DEVICE, default "cpu". */
+const char *job_device(void);
+
 /* What launch printed in the last job_run. */
 const char *job_output(void);
 

@@ -25,7 +25,7 @@ static const char *run(unsigned ranks, unsigned servers, const char *sync, const
                        "--epochs", "2", "--lr", "0.05", "--momentum", "0.9", "--nesterov",
                        "--weight-decay", "0.01", "--seed", "3", "--sync", sync, "--ps-update",
                        update, "--reduce", reduce, "--partition-bytes", "4K", "--threads", "1",
-                       "--device", "cpu", "--evaluate", "never", "--save", save),
+                       "--device", job_device(), "--evaluate", "never", "--save", save),
     };
 
     return job_run(&job, 0);
@@ -113,14 +113,14 @@ START_TEST(test_accumulation_is_a_larger_batch)
         .worker =
             ARGS("--model", MODEL, "--data", "random:960,20,7", "--batch-size", "16",
                  "--accumulate-steps", "2", "--epochs", "2", "--lr", "0.025", "--shuffle=false",
-                 "--device", "cpu", "--evaluate", "never", "--save", twice),
+                 "--device", job_device(), "--evaluate", "never", "--save", twice),
     };
     double distance;
 
     /* Gradients of the two batches are summed, not averaged (as in no_sync): half the rate. */
     (void)job_run(&job, 0);
     job.worker = ARGS("--model", MODEL, "--data", "random:960,20,7", "--batch-size", "32",
-                      "--epochs", "2", "--lr", "0.05", "--shuffle=false", "--device", "cpu",
+                      "--epochs", "2", "--lr", "0.05", "--shuffle=false", "--device", job_device(),
                       "--evaluate", "never", "--save", once);
     (void)job_run(&job, 0);
     distance = job_checkpoint_distance(once, twice);

@@ -84,11 +84,12 @@ static void run_one(const struct trajectory *t, const struct way *way, const cha
     struct job job = {
         .ranks = t->ranks,
         .servers = way->servers,
-        .worker = ARGS("--model", t->model, "--data", data, "--samples", samples, "--batch-size",
-                       t->batch, "--steps", t->steps, "--lr", t->lr, "--momentum", t->momentum,
-                       "--weight-decay", t->weight_decay, "--seed", "0", "--init", init, "--sync",
-                       way->sync, "--ps-update", way->ps_update, "--reduce", way->reduce,
-                       "--threads", "1", "--device", "cpu", "--evaluate", "never", "--save", save),
+        .worker =
+            ARGS("--model", t->model, "--data", data, "--samples", samples, "--batch-size",
+                 t->batch, "--steps", t->steps, "--lr", t->lr, "--momentum", t->momentum,
+                 "--weight-decay", t->weight_decay, "--seed", "0", "--init", init, "--sync",
+                 way->sync, "--ps-update", way->ps_update, "--reduce", way->reduce, "--threads",
+                 "1", "--device", job_device(), "--evaluate", "never", "--save", save),
     };
     const char *run_dir = job_run(&job, 0);
     double distance;
