@@ -164,10 +164,12 @@ static void take_end(struct crew *c, size_t place)
     (void)epoll_ctl(c->epoll_fd, EPOLL_CTL_DEL, child->pidfd, NULL);
     child_reap(child);
     note_end(c, child);
+    /* What it left behind ends with it, but is told only once: to many programs a second SIGTERM
+     * means "at once". */
     if (child_group_is_empty(child))
         settle(c, child);
-    else
-        crew_stop(c, place, place + 1, SIGTERM); /* what it left behind ends with it */
+    else if (child->kill_at_ns == INT64_MAX)
+        crew_stop(c, place, place + 1, SIGTERM);
 }
 
 static void settle_empty_groups(struct crew *c)

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* dash runs a trap while it waits, not while a foreground command runs. */
-#define WAIT_FOR_SIGNAL "sleep 1000 & echo \"ready $RANK\"; wait"
+/* Waits without a child: one that is between fork and exec would lose the signal. */
+#define WAIT_FOR_SIGNAL "mkfifo $TMPDIR/w$RANK; echo \"ready $RANK\"; read x < $TMPDIR/w$RANK"
 
 static void start(struct process *p, const char *ranks, const char *grace, const char *script)
 {
@@ -132,7 +132,7 @@ START_TEST(left_behind_is_stopped)
 
     launch_start(&p, LAUNCH_PROGRAM, NULL,
                  ARGS("--grace-ms=100000", "sh", "-c",
-                      "sleep 1000 & echo \"left $!\"; read x < $0; exit 0", fifo));
+                      "sh -c 'echo \"left $$\"; exec sleep 1000' & read x < $0; exit 0", fifo));
     process_wait_output(&p, "left ", LAUNCH_TIMEOUT_MS);
     ck_assert_uint_eq(launch_find_pids(process_output(&p), "left ", &pidfd, 1), 1);
     hold = launch_open_fifo(fifo);
@@ -142,19 +142,26 @@ START_TEST(left_behind_is_stopped)
 }
 END_TEST
 
-/* What a rank leaves behind gets SIGTERM and the grace time, even when the rank itself was only a
- * shell around it and is gone at once. */
+/* What a rank leaves behind gets the grace time even when the rank itself was only a shell around
+ * it and is gone at once; and it gets one SIGTERM, not another one when the shell ends. */
 START_TEST(grace_for_what_is_left_behind)
 {
-    const char *inner = "trap 'echo saved; exit 0' TERM; sleep 1000 & echo ready 0; wait";
+    const char *inner = "trap 'trap \"echo twice\" TERM; echo saving; read x < $0; exit 0' TERM; "
+                        "mkfifo $0.wait; echo ready 0; read x < $0.wait";
+    const char *fifo = launch_fifo("go");
     struct process p;
 
-    launch_start(&p, LAUNCH_PROGRAM, NULL,
-                 ARGS("--grace-ms=100000", "--", "sh", "-c", "sh -c \"$0\"; true", inner));
+    launch_start(
+        &p, LAUNCH_PROGRAM, NULL,
+        ARGS("--grace-ms=100000", "--", "sh", "-c", "sh -c \"$0\" \"$1\"; true", inner, fifo));
     wait_until_ready(&p, 1);
     process_signal(&p, SIGTERM);
+    process_wait_output(&p, "saving\n", LAUNCH_TIMEOUT_MS);
+    process_wait_output(&p, "ended after SIGTERM", LAUNCH_TIMEOUT_MS);
+    (void)close(launch_open_fifo(fifo));
     ck_assert_int_eq(process_wait(&p, LAUNCH_TIMEOUT_MS), 128 + SIGTERM);
-    assert_holds(process_output(&p), "saved\n");
+    assert_lacks(process_output(&p), "twice");
+    assert_lacks(process_output(&p), "killed what it left behind");
 }
 END_TEST
 

@@ -23,7 +23,7 @@
     "done\n"
 
 #define ORDERLY "trap 'echo server stopped; exit 0' TERM\n"
-#define WAIT    "sleep 1000 & echo \"server-pid $$\"\nwait\n"
+#define WAIT    "mkfifo \"$0.$$\"\necho \"server-pid $$\"\nread x < \"$0.$$\"\n"
 
 /* A copy of the launcher with that script beside it. */
 static const char *install(const char *body)
