@@ -150,13 +150,19 @@ void strbuf_add_html(struct strbuf *s, const char *text)
 {
     static const char special[] = "&<>\"'";
     static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
+    const unsigned char *p = (const unsigned char *)text;
 
-    for (; *text; text++) {
-        const char *hit = strchr(special, *text);
+    while (*p) {
+        const char *hit = strchr(special, (char)*p);
+        size_t length = utf8_length(p);
+        bool is_control = *p < 0x20 && *p != '\t' && *p != '\n' && *p != '\r';
 
         if (hit)
             strbuf_add(s, entities[hit - special]);
+        else if (length == 0 || is_control)
+            strbuf_add(s, "\xef\xbf\xbd");
         else
-            strbuf_add_bytes(s, text, 1);
+            strbuf_add_bytes(s, p, length);
+        p += length > 0 ? length : 1;
     }
 }

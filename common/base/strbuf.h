@@ -38,7 +38,8 @@ void strbuf_add_double(struct strbuf *s, double value);
 /* Append `text` as a JSON string with its quotes; invalid UTF-8 bytes become U+FFFD. */
 void strbuf_add_json(struct strbuf *s, const char *text);
 
-/* Append `text` with & < > " ' as HTML entities. */
+/* Append `text` with & < > " ' as HTML entities; control characters but tab and line ends, and
+ * invalid UTF-8 bytes, become U+FFFD. */
 void strbuf_add_html(struct strbuf *s, const char *text);
 
 #endif

@@ -109,6 +109,9 @@ START_TEST(strbuf_quotes_json_and_html)
     strbuf_reset(&s);
     strbuf_add_html(&s, "<a href='x'>\"&\"</a>");
     ck_assert_str_eq(s.text, "&lt;a href=&#39;x&#39;&gt;&quot;&amp;&quot;&lt;/a&gt;");
+    strbuf_reset(&s);
+    strbuf_add_html(&s, "\t\x01\xc3\xa9\xff");
+    ck_assert_str_eq(s.text, "\t\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd");
     strbuf_release(&s);
 }
 END_TEST
