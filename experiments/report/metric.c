@@ -182,7 +182,7 @@ static void ends(const struct run *run, struct run_metrics *m)
         expected_rx += end->expected_rx_payload_bytes;
         wire += end->tx_wire_bytes / (double)run->ranks[i].length;
         cpu += end->cpu_seconds;
-        if (!(end->peak_rss_bytes <= peak))
+        if (!(end->peak_rss_bytes <= peak) && !isnan(peak)) /* one unknown: not known */
             peak = end->peak_rss_bytes;
     }
     m->expected_tx_payload_bytes = expected_tx / ranks;

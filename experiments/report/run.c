@@ -247,19 +247,6 @@ static enum status read_all_records(struct run *run, struct error *err)
     return status;
 }
 
-/* First text that a rank left about its failure. */
-static const char *rank_failure(const struct run *run, unsigned *ret_rank)
-{
-    for (size_t i = 0; i < run->rank_count; i++) {
-        const struct end_record *end = &run->ranks[i].end;
-
-        *ret_rank = run->ranks[i].index;
-        if (end->status[0] != '\0' && strcmp(end->status, "ok") != 0)
-            return end->error[0] != '\0' ? end->error : end->status;
-    }
-    return NULL;
-}
-
 static void fail(struct run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void fail(struct run *run, const char *format, ...)
 {
@@ -294,22 +281,30 @@ static void judge_ranks(struct run *run)
     }
 }
 
-/* First the cause (what a rank or the worker said), then the symptoms. */
+/* What ranks or servers left in their end records about a failure. */
+static void judge_ends(struct run *run, const char *kind, const struct records *all, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct end_record *end = &all[i].end;
+
+        if (end->status[0] != '\0' && strcmp(end->status, "ok") != 0)
+            fail(run, "%s %u: %s", kind, all[i].index, end->error[0] ? end->error : end->status);
+    }
+}
+
+/* The first reason stays: causes (what the processes said) come before symptoms. */
 static void judge(struct run *run)
 {
-    unsigned rank = 0;
-    const char *text = rank_failure(run, &rank);
-
     if (run->configuration.seed[0] == '\0')
         (void)snprintf(run->configuration.seed, sizeof(run->configuration.seed), "%s",
                        run->attempt.seed);
     run->state = RUN_OK;
-    if (text)
-        fail(run, "rank %u: %s", rank, text);
     if (run->has_summary && strcmp(run->summary.status, "ok") != 0)
-        fail(run, "%s", run->summary.error[0] != '\0' ? run->summary.error : run->summary.status);
+        fail(run, "%s", run->summary.error[0] ? run->summary.error : run->summary.status);
+    judge_ends(run, "rank", run->ranks, run->rank_count);
+    judge_ends(run, "server", run->servers, run->server_count);
     if (run->has_attempt && strcmp(run->attempt.outcome, "ok") != 0)
-        fail(run, "%s", run->attempt.outcome[0] != '\0' ? run->attempt.outcome : "not finished");
+        fail(run, "%s", run->attempt.outcome[0] ? run->attempt.outcome : "not finished");
     if (!run->has_manifest)
         fail(run, "manifest.json is missing");
     if (!run->has_summary)

@@ -1,0 +1,184 @@
+/*
+ * Experiment files: those that come with Sparring, every mistake with its line, and the order of
+ * runs.
+ */
+#include "experiments/compare/experiment.h"
+#include "experiments/compare/find.h"
+#include "tests/support/support.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct experiment e;
+static struct error err;
+
+static enum status parse(const char *text)
+{
+    struct yaml_file file = {0};
+    enum status status;
+
+    assert_ok(yaml_parse("x.yaml", text, strlen(text), &file, &err));
+    status = experiment_parse(&file, &e, &err);
+    yaml_release(&file);
+    return status;
+}
+
+START_TEST(test_whole_file)
+{
+    assert_ok(parse("title: T\nnproc: 4\nrepeats: 7\ndeadline: 9\n"
+                    "options: {model: 'mlp:4-2', batch_size: 8, seed: 5}\n"
+                    "modes:\n- name: a\n  options: {sync: allreduce}\n"
+                    "- {name: b-2, label: Bee, nproc: 1, servers: 2, options: {sync: ps}}\n"));
+    ck_assert_str_eq(e.title, "T");
+    ck_assert_int_eq(e.repeats, 7);
+    ck_assert_int_eq(e.deadline_seconds, 9);
+    ck_assert_int_eq(e.seed, 5);
+    ck_assert_uint_eq(e.options.length, 2); /* the seed is not among them */
+    ck_assert_str_eq(e.options.items[1].name, "batch-size");
+    ck_assert_str_eq(e.options.items[1].value, "8");
+    ck_assert_uint_eq(e.mode_count, 2);
+    ck_assert_str_eq(e.modes[0].label, "a");
+    ck_assert_int_eq(e.modes[0].nproc, 4);
+    ck_assert_int_eq(e.modes[1].nproc, 1);
+    ck_assert_int_eq(e.modes[1].servers, 2);
+    ck_assert_str_eq(e.modes[1].options.items[0].value, "ps");
+}
+END_TEST
+
+START_TEST(test_defaults)
+{
+    assert_ok(parse("modes: [{name: a}]"));
+    ck_assert_int_eq(e.nproc, 2);
+    ck_assert_int_eq(e.repeats, 5);
+    ck_assert_int_eq(e.seed, 1);
+}
+END_TEST
+
+static const char *const mistakes[][2] = {
+    {"title: T\n", "x.yaml: there are no modes"},
+    {"repeat: 3\nmodes: [{name: a}]", "x.yaml:1: unknown key 'repeat', did you mean 'repeats'?"},
+    {"colour: 3\nmodes: [{name: a}]", "x.yaml:1: 'colour' is not a key"},
+    {"title: T\nrepeats: many\n", "x.yaml:2: 'repeats' must be a whole number from 1 to 1000"},
+    {"repeats: 0\n", "'repeats' must be"},
+    {"nproc: 4097\n", "'nproc' must be"},
+    {"deadline: 1.5\n", "'deadline' must be"},
+    {"options: {seed: -1}\n", "'options.seed' must be"},
+    {"options: 3\n", "'options' must be a name with one value"},
+    {"options: {model: {a: b}}\n", "must be a name with one value"},
+    {"options: {run-dir: x}\n", "'options.run-dir' is set by compare itself"},
+    {"options: {world_size: 2}\n", "is set by compare itself"},
+    {"options: {'--lr': 2}\n", "is not the name of an option"},
+    {"options: {'lr=1 x': 2}\n", "is not the name of an option"},
+    {"modes: 3\n", "must be a list of modes"},
+    {"modes: {a: 1}\n", "must be a list of modes"},
+    {"modes: [a]\n", "must be a list of modes"},
+    {"modes:\n- label: x\n", "x.yaml:2: the mode has no name"},
+    {"modes:\n- {name: a}\n- {name: a}\n", "x.yaml:3: a mode 'a' stands above already"},
+    {"modes:\n- {name: ../a}\n", "must be made of letters"},
+    {"modes:\n- {name: ''}\n", "must be made of letters"},
+    {"modes:\n- {name: a, sync: ps}\n", "'modes.0.sync' is not a key"},
+    {"modes:\n- {name: a, servers: -1}\n", "'modes.0.servers' must be"},
+    {"modes:\n- {name: a, server: 1}\n", "did you mean 'servers'?"},
+    {"modes:\n- {name: a, options: {seed: 3}}\n", "x.yaml:2: mode 'a' sets a seed"},
+    {"modes:\n- {name: a-name-that-is-much-longer-than-any-folder}\n", "is longer than 31 bytes"},
+};
+
+START_TEST(test_mistake)
+{
+    assert_fails(parse(mistakes[_i][0]), STATUS_CONFIG, mistakes[_i][1]);
+}
+END_TEST
+
+START_TEST(test_too_many_modes)
+{
+    char text[2048] = "modes:\n";
+
+    for (int i = 0; i < 17; i++) {
+        char line[32];
+
+        (void)snprintf(line, sizeof(line), "- {name: m%d}\n", i);
+        (void)strncat(text, line, sizeof(text) - strlen(text) - 1);
+    }
+    assert_fails(parse(text), STATUS_CONFIG, "one mode too many");
+}
+END_TEST
+
+static const char *const shipped[] = {"quickstart", "communication-bound", "article"};
+
+START_TEST(test_shipped_file)
+{
+    struct yaml_file file = {0};
+    char path[4096];
+    char name[64];
+    bool has_control = false;
+
+    (void)snprintf(name, sizeof(name), "experiments/%s.yaml", shipped[_i]);
+    assert_ok(yaml_read(support_source(name), &file, &err));
+    assert_ok(experiment_parse(&file, &e, &err));
+    yaml_release(&file);
+    ck_assert_int_ge(e.repeats, 3);
+    for (size_t i = 0; i < e.mode_count; i++)
+        has_control = has_control || strcmp(e.modes[i].name, "control") == 0;
+    ck_assert_msg(has_control, "%s has no control", shipped[_i]);
+    /* By its bare name, from the folder of the programs in a build tree. */
+    assert_ok(find_experiment(shipped[_i], support_source("build/dev/bin/../../../build/dev/bin"),
+                              path, sizeof(path), &err));
+    ck_assert_int_eq(access(path, R_OK), 0);
+}
+END_TEST
+
+START_TEST(test_find)
+{
+    char path[4096];
+
+    (void)support_write("mine.yaml", "modes: [{name: a}]", 18);
+    ck_assert_int_eq(chdir(support_folder()), 0);
+    assert_ok(find_experiment("mine", support_folder(), path, sizeof(path), &err));
+    ck_assert_str_eq(path, support_path("mine.yaml"));
+    assert_ok(find_experiment("mine.yaml", "/nowhere", path, sizeof(path), &err));
+    ck_assert_str_eq(path, "mine.yaml");
+    assert_fails(find_experiment("other", "/nowhere", path, sizeof(path), &err), STATUS_NOT_FOUND,
+                 "no experiment 'other'");
+}
+END_TEST
+
+/* Every repeat runs each mode once; over as many repeats as modes, each mode takes each place once.
+ */
+START_TEST(test_order)
+{
+    for (size_t modes = 1; modes <= EXPERIMENT_MODES_MAX; modes++) {
+        for (size_t place = 0; place < modes; place++) {
+            unsigned by_repeat = 0;
+            unsigned by_place = 0;
+
+            for (size_t k = 0; k < modes; k++) {
+                by_repeat |= 1u << experiment_order(place, k, modes);
+                by_place |= 1u << experiment_order(k, place, modes);
+            }
+            ck_assert_uint_eq(by_repeat, (1u << modes) - 1);
+            ck_assert_uint_eq(by_place, (1u << modes) - 1);
+        }
+    }
+    ck_assert_uint_eq(experiment_order(0, 0, 3), 0);
+    ck_assert_uint_eq(experiment_order(1, 0, 3), 1);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("compare experiment");
+    TCase *cases = tcase_create("all");
+
+    tcase_add_test(cases, test_whole_file);
+    tcase_add_test(cases, test_defaults);
+    tcase_add_loop_test(cases, test_mistake, 0, (int)(sizeof(mistakes) / sizeof(mistakes[0])));
+    tcase_add_test(cases, test_too_many_modes);
+    tcase_add_loop_test(cases, test_shipped_file, 0, (int)(sizeof(shipped) / sizeof(shipped[0])));
+    tcase_add_test(cases, test_find);
+    tcase_add_test(cases, test_order);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}

@@ -1,0 +1,290 @@
+/*
+ * The whole of `sparring compare` over programs that behave as a job can: well, failing, hanging.
+ * They are shell scripts in a folder of their own, because a real job does not hang on demand; real
+ * jobs run in tests/integration.  `sparring` notes its command line and copies a run that was
+ * prepared for its mode into --run-dir.
+ */
+#include "common/base/file.h"
+#include "experiments/compare/compare.h"
+#include "tests/experiments/report/synthetic.h"
+#include "tests/support/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct error err;
+
+static void write_program(const char *name, const char *text)
+{
+    struct stat info;
+    const char *path = support_write(name, text, strlen(text));
+
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_int_eq(chmod(path, 0755), 0);
+}
+
+/* Runs ready to be copied, one per mode, in FOLDER/ready/MODE. */
+static void prepare(void)
+{
+    static const char launcher[] = "#!/bin/sh\n"
+                                   "root=${0%/*}\n"
+                                   "echo \"$@\" >>$root/commands\n"
+                                   "for word; do\n"
+                                   "  case $word in --run-dir=*) dir=${word#*=} ;; esac\n"
+                                   "done\n"
+                                   "run=${dir##*/}\n"
+                                   "mode=${run%-*}\n"
+                                   "echo \"this is $run\"\n"
+                                   "[ -e $root/interrupt-$run ] && kill -INT $PPID\n"
+                                   "[ -e $root/interrupt-$run ] && exec sleep 1000\n"
+                                   "[ -e $root/hang-$run ] && exec sleep 1000\n"
+                                   "if [ -e $root/fail-$run ]; then\n"
+                                   "  echo 'rank 1: something broke'\n"
+                                   "  exit 7\n"
+                                   "fi\n"
+                                   "cp $root/ready/$mode/[mrs]*.json* $dir/\n";
+    static const char experiment[] =
+        "title: Two\nnproc: 3\nrepeats: 3\ndeadline: 60\n"
+        "options: {model: 'mlp:4-2', seed: 40}\n"
+        "modes:\n"
+        "- {name: ring, label: ring all-reduce, options: {sync: allreduce}}\n"
+        "- {name: ps, label: server, servers: 1, options: {sync: ps}}\n";
+    struct synthetic_run run = synthetic_ring("ready/ring");
+
+    run.mode = NULL;
+    (void)synthetic_write(&run);
+    run.folder = "ready/ps";
+    run.sync = "ps";
+    run.backend = "grpc";
+    run.servers = 1;
+    run.comm_ms = 0.6;
+    (void)synthetic_write(&run);
+    write_program("sparring", launcher);
+    write_program("sparring-worker", "#!/bin/sh\nexit 1\n");
+    (void)support_write("match.yaml", experiment, sizeof(experiment) - 1);
+}
+
+static char *read_text(const char *name)
+{
+    char *text = NULL;
+    size_t size = 0;
+
+    assert_ok(file_read(support_path(name), 1 << 20, &text, &size, &err));
+    return text;
+}
+
+static char *output;
+static char *errors;
+
+/* compare_main over the scripts; stdout and stderr are read back. */
+static int run_compare(const char *first, const char *second, const char *third)
+{
+    char words[6][4096] = {"compare", "--programs", "", "", "", ""};
+    char *argv[8] = {words[0], words[1], words[2], words[3], words[4], words[5], NULL};
+    const char *more[] = {first, second, third};
+    int argc = 3;
+    int code;
+
+    (void)snprintf(words[2], sizeof(words[2]), "%s", support_folder());
+    for (size_t i = 0; i < 3 && more[i]; i++)
+        (void)snprintf(words[argc++], sizeof(words[0]), "%s", more[i]);
+    argv[argc] = NULL;
+    ck_assert_ptr_nonnull(freopen(support_path("stdout"), "we", stdout));
+    ck_assert_ptr_nonnull(freopen(support_path("stderr"), "we", stderr));
+    code = compare_main(argc, argv);
+    ck_assert_int_eq(fflush(NULL), 0);
+    free(output);
+    free(errors);
+    output = read_text("stdout");
+    errors = read_text("stderr");
+    return code;
+}
+
+static void release(void)
+{
+    free(output);
+    free(errors);
+    output = errors = NULL;
+}
+
+static void assert_has(const char *text, const char *part)
+{
+    ck_assert_msg(strstr(text, part) != NULL, "'%s' lacks '%s'", text, part);
+}
+
+static const char *out_word(void)
+{
+    static char word[4096];
+
+    (void)snprintf(word, sizeof(word), "--out=%s", support_path("out"));
+    return word;
+}
+
+START_TEST(test_whole_match)
+{
+    char *commands;
+    const char *line;
+    static const char *const order[] = {"ring-0", "ps-0", "ps-1", "ring-1", "ring-2", "ps-2"};
+
+    prepare();
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 0);
+    commands = read_text("commands");
+    line = commands;
+    for (size_t i = 0; i < 6; i++) { /* interleaved, the order rotated, one seed per repeat */
+        char wanted[128];
+
+        (void)snprintf(wanted, sizeof(wanted), "--seed=%zu --run-dir=", 40 + i / 2);
+        ck_assert_msg(strstr(line, wanted) == strstr(line, "--seed="), "'%s' in '%s'", wanted,
+                      line);
+        (void)snprintf(wanted, sizeof(wanted), "/out/runs/%s --", order[i]);
+        ck_assert_msg(memmem(line, strcspn(line, "\n"), wanted, strlen(wanted)) != NULL,
+                      "'%s' in '%s'", wanted, line);
+        line += strcspn(line, "\n") + 1;
+    }
+    ck_assert_int_eq(*line, '\0');
+    assert_has(commands, "launch --standalone --nproc-per-node=3 --servers=1 --run-dir=");
+    assert_has(commands, "/sparring-worker --model=mlp:4-2 --sync=ps --seed=40");
+    assert_has(errors, "6/6 ps-2: ok");
+    assert_has(output, "ring all-reduce has 1.39x");
+    assert_has(output, "out/report.html\n");
+    ck_assert_int_eq(access(support_path("out/report.html"), R_OK), 0);
+    free(commands);
+    commands = read_text("out/runs/ps-1/log.txt");
+    ck_assert_str_eq(commands, "this is ps-1\n");
+    free(commands);
+    release();
+}
+END_TEST
+
+START_TEST(test_failures_are_shown_and_counted)
+{
+    prepare();
+    (void)support_write("fail-ps-1", "", 0);
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 0);
+    assert_has(errors, "ps-1: exit code 7");
+    assert_has(errors, "  this is ps-1\n  rank 1: something broke\n");
+    assert_has(output, "failed runs:\n  ps-1: exit code 7");
+    release();
+}
+END_TEST
+
+START_TEST(test_all_failed)
+{
+    static const char *const runs[] = {"fail-ring-0", "fail-ring-1", "fail-ring-2",
+                                       "fail-ps-0",   "fail-ps-1",   "fail-ps-2"};
+
+    prepare();
+    for (size_t i = 0; i < 6; i++)
+        (void)support_write(runs[i], "", 0);
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 1);
+    assert_has(errors, "all 6 runs failed");
+    ck_assert_int_eq(access(support_path("out/report.html"), R_OK), 0);
+    release();
+}
+END_TEST
+
+START_TEST(test_deadline)
+{
+    prepare();
+    (void)support_write("hang-ring-0", "", 0);
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--deadline=1"), 0);
+    assert_has(errors, "ring-0: timed out after 1 s");
+    assert_has(output, "failed runs:\n  ring-0: timed out after 1 s");
+    release();
+}
+END_TEST
+
+/* Ctrl-C while a run hangs: the script itself sends the signal to the program that started it. */
+START_TEST(test_interrupt)
+{
+    char *attempt;
+
+    prepare();
+    (void)support_write("interrupt-ps-0", "", 0);
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 6);
+    assert_has(errors, "Interrupt: stopped ps-0 and what it had started");
+    attempt = read_text("out/runs/ps-0/attempt.json");
+    assert_has(attempt, "\"outcome\":\"stopped after ");
+    ck_assert_int_ne(access(support_path("out/runs/ps-1"), F_OK), 0);
+    free(attempt);
+    release();
+}
+END_TEST
+
+START_TEST(test_old_runs_are_not_mixed_in)
+{
+    prepare();
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--repeats=1"), 0);
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--repeats=1"), 1);
+    assert_has(errors, "holds runs already: choose another --out");
+    release();
+}
+END_TEST
+
+START_TEST(test_gate_sets_the_exit_code)
+{
+    prepare();
+    ck_assert_int_eq(
+        run_compare(support_path("match.yaml"), out_word(), "--fail-if=throughput:+5%"), 5);
+    assert_has(output, "throughput:+5%: ring is 1.");
+    assert_has(output, "FAILED");
+    release();
+}
+END_TEST
+
+START_TEST(test_wrong_words)
+{
+    prepare();
+    ck_assert_int_eq(run_compare("no-such-experiment", NULL, NULL), 1);
+    assert_has(errors, "no experiment 'no-such-experiment'");
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), support_path("match.yaml"), NULL), 2);
+    assert_has(errors, "one experiment at a time");
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), "--fail-if=speed", NULL), 2);
+    assert_has(errors, "is not METRIC:CHANGE");
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), "--baseline=x", NULL), 2);
+    assert_has(errors, "--baseline goes with --fail-if");
+    (void)support_write("bad.yaml", "modes:\n- {nam: x}\n", 18);
+    ck_assert_int_eq(run_compare(support_path("bad.yaml"), NULL, NULL), 3);
+    assert_has(errors, "bad.yaml:2: unknown key 'modes.0.nam', did you mean 'name'?");
+    ck_assert_int_eq(run_compare("--help", NULL, NULL), 0);
+    assert_has(output, "--fail-if");
+    release();
+}
+END_TEST
+
+START_TEST(test_programs_and_out_that_are_not_there)
+{
+    prepare();
+    (void)support_write("file", "x", 1);
+    ck_assert_int_eq(unlink(support_path("sparring-worker")), 0);
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 1);
+    assert_has(errors, "cannot run '");
+    assert_has(errors, "/sparring-worker'");
+    write_program("sparring-worker", "#!/bin/sh\n");
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), "--out=/proc/sparring", NULL), 1);
+    assert_has(errors, "cannot make folder '/proc/sparring'");
+    release();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("compare match");
+    TCase *cases = tcase_create("all");
+
+    tcase_set_timeout(cases, 100);
+    tcase_add_test(cases, test_whole_match);
+    tcase_add_test(cases, test_failures_are_shown_and_counted);
+    tcase_add_test(cases, test_all_failed);
+    tcase_add_test(cases, test_deadline);
+    tcase_add_test(cases, test_interrupt);
+    tcase_add_test(cases, test_old_runs_are_not_mixed_in);
+    tcase_add_test(cases, test_gate_sets_the_exit_code);
+    tcase_add_test(cases, test_wrong_words);
+    tcase_add_test(cases, test_programs_and_out_that_are_not_there);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}

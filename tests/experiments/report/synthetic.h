@@ -1,0 +1,42 @@
+/*
+ * synthetic: run directories as a worker leaves them, written by the tests, with every figure known
+ * beforehand.
+ */
+#ifndef SPARRING_TESTS_EXPERIMENTS_REPORT_SYNTHETIC_H
+#define SPARRING_TESTS_EXPERIMENTS_REPORT_SYNTHETIC_H
+
+#include <stddef.h>
+
+#define SYNTHETIC_PARAMETER_BYTES 407080.0
+
+struct synthetic_run {
+    const char *folder;       /* below support_folder() */
+    const char *mode, *label; /* mode NULL: no attempt.json, as without `sparring compare` */
+    const char *title;
+    unsigned mode_index, repeat;
+    const char *outcome;
+    const char *sync, *backend;
+    unsigned servers, ranks, steps;
+    double compute_ms, comm_ms; /* of every step; input takes 0.02, optimizer 0.06, other 0.01 ms */
+    double loss;                /* of step 0; falls by half over the run */
+    double accuracy;
+    unsigned seed, batch;
+    const char *host, *commit, *model;
+};
+
+/* A good run of mode ring; change what the test is about. */
+struct synthetic_run synthetic_ring(const char *folder);
+
+/* Write it; returns the folder's path, valid until the test ends. */
+const char *synthetic_write(const struct synthetic_run *run);
+
+/* FOLDER/runs/ with `repeats` runs each of ring, ps-1, control and single; returns FOLDER's path.
+ * In repeat r every step takes (1 + r/100) times as long; ps-1 waits 0.63 ms for communication. */
+const char *synthetic_match(const char *folder, unsigned repeats);
+
+/* Replace, extend or remove a file of a run; `path` as synthetic_write returned it. */
+void synthetic_replace(const char *path, const char *name, const char *text);
+void synthetic_append(const char *path, const char *name, const char *text);
+void synthetic_remove(const char *path, const char *name);
+
+#endif

@@ -1,0 +1,243 @@
+/*
+ * `sparring report` as a user types it: options behind words, wrong words, folders that cannot be
+ * written, a disk that is full.
+ */
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "experiments/report/arguments.h"
+#include "experiments/report/report.h"
+#include "tests/experiments/report/synthetic.h"
+#include "tests/support/support.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static struct error err;
+
+/* Run report_main with stdout and stderr in files; their texts stay readable until the next call.
+ */
+static char *output;
+static char *errors;
+
+static int run_report(char *first, char *second, char *third)
+{
+    char name[] = "report";
+    char *argv[] = {name, first, second, third, NULL};
+    int argc = 1;
+    int code;
+    size_t size;
+
+    while (argv[argc])
+        argc++;
+    ck_assert_ptr_nonnull(freopen(support_path("stdout"), "we", stdout));
+    ck_assert_ptr_nonnull(freopen(support_path("stderr"), "we", stderr));
+    code = report_main(argc, argv);
+    ck_assert_int_eq(fflush(NULL), 0);
+    free(output);
+    free(errors);
+    assert_ok(file_read(support_path("stdout"), 1 << 20, &output, &size, &err));
+    assert_ok(file_read(support_path("stderr"), 1 << 20, &errors, &size, &err));
+    return code;
+}
+
+static void release(void)
+{
+    free(output);
+    free(errors);
+    output = errors = NULL;
+}
+
+static void assert_has(const char *text, const char *part)
+{
+    ck_assert_msg(strstr(text, part) != NULL, "'%s' lacks '%s'", text, part);
+}
+
+static char *word(const char *text)
+{
+    static char words[4][4096];
+    static unsigned next;
+    char *copy = words[next++ % 4];
+
+    (void)snprintf(copy, sizeof(words[0]), "%s", text);
+    return copy;
+}
+
+START_TEST(test_report_into_its_own_folder)
+{
+    char *match = word(synthetic_match("m", 3));
+
+    ck_assert_int_eq(run_report(match, NULL, NULL), 0);
+    assert_has(output, "On this host, over loopback: ring all-reduce has 1.42x");
+    assert_has(output, "/m/report.html\n");
+    ck_assert_int_eq(access(support_path("m/report.html"), R_OK), 0);
+    for (const char *line = output; *line; line += strcspn(line, "\n") + 1)
+        ck_assert_msg(strcspn(line, "\n") <= 80 || strncmp(line, "report: ", 8) == 0, "'%s'", line);
+    release();
+}
+END_TEST
+
+START_TEST(test_options_behind_words)
+{
+    char *match = word(synthetic_match("m", 3));
+    char *out = word(support_path("elsewhere/deep"));
+
+    ck_assert_int_eq(run_report(match, word("--out"), out), 0);
+    ck_assert_int_eq(access(support_path("elsewhere/deep/report.json"), R_OK), 0);
+    release();
+}
+END_TEST
+
+START_TEST(test_wrong_words)
+{
+    ck_assert_int_eq(run_report(NULL, NULL, NULL), 2);
+    assert_has(errors, "no run directory given");
+    ck_assert_int_eq(run_report(word("--oot"), word("x"), NULL), 2);
+    assert_has(errors, "did you mean");
+    ck_assert_int_ne(run_report(word("/nowhere/at/all"), NULL, NULL), 0);
+    assert_has(errors, "/nowhere/at/all");
+    ck_assert_int_eq(run_report(word("--help"), NULL, NULL), 0);
+    assert_has(output, "--out");
+    release();
+}
+END_TEST
+
+START_TEST(test_malformed_run_is_told)
+{
+    char *match = word(synthetic_match("m", 3));
+
+    synthetic_append(support_path("m/runs/ps-1-2"), "rank0.jsonl", "oops\n");
+    ck_assert_int_eq(run_report(match, NULL, NULL), 3);
+    assert_has(errors, "/runs/ps-1-2/rank0.jsonl:63: not JSON");
+    ck_assert_int_ne(access(support_path("m/report.html"), F_OK), 0);
+    release();
+}
+END_TEST
+
+START_TEST(test_unwritable_folder)
+{
+    char *match = word(synthetic_match("m", 3));
+    char *out = word(support_write("file", "x", 1));
+
+    ck_assert_int_eq(run_report(match, word("--out"), out), 1);
+    assert_has(errors, "/file/report.md");
+    (void)strncat(out, "/below", 8);
+    ck_assert_int_eq(run_report(match, word("--out"), out), 1);
+    assert_has(errors, "cannot make folder");
+    ck_assert_int_eq(run_report(match, word("--out"), word("/proc/sparring")), 1);
+    assert_has(errors, "/proc/sparring");
+    release();
+}
+END_TEST
+
+static unsigned count_files(const char *folder)
+{
+    DIR *stream = opendir(folder);
+    const struct dirent *entry;
+    unsigned count = 0;
+
+    ck_assert_ptr_nonnull(stream);
+    while ((entry = readdir(stream)) != NULL)
+        count += entry->d_name[0] != '.';
+    ck_assert_int_eq(closedir(stream), 0);
+    return count;
+}
+
+/* A file that may not grow past 4 KiB stands for a full disk: the write stops half way.  Check has
+ * files of its own, so the limit holds for the one call only. */
+START_TEST(test_full_disk)
+{
+    struct report report = {0};
+    struct rlimit before;
+    struct rlimit limit;
+    const char *path = synthetic_match("m", 3);
+    const char *out = support_path("out");
+    char problem[512];
+    enum status status;
+
+    assert_ok(report_read(&report, &path, 1, &err));
+    ck_assert_int_eq(setenv("PATH", "", 1), 0);
+    ck_assert(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = (struct rlimit){4096, before.rlim_max};
+    (void)setrlimit(RLIMIT_FSIZE, &limit);
+    status = report_write(&report, out, "c", problem, sizeof(problem), &err);
+    (void)setrlimit(RLIMIT_FSIZE, &before);
+    assert_fails(status, STATUS_NO_SPACE, "cannot write '");
+    assert_has(err.text, "/out/report.");
+    ck_assert_uint_le(count_files(out), 1); /* whole ones only, no temporary */
+    ck_assert_int_ne(access(support_path("out/report.html"), F_OK), 0);
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_permuted_arguments)
+{
+    static const struct option_spec specs[] = {
+        {.name = "out", .kind = OPTION_TEXT},
+        {.name = "dry-run", .kind = OPTION_BOOL},
+    };
+    static const struct option_set set = {.specs = specs, .count = 2};
+    char *argv[] = {word("report"), word("a"), word("--dry_run"), word("b"), NULL};
+    static char out[] = "--out";
+    static char value[] = "V";
+    static char dashes[] = "--";
+    static char odd[] = "--c";
+    char *more[] = {argv[0], argv[1], out, value, argv[2], argv[3], dashes, odd, NULL};
+    static const char *const wanted[] = {"report", "--out", "V", "--dry_run",
+                                         "--",     "a",     "b", "--c"};
+    char **words = NULL;
+    size_t count = 0;
+
+    assert_ok(arguments_permute(&set, 8, more, &words, &err));
+    for (; words[count]; count++)
+        ck_assert_str_eq(words[count], wanted[count]);
+    ck_assert_uint_eq(count, 8);
+    free(words);
+}
+END_TEST
+
+START_TEST(test_wrapping_and_shell_words)
+{
+    struct strbuf text = STRBUF_INIT;
+
+    report_add_wrapped(&text,
+                       "aaaaaaaaa aaaaaaaaa aaaaaaaaa aaaaaaaaa aaaaaaaaa aaaaaaaaa "
+                       "aaaaaaaaa aaaaaaaaa b c",
+                       0);
+    ck_assert_str_eq(text.text, "aaaaaaaaa aaaaaaaaa aaaaaaaaa aaaaaaaaa aaaaaaaaa aaaaaaaaa "
+                                "aaaaaaaaa aaaaaaaaa\nb c\n");
+    strbuf_reset(&text);
+    report_add_wrapped(&text, "a\n b", 2);
+    ck_assert_str_eq(text.text, "  a b\n");
+    strbuf_reset(&text);
+    report_add_shell_word(&text, "plain-1.2/x");
+    report_add_shell_word(&text, "it's $HOME");
+    report_add_shell_word(&text, "");
+    ck_assert_str_eq(text.text, "plain-1.2/x'it'\\''s $HOME'''");
+    strbuf_release(&text);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("report command");
+    TCase *cases = tcase_create("all");
+
+    tcase_set_timeout(cases, 100);
+    tcase_add_test(cases, test_report_into_its_own_folder);
+    tcase_add_test(cases, test_options_behind_words);
+    tcase_add_test(cases, test_wrong_words);
+    tcase_add_test(cases, test_malformed_run_is_told);
+    tcase_add_test(cases, test_unwritable_folder);
+    tcase_add_test(cases, test_full_disk);
+    tcase_add_test(cases, test_permuted_arguments);
+    tcase_add_test(cases, test_wrapping_and_shell_words);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}

@@ -1,0 +1,370 @@
+/*
+ * Modes, fairness and the verdict, from run directories that differ in one thing at a time.
+ */
+#include "experiments/report/report.h"
+#include "tests/experiments/report/synthetic.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct report report;
+static struct error err;
+
+static struct comparison *read_match(const char *path)
+{
+    assert_ok(report_read(&report, &path, 1, &err));
+    return &report.comparison;
+}
+
+static bool mentions(const struct text_list *list, const char *text)
+{
+    for (size_t i = 0; i < list->length; i++)
+        if (strstr(list->texts[i], text))
+            return true;
+    return false;
+}
+
+static void assert_mentions(const struct text_list *list, const char *text)
+{
+    for (size_t i = 0; i < list->length && !mentions(list, text); i++)
+        (void)printf("  %s\n", list->texts[i]);
+    ck_assert_msg(mentions(list, text), "no text with '%s'", text);
+}
+
+/* BASE/runs/MODE-REPEAT of a two-mode match: ring, or a parameter server of one server. */
+static void write_run(const char *base, bool is_ring, unsigned repeat, double comm_ms)
+{
+    char folder[64] = "";
+    struct synthetic_run run = synthetic_ring(folder);
+
+    (void)snprintf(folder, sizeof(folder), "%s/runs/%s-%u", base, is_ring ? "ring" : "ps", repeat);
+    run.repeat = repeat;
+    run.seed = 1 + repeat;
+    run.comm_ms = comm_ms;
+    if (!is_ring) {
+        run.mode = "ps";
+        run.label = "server";
+        run.mode_index = 1;
+        run.sync = "ps";
+        run.servers = 1;
+    }
+    (void)synthetic_write(&run);
+}
+
+START_TEST(test_fair_match)
+{
+    struct comparison *c = read_match(synthetic_match("m", 5));
+    const struct ratio *match;
+
+    ck_assert_uint_eq(c->mode_count, 4);
+    ck_assert_str_eq(c->modes[0].name, "ring"); /* in the order of the experiment */
+    ck_assert_int_eq(c->modes[0].role, MODE_CONTENDER);
+    ck_assert_int_eq(c->modes[2].role, MODE_CONTROL);
+    ck_assert_int_eq(c->modes[3].role, MODE_SINGLE);
+    ck_assert_uint_eq(c->modes[0].spreads[METRIC_samples_per_second].n, 5);
+    ck_assert_msg(c->reasons.length == 0, "%s", c->reasons.length ? c->reasons.texts[0] : "");
+    ck_assert_uint_eq(c->warnings.length, 0);
+    ck_assert_uint_eq(c->ratio_count, 3);
+    ck_assert_uint_ne(c->match, SIZE_MAX);
+    match = &c->ratios[c->match];
+    ck_assert_int_eq(match->state, RATIO_SEPARATE);
+    /* Repeat 2 is the median of both: steps of 0.91 * 1.02 + 0.09 and 1.33 * 1.02 + 0.09 ms. */
+    ck_assert_double_eq_tol(match->value, (1.33 * 1.02 + 0.09) / (0.91 * 1.02 + 0.09), 1e-6);
+    ck_assert_double_eq_tol(match->p, 2.0 / 252, 1e-9);
+    ck_assert_ptr_nonnull(strstr(c->verdict, "On this host, over loopback: ring all-reduce has "
+                                             "1.42x (95 % interval "));
+    ck_assert_ptr_nonnull(strstr(c->verdict, "the throughput of parameter server (1 server), n=5 "
+                                             "runs each."));
+    ck_assert_ptr_nonnull(strstr(c->why, "407,080 bytes in both"));
+    ck_assert_double_eq_tol(comparison_relative(c, &c->modes[0]),
+                            (0.7 * 1.02 + 0.09) / (0.91 * 1.02 + 0.09), 1e-6);
+    ck_assert_double_eq_tol(comparison_efficiency(c, &c->modes[0]),
+                            (0.6 * 1.02 + 0.09) / (0.91 * 1.02 + 0.09), 1e-6);
+    ck_assert(isnan(comparison_relative(c, &c->modes[3])));
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_slower_first_mode_is_turned_round)
+{
+    struct comparison *c;
+
+    for (unsigned r = 0; r < 3; r++) {
+        write_run("m", true, r, 0.9 + r / 100.0);
+        write_run("m", false, r, 0.21);
+    }
+    c = read_match(support_path("m"));
+    ck_assert_double_lt(c->ratios[c->match].value, 1);
+    ck_assert_ptr_nonnull(strstr(c->verdict, ": server has 1.70x (95 % interval 1.69 to 1.71) the "
+                                             "throughput of ring all-reduce, n=3 runs each."));
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_no_verdict_from_two_runs)
+{
+    struct comparison *c = read_match(synthetic_match("m", 2));
+
+    ck_assert_int_eq(c->ratios[c->match].state, RATIO_TOO_FEW);
+    ck_assert(isnan(c->ratios[c->match].interval.low));
+    ck_assert_ptr_nonnull(strstr(c->verdict, "No verdict: 3 good runs of each mode are needed"));
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_runs_that_do_not_separate)
+{
+    static const double ring[] = {0.2, 0.3, 0.4};
+    static const double ps[] = {0.25, 0.35, 0.3};
+    struct comparison *c;
+
+    for (unsigned r = 0; r < 3; r++) {
+        write_run("m", true, r, ring[r]);
+        write_run("m", false, r, ps[r]);
+    }
+    c = read_match(support_path("m"));
+    ck_assert_int_eq(c->ratios[c->match].state, RATIO_TOGETHER);
+    ck_assert_ptr_nonnull(strstr(c->verdict, "the runs do not separate"));
+    report_release(&report);
+}
+END_TEST
+
+/* One mode with one thing changed must be refused a verdict, for that reason. */
+static void assert_unfair(const char *reason, const struct synthetic_run *changed)
+{
+    static unsigned serial;
+    char base[32];
+    struct comparison *c;
+
+    (void)snprintf(base, sizeof(base), "unfair-%u", serial++);
+    (void)synthetic_match(base, 3);
+    for (unsigned r = 0; r < 3; r++) {
+        struct synthetic_run run = *changed;
+        char folder[64];
+
+        (void)snprintf(folder, sizeof(folder), "%s/runs/ring-%u", base, r);
+        run.folder = folder;
+        run.repeat = r;
+        run.seed += r;
+        (void)synthetic_write(&run);
+    }
+    c = read_match(support_path(base));
+    assert_mentions(&c->reasons, reason);
+    ck_assert_int_eq(c->ratios[c->match].state, RATIO_UNFAIR);
+    ck_assert_ptr_nonnull(strstr(c->verdict, "No verdict"));
+    ck_assert_ptr_nonnull(strstr(c->verdict, "not comparable"));
+    report_release(&report);
+}
+
+START_TEST(test_unfair_matches)
+{
+    struct synthetic_run run = synthetic_ring(NULL);
+
+    run.batch = 32;
+    assert_unfair("batch_size differs: 32 (ring), 64 (ps-1, control, single)", &run);
+    run = synthetic_ring(NULL);
+    run.seed = 11;
+    assert_unfair("seed differs: 11, 12, 13 (ring), 1, 2, 3 (ps-1, control, single)", &run);
+    run = synthetic_ring(NULL);
+    run.host = "node2";
+    assert_unfair("host differs: node2 (ring)", &run);
+    run = synthetic_ring(NULL);
+    run.commit = "fffffff";
+    assert_unfair("commit differs: fffffff (ring)", &run);
+    run = synthetic_ring(NULL);
+    run.model = "lenet";
+    assert_unfair("model differs: lenet (ring)", &run);
+    run = synthetic_ring(NULL);
+    run.steps = 70;
+    assert_unfair("steps differs: 70 (ring), 60 (ps-1, control)", &run);
+}
+END_TEST
+
+START_TEST(test_option_that_only_the_manifest_knows)
+{
+    struct comparison *c;
+    const char *path = synthetic_match("m", 3);
+
+    for (unsigned r = 0; r < 3; r++) {
+        char run[64];
+
+        (void)snprintf(run, sizeof(run), "m/runs/ps-1-%u", r);
+        synthetic_replace(support_path(run), "manifest.json",
+                          "{\"program\":\"sparring-worker 0.1.0\",\"git\":\"abc1234\",\"options\":"
+                          "{\"threads\":{\"value\":4},\"optimizer\":{\"value\":\"sgd\"}},"
+                          "\"host\":{\"name\":\"node1\",\"cpu\":\"A processor\",\"cores\":8,"
+                          "\"kernel\":\"Linux 6.1\"},\"world_size\":2}");
+    }
+    c = read_match(path);
+    ck_assert_uint_eq(c->reasons.length, 1);
+    assert_mentions(&c->reasons, "threads differs: 1 (ring, control, single), 4 (ps-1)");
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_mode_whose_own_runs_differ)
+{
+    struct synthetic_run run = synthetic_ring("m/runs/ring-1");
+    struct comparison *c;
+    const char *path = synthetic_match("m", 3);
+
+    run.seed = 2;
+    run.repeat = 1;
+    run.batch = 16;
+    (void)synthetic_write(&run);
+    c = read_match(path);
+    assert_mentions(&c->reasons, "the runs of ring differ in batch_size: 16, 64");
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_failed_run_is_counted_and_keeps_its_seed)
+{
+    struct comparison *c;
+    const char *path = synthetic_match("m", 4);
+
+    synthetic_remove(support_path("m/runs/ring-2"), "summary.json");
+    c = read_match(path);
+    ck_assert_uint_eq(c->modes[0].failed, 1);
+    ck_assert_uint_eq(c->modes[0].spreads[METRIC_samples_per_second].n, 3);
+    ck_assert_uint_eq(c->reasons.length, 0);
+    assert_mentions(&c->warnings, "1 of 4 runs of ring failed");
+    ck_assert_ptr_nonnull(strstr(c->verdict, "n=3 and 4 runs"));
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_all_runs_of_a_mode_failed)
+{
+    struct comparison *c;
+    const char *path = synthetic_match("m", 3);
+
+    for (unsigned r = 0; r < 3; r++) {
+        char run[64];
+
+        (void)snprintf(run, sizeof(run), "m/runs/ps-1-%u", r);
+        synthetic_remove(support_path(run), "summary.json");
+    }
+    c = read_match(path);
+    ck_assert_ptr_null(c->modes[1].first);
+    ck_assert_uint_eq(c->modes[1].failed, 3);
+    ck_assert_str_eq(c->modes[c->ratios[c->match].b].name, "control");
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_nothing_succeeded)
+{
+    struct synthetic_run run = synthetic_ring("m/runs/ring-0");
+    struct comparison *c;
+
+    synthetic_remove(synthetic_write(&run), "rank0.jsonl");
+    c = read_match(support_path("m"));
+    ck_assert_uint_eq(c->match, SIZE_MAX);
+    ck_assert_ptr_nonnull(strstr(c->verdict, "No verdict: there are no two modes"));
+    report_release(&report);
+}
+END_TEST
+
+static void write_bare(const char *folder, const char *sync, unsigned servers, unsigned ranks)
+{
+    struct synthetic_run run = synthetic_ring(folder);
+
+    run.mode = NULL;
+    run.sync = sync;
+    run.servers = servers;
+    run.ranks = ranks;
+    (void)synthetic_write(&run);
+}
+
+START_TEST(test_modes_without_compare)
+{
+    struct comparison *c;
+
+    write_bare("d/a", "local", 0, 2);
+    write_bare("d/b", "ps", 2, 2);
+    write_bare("d/c", "allreduce", 0, 2);
+    write_bare("d/e", "local", 0, 1);
+    write_bare("d/f", "allreduce", 0, 3);
+    c = read_match(support_path("d"));
+    ck_assert_uint_eq(c->mode_count, 5);
+    ck_assert_str_eq(c->modes[0].name, "ring-n2");
+    ck_assert_str_eq(c->modes[0].label, "ring all-reduce");
+    ck_assert_str_eq(c->modes[1].name, "ring-n3");
+    ck_assert_str_eq(c->modes[2].name, "ps-2-n2");
+    ck_assert_str_eq(c->modes[2].label, "parameter server (2 servers)");
+    ck_assert_str_eq(c->modes[3].name, "local-n2");
+    ck_assert_str_eq(c->modes[4].name, "single");
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_warnings)
+{
+    struct synthetic_run run = synthetic_ring("m/runs/ring-4");
+    struct comparison *c;
+    const char *path = synthetic_match("m", 5);
+
+    run.seed = 5;
+    run.repeat = 4;
+    run.comm_ms = 5;
+    run.loss = (double)NAN;
+    (void)synthetic_write(&run);
+    synthetic_replace(support_path("m/runs/ring-3"), "summary.json",
+                      "{\"status\":\"ok\",\"samples_per_second\":5,\"steps\":60,\"configuration\":"
+                      "{\"model\":\"mlp:784-128-10\",\"data\":\"digits\",\"sync\":\"allreduce\","
+                      "\"backend\":\"ring\",\"servers\":0,\"batch_size\":64,\"lr\":0.05,\"seed\":4,"
+                      "\"reduce\":\"fast\",\"ps_update\":\"server\",\"device\":\"cpu\"}}");
+    c = read_match(path);
+    assert_mentions(&c->warnings, "run ring-4 is an outlier");
+    assert_mentions(&c->warnings, "run ring-4 diverged");
+    assert_mentions(&c->warnings, "run ring-3: summary.json says 5 samples/s");
+    ck_assert_uint_eq(c->modes[0].spreads[METRIC_samples_per_second].n, 5);
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_bytes_off_the_formula)
+{
+    struct comparison *c;
+    const char *path = synthetic_match("m", 3);
+
+    for (unsigned r = 0; r < 3; r++) {
+        char run[64];
+
+        (void)snprintf(run, sizeof(run), "m/runs/ring-%u", r);
+        synthetic_append(support_path(run), "rank0.jsonl",
+                         "{\"kind\":\"end\",\"status\":\"ok\",\"expected_tx_payload_bytes\":407000,"
+                         "\"expected_rx_payload_bytes\":407080}\n");
+    }
+    c = read_match(path);
+    assert_mentions(&c->warnings, "ring sends +40.0 bytes per rank and step against its formula");
+    report_release(&report);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("report comparison");
+    TCase *cases = tcase_create("all");
+
+    tcase_set_timeout(cases, 60);
+    tcase_add_test(cases, test_fair_match);
+    tcase_add_test(cases, test_slower_first_mode_is_turned_round);
+    tcase_add_test(cases, test_no_verdict_from_two_runs);
+    tcase_add_test(cases, test_runs_that_do_not_separate);
+    tcase_add_test(cases, test_unfair_matches);
+    tcase_add_test(cases, test_option_that_only_the_manifest_knows);
+    tcase_add_test(cases, test_mode_whose_own_runs_differ);
+    tcase_add_test(cases, test_failed_run_is_counted_and_keeps_its_seed);
+    tcase_add_test(cases, test_all_runs_of_a_mode_failed);
+    tcase_add_test(cases, test_nothing_succeeded);
+    tcase_add_test(cases, test_modes_without_compare);
+    tcase_add_test(cases, test_warnings);
+    tcase_add_test(cases, test_bytes_off_the_formula);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}

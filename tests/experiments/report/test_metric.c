@@ -1,0 +1,172 @@
+/*
+ * The figures of a run whose records are known: by hand, and against a plain second way of
+ * computing them from random records.
+ */
+#include "experiments/report/metric.h"
+#include "tests/experiments/report/synthetic.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXACT 1e-9
+
+static struct error err;
+
+START_TEST(test_warm_up)
+{
+    static const size_t golden[][2] = {{0, 0},  {1, 0},  {5, 0},  {6, 5},
+                                       {50, 5}, {59, 5}, {60, 6}, {1000, 100}};
+
+    for (size_t i = 0; i < sizeof(golden) / sizeof(golden[0]); i++)
+        ck_assert_uint_eq(metric_warm_up(golden[i][0]), golden[i][1]);
+}
+END_TEST
+
+START_TEST(test_formulas)
+{
+    ck_assert_double_eq(metric_formula_bytes("allreduce", 2, 100), 100);
+    ck_assert_double_eq(metric_formula_bytes("allreduce", 4, 100), 150);
+    ck_assert_double_eq(metric_formula_bytes("allreduce", 1, 100), 0);
+    ck_assert_double_eq(metric_formula_bytes("ps", 4, 100), 100);
+    ck_assert_double_eq(metric_formula_bytes("local", 4, 100), 0);
+    ck_assert(isnan(metric_formula_bytes("else", 4, 100)));
+}
+END_TEST
+
+START_TEST(test_names)
+{
+    ck_assert_int_eq(metric_find("samples_per_second"), METRIC_samples_per_second);
+    ck_assert_int_eq(metric_find("steps"), METRIC_steps);
+    ck_assert_int_eq(metric_find("nonsense"), METRIC_COUNT);
+}
+END_TEST
+
+START_TEST(test_known_run)
+{
+    struct synthetic_run known = synthetic_ring("run");
+    struct run run;
+    struct run_metrics m;
+
+    known.sync = "ps";
+    known.servers = 2;
+    assert_ok(run_open(synthetic_write(&known), &run, &err));
+    assert_ok(metric_compute(&run, &m, &err));
+    /* A step takes 0.7 + 0.21 + 0.02 + 0.06 + 0.01 = 1 ms, two ranks with 64 samples each. */
+    ck_assert_double_eq_tol(m.samples_per_second, 128000, EXACT);
+    ck_assert_double_eq_tol(m.step_ms_p50, 1, EXACT);
+    ck_assert_double_eq_tol(m.step_ms_p99, 1, EXACT);
+    ck_assert_double_eq_tol(m.step_ms_mean, 1, EXACT);
+    ck_assert_double_eq_tol(m.compute_ms, 0.7, EXACT);
+    ck_assert_double_eq_tol(m.exposed_comm_ms, 0.21, EXACT);
+    ck_assert_double_eq_tol(m.input_ms, 0.02, EXACT);
+    ck_assert_double_eq_tol(m.optimizer_ms, 0.06, EXACT);
+    ck_assert_double_eq_tol(m.other_ms, 0.01, EXACT);
+    ck_assert_double_eq(m.tx_payload_bytes, 407080);
+    ck_assert_double_eq(m.expected_tx_payload_bytes, 407080);
+    ck_assert_double_eq(m.tx_residual_bytes, 0);
+    ck_assert_double_eq_tol(m.tx_wire_bytes, 407180, 1e-6);
+    ck_assert_double_eq(m.server_tx_payload_bytes, 407080);
+    ck_assert_double_eq(m.peak_rss_bytes, 41943041);
+    ck_assert_double_eq(m.cpu_seconds, 1);
+    /* The last 3 of 60 steps: 2.3 (1 - s/120) for s = 57, 58, 59. */
+    ck_assert_double_eq_tol(m.final_loss, 2.3 * (1 - 58.0 / 120), 1e-8);
+    ck_assert_double_eq(m.steps, 60);
+    run_release(&run);
+}
+END_TEST
+
+/* Two ranks with random records in memory. */
+static void make_random(struct run *run, struct records ranks[2], size_t steps)
+{
+    *run = (struct run){.ranks = ranks, .rank_count = 2};
+    for (unsigned r = 0; r < 2; r++) {
+        ranks[r] = (struct records){.index = r, .length = steps};
+        ranks[r].steps = calloc(steps, sizeof(struct step_record));
+        ck_assert_ptr_nonnull(ranks[r].steps);
+        for (size_t s = 0; s < steps; s++)
+            ranks[r].steps[s] =
+                (struct step_record){.step = s,
+                                     .loss = support_random(),
+                                     .samples = 1 + (uint64_t)(support_random() * 64),
+                                     .step_ns = 1000 + (int64_t)(support_random() * 1e6),
+                                     .compute_ns = (int64_t)(support_random() * 1000),
+                                     .tx_payload_bytes = (uint64_t)(support_random() * 1e6)};
+    }
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+START_TEST(test_throughput_against_a_plain_way)
+{
+    for (int round = 0; round < 50; round++) {
+        size_t steps = 6 + (size_t)(support_random() * 200);
+        size_t skip = steps / 10 > 5 ? steps / 10 : 5;
+        size_t left = steps - skip;
+        struct records ranks[2];
+        struct run run;
+        struct run_metrics m;
+        double rates[256];
+        double bytes = 0;
+
+        make_random(&run, ranks, steps);
+        assert_ok(metric_compute(&run, &m, &err));
+        for (size_t s = skip; s < steps; s++) {
+            const struct step_record *a = &ranks[0].steps[s];
+            const struct step_record *b = &ranks[1].steps[s];
+
+            rates[s - skip] =
+                (double)a->samples / (double)a->step_ns + (double)b->samples / (double)b->step_ns;
+            bytes += (double)(a->tx_payload_bytes + b->tx_payload_bytes);
+        }
+        qsort(rates, left, sizeof(double), compare);
+        ck_assert_double_eq_tol(m.samples_per_second,
+                                1e9 * (rates[(left - 1) / 2] + rates[left / 2]) / 2, 1e-3);
+        ck_assert_double_eq_tol(m.tx_payload_bytes, bytes / 2 / (double)left, 1e-3);
+        free(ranks[0].steps);
+        free(ranks[1].steps);
+    }
+}
+END_TEST
+
+START_TEST(test_unknown_figures_are_nan)
+{
+    struct synthetic_run known = synthetic_ring("run");
+    const char *path = synthetic_write(&known);
+    struct run run;
+    struct run_metrics m;
+
+    synthetic_append(path, "rank0.jsonl", "{\"kind\":\"end\",\"status\":\"ok\"}\n");
+    assert_ok(run_open(path, &run, &err));
+    run.ranks[0].end.peak_rss_bytes = (double)NAN;
+    run.ranks[0].steps[59].loss = (double)NAN;
+    assert_ok(metric_compute(&run, &m, &err));
+    ck_assert(isnan(m.server_tx_payload_bytes));
+    ck_assert(isnan(m.peak_rss_bytes));
+    ck_assert(isnan(m.final_loss));
+    run_release(&run);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("report metric");
+    TCase *cases = tcase_create("all");
+
+    tcase_set_timeout(cases, 60);
+    tcase_add_test(cases, test_warm_up);
+    tcase_add_test(cases, test_formulas);
+    tcase_add_test(cases, test_names);
+    tcase_add_test(cases, test_known_run);
+    tcase_add_test(cases, test_throughput_against_a_plain_way);
+    tcase_add_test(cases, test_unknown_figures_are_nan);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}

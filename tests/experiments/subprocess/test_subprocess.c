@@ -1,0 +1,196 @@
+/*
+ * Children that end well, badly, not at all, or cannot be started; and their children.
+ */
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/parse.h"
+#include "common/base/stop.h"
+#include "experiments/subprocess/subprocess.h"
+#include "tests/support/support.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct subprocess_result run_shell(const char *script, int64_t timeout_ms)
+{
+    const char *argv[] = {"sh", "-c", script, NULL};
+    struct subprocess_request request = {
+        .argv = argv, .log_path = support_path("log.txt"), .timeout_ms = timeout_ms};
+    struct subprocess_result result;
+    struct error err = {0};
+
+    assert_ok(subprocess_run(&request, &result, &err));
+    return result;
+}
+
+static char *read_log(void)
+{
+    char *text = NULL;
+    size_t size = 0;
+    struct error err = {0};
+
+    assert_ok(file_read(support_path("log.txt"), 1 << 20, &text, &size, &err));
+    return text;
+}
+
+START_TEST(test_exit_code_and_output)
+{
+    struct subprocess_result result = run_shell("echo out; echo err >&2; cat; exit 3", 20000);
+    char text[96];
+    char *log = read_log();
+
+    ck_assert_int_eq(result.outcome, SUBPROCESS_EXITED);
+    ck_assert_int_eq(result.code, 3);
+    ck_assert_str_eq(log, "out\nerr\n"); /* and cat found its input empty */
+    subprocess_result_text(&result, text, sizeof(text));
+    ck_assert_str_eq(text, "exit code 3");
+    free(log);
+}
+END_TEST
+
+START_TEST(test_log_is_replaced)
+{
+    char *log;
+
+    (void)run_shell("echo a long first line", 20000);
+    (void)run_shell("echo b", 20000);
+    log = read_log();
+    ck_assert_str_eq(log, "b\n");
+    free(log);
+}
+END_TEST
+
+START_TEST(test_killed)
+{
+    struct subprocess_result result = run_shell("kill -9 $$", 20000);
+    char text[96];
+
+    ck_assert_int_eq(result.outcome, SUBPROCESS_SIGNALED);
+    subprocess_result_text(&result, text, sizeof(text));
+    ck_assert_str_eq(text, "killed by signal 9 (Killed)");
+}
+END_TEST
+
+/* The shell starts a grandchild, prints its pid and waits; the grandchild becomes ours when the
+ * shell is gone, so that its end can be waited for. */
+static void assert_grandchild_was_killed(const char *script, int64_t timeout_ms)
+{
+    struct subprocess_result result;
+    int64_t grandchild = 0;
+    int state = 0;
+    char *log;
+
+    ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    result = run_shell(script, timeout_ms);
+    ck_assert_int_eq(result.outcome, timeout_ms < 10000 ? SUBPROCESS_TIMED_OUT : SUBPROCESS_EXITED);
+    log = read_log();
+    log[strcspn(log, "\n")] = '\0';
+    ck_assert_msg(parse_int64(log, &grandchild), "no pid in '%s'", log);
+    ck_assert_int_eq(waitpid((pid_t)grandchild, &state, 0), grandchild);
+    ck_assert_msg(WIFSIGNALED(state), "the grandchild ended with state %d", state);
+    free(log);
+}
+
+START_TEST(test_deadline_ends_the_whole_group)
+{
+    assert_grandchild_was_killed("sleep 1000 & echo $!; wait", 500);
+}
+END_TEST
+
+START_TEST(test_leftovers_are_killed)
+{
+    assert_grandchild_was_killed("sleep 1000 & echo $!; exit 0", 20000);
+}
+END_TEST
+
+START_TEST(test_deaf_child_is_killed)
+{
+    int64_t start = clock_now_ns();
+    struct subprocess_result result = run_shell("trap '' TERM; while :; do sleep 1; done", 300);
+    char text[96];
+
+    ck_assert_int_eq(result.outcome, SUBPROCESS_TIMED_OUT);
+    ck_assert_int_ge(clock_now_ns() - start, (int64_t)SUBPROCESS_GRACE_MS * 1000000);
+    subprocess_result_text(&result, text, sizeof(text));
+    ck_assert_ptr_nonnull(strstr(text, "timed out after"));
+}
+END_TEST
+
+static void ask_to_stop(void *context)
+{
+    unsigned *ticks = context;
+
+    if ((*ticks)++ == 0)
+        ck_assert_int_eq(raise(SIGINT), 0);
+}
+
+START_TEST(test_signal_stops_the_child)
+{
+    const char *argv[] = {"sleep", "1000", NULL};
+    unsigned ticks = 0;
+    struct subprocess_request request = {.argv = argv,
+                                         .log_path = support_path("log.txt"),
+                                         .timeout_ms = 60000,
+                                         .tick = ask_to_stop,
+                                         .context = &ticks};
+    struct subprocess_result result;
+    struct error err = {0};
+
+    assert_ok(stop_install(&err));
+    assert_ok(subprocess_run(&request, &result, &err));
+    ck_assert_int_eq(result.outcome, SUBPROCESS_STOPPED);
+    ck_assert_uint_ge(ticks, 1);
+}
+END_TEST
+
+START_TEST(test_cannot_start)
+{
+    const char *argv[] = {"sparring-no-such-program", NULL};
+    struct subprocess_request request = {
+        .argv = argv, .log_path = support_path("log.txt"), .timeout_ms = 1000};
+    struct subprocess_result result;
+    struct error err = {0};
+
+    assert_fails(subprocess_run(&request, &result, &err), STATUS_NOT_FOUND,
+                 "cannot start 'sparring-no-such-program'");
+    request.log_path = support_path("no/folder/log.txt");
+    assert_fails(subprocess_run(&request, &result, &err), STATUS_NOT_FOUND, "no/folder/log.txt");
+}
+END_TEST
+
+START_TEST(test_program_folder)
+{
+    char text[4096];
+    char small[4];
+    struct error err = {0};
+
+    assert_ok(subprocess_program_folder(text, sizeof(text), &err));
+    ck_assert_int_eq(text[0], '/');
+    ck_assert_int_eq(access(text, X_OK), 0);
+    assert_fails(subprocess_program_folder(small, sizeof(small), &err), STATUS_CONFIG, "too long");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("subprocess");
+    TCase *cases = tcase_create("all");
+
+    tcase_set_timeout(cases, 60);
+    tcase_add_test(cases, test_exit_code_and_output);
+    tcase_add_test(cases, test_log_is_replaced);
+    tcase_add_test(cases, test_killed);
+    tcase_add_test(cases, test_deadline_ends_the_whole_group);
+    tcase_add_test(cases, test_leftovers_are_killed);
+    tcase_add_test(cases, test_deaf_child_is_killed);
+    tcase_add_test(cases, test_signal_stops_the_child);
+    tcase_add_test(cases, test_cannot_start);
+    tcase_add_test(cases, test_program_folder);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
