@@ -61,7 +61,6 @@ static void release(struct rpc_client *client)
         grpc_channel_destroy(client->channel);
     rpc_queue_stop(&client->queue);
     rpc_calls_release(&client->calls);
-    rpc_library_close();
     free(client);
 }
 
@@ -80,7 +79,6 @@ enum status rpc_client_open(const struct rpc_client_config *config, struct rpc_c
     memcpy(target + strlen(target), client->target, strlen(client->target) + 1);
     status = rpc_calls_init(&client->calls, err);
     if (status != STATUS_OK) {
-        rpc_library_close();
         free(client);
         return status;
     }

@@ -1,5 +1,5 @@
 /*
- * queue: completion queues with one thread each, and the library's own start and end.
+ * queue: completion queues with one thread each, and the library's own start.
  *
  * One thread per queue: a second one on the same queue only adds hand-offs (1 MiB messages on one
  * connection: 2.5 GB/s with one thread, 1.5 with two).  Signals stay with the program's own
@@ -80,17 +80,19 @@ static void pass_log(gpr_log_func_args *line)
                   line->message);
 }
 
-/* Core reads into fresh 64 KiB blocks and frees them once consumed.  By default the allocator hands
- * such memory back to the kernel and faults it in again, which doubles the time of a stream. */
+/* Core reads into fresh 64 KiB blocks and frees them once consumed, often on another thread.  By
+ * default the allocator hands such memory back to the kernel and faults it in again, which doubles
+ * the time of a stream; and each thread's own pool would see only one half of it. */
 static void keep_freed_memory(void)
 {
 #ifdef __GLIBC__
+    (void)mallopt(M_ARENA_MAX, 1);
     (void)mallopt(M_TRIM_THRESHOLD, TRIM_BYTES);
     (void)mallopt(M_MMAP_THRESHOLD, MMAP_BYTES); /* setting the first freezes this one low */
 #endif
 }
 
-void rpc_library_open(void)
+static void start_library(void)
 {
     keep_freed_memory();
     if (!getenv("GRPC_VERBOSITY"))
@@ -98,9 +100,14 @@ void rpc_library_open(void)
     grpc_init();
 }
 
-void rpc_library_close(void)
+/* Never shut down: the last grpc_shutdown joins core's helper thread, which may sit in a poll of 10
+ * s that it began in order to watch over a blocked write (iomgr/tcp_posix.cc, run_poller), so now
+ * and then a program would end 10 s late.  What stays until exit is a few idle threads. */
+void rpc_library_open(void)
 {
-    grpc_shutdown();
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    (void)pthread_once(&once, start_library);
 }
 
 grpc_arg rpc_channel_arg(const char *key, int value)

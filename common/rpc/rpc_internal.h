@@ -44,9 +44,9 @@ bool rpc_queue_is_current(const struct rpc_queue *queue);
 /* Drain, join, destroy.  No call may be live on it: a batch on a shut-down queue aborts. */
 void rpc_queue_stop(struct rpc_queue *queue);
 
-/* grpc_init once per server and client; core's log goes nowhere unless GRPC_VERBOSITY is set. */
+/* Before anything else of core, as often as one likes; core's log goes nowhere unless
+ * GRPC_VERBOSITY is set. */
 void rpc_library_open(void);
-void rpc_library_close(void);
 
 /* One integer setting of a channel or server. */
 grpc_arg rpc_channel_arg(const char *key, int value);

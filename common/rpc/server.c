@@ -8,7 +8,7 @@
  * Stop, in this order and no other (grpc 1.51, surface/server.cc; a batch on a shut-down queue
  * aborts the process): health and watches end; shutdown_and_notify while the threads keep polling;
  * grace; cancel all calls; wait until the server reported, every slot came back and every call is
- * closed; destroy the server; drain and join the queues; let the library go.
+ * closed; destroy the server; drain and join the queues.
  * Locks: calls.lock guards the counters below it; `draining` and `closing` are atomics.
  */
 #include "common/rpc/rpc_internal.h"
@@ -322,7 +322,6 @@ static void release(struct rpc_server *server)
     free(server->slots);
     rpc_health_close(server->health);
     rpc_calls_release(&server->calls);
-    rpc_library_close();
     free(server);
 }
 
