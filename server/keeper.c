@@ -135,8 +135,15 @@ static bool reap(struct service *s)
             (void)pthread_mutex_lock(&s->lock);
             return true;
         }
-        if (clock_now_ns() - j->over_ns > OVER_GRACE_NS)
-            cancel_calls(s, j);
+        if (clock_now_ns() - j->over_ns <= OVER_GRACE_NS)
+            continue;
+        if (s->stop) { /* no calls are left, and core will not give the payloads back either */
+            log_warning("job '%s': gRPC kept %zu payloads", j->members.job,
+                        atomic_load(&j->outstanding));
+            *link = j->next;
+            return true;
+        }
+        cancel_calls(s, j);
     }
     return false;
 }
