@@ -22,11 +22,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define SLOTS_PER_METHOD    4 /* calls asked for in advance, per queue */
 #define QUEUES_DEFAULT_MAX  4
 #define NS_PER_SECOND       1000000000
+#define FILES_MAX           65536
 #define CONTROL_QUEUE_INDEX 0 /* the queue that hears of the server's own end */
 
 struct slot {
@@ -325,6 +327,19 @@ static void release(struct rpc_server *server)
     free(server);
 }
 
+/* Core stops listening for good when accept runs out of descriptors: take all that are allowed. */
+static void raise_file_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return;
+    if (limit.rlim_cur >= FILES_MAX)
+        return;
+    limit.rlim_cur = limit.rlim_max < FILES_MAX ? limit.rlim_max : FILES_MAX;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_server **ret_server,
                             struct error *err)
 {
@@ -339,6 +354,7 @@ enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_s
         return status;
     }
     rpc_library_open();
+    raise_file_limit();
     server->grpc = create_server(config);
     status = copy_methods(server, config, err);
     if (status == STATUS_OK)

@@ -5,6 +5,7 @@
 #include "tests/common/rpc/rpc_support.h"
 
 #include "common/base/clock.h"
+#include "common/base/memory.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -425,6 +426,134 @@ START_TEST(client_that_never_calls_and_server_that_is_never_called)
 }
 END_TEST
 
+START_TEST(failed_allocations_while_opening)
+{
+    struct rpc_server_config config = {
+        .listen = {"127.0.0.1", 0}, .listen_origin = "the test", .threads = 2};
+    struct rpc_client_config target = {.target = {"127.0.0.1", 1}};
+    enum status status = STATUS_NO_MEMORY;
+    size_t failed = 0;
+
+    for (size_t n = 1; status != STATUS_OK; n++) {
+        struct echo echo;
+
+        mem_fail_nth(n);
+        status = echo_try_open(&echo, &config, &err);
+        mem_fail_nth(0);
+        ck_assert(status == STATUS_OK || status == STATUS_NO_MEMORY);
+        failed += status != STATUS_OK;
+        if (status == STATUS_OK)
+            echo_close(&echo, 0);
+    }
+    ck_assert_uint_gt(failed, 10);
+    for (size_t n = 1; n <= 2; n++) {
+        struct rpc_client *client = NULL;
+        struct rpc_call *call;
+        struct seen seen;
+
+        mem_fail_nth(n);
+        status = rpc_client_open(&target, &client, &err);
+        ck_assert_int_eq(status, n == 1 ? STATUS_NO_MEMORY : STATUS_OK);
+        if (status == STATUS_OK)
+            assert_fails(
+                rpc_client_call(client, ECHO_HOLD, INT64_MAX, &seen_handler, &seen, &call, &err),
+                STATUS_NO_MEMORY, "call");
+        mem_fail_nth(0);
+        rpc_client_close(client);
+    }
+}
+END_TEST
+
+/* ------------------------------------------------------------------ everything at once */
+
+struct chaos {
+    uint16_t port;
+    unsigned seed;
+    atomic_uint sent, released;
+    atomic_bool stop;
+};
+
+static unsigned draw(struct chaos *c, unsigned limit)
+{
+    c->seed = c->seed * 1664525 + 1013904223;
+    return (c->seed >> 8) % limit;
+}
+
+static void stream_once(struct chaos *c, struct rpc_client *client)
+{
+    static const char *const paths[] = {ECHO_STREAM, ECHO_HOLD, ECHO_FAIL, ECHO_ADD, "/x.Y/Z"};
+    int64_t deadline = clock_deadline_ns(1 + draw(c, 200));
+    struct rpc_call *call;
+    struct seen seen;
+    struct error failure;
+    unsigned messages = draw(c, 20);
+
+    seen_init(&seen);
+    ck_assert_int_eq(
+        rpc_client_call(client, paths[draw(c, 5)], deadline, &seen_handler, &seen, &call, &failure),
+        STATUS_OK);
+    rpc_call_receive(call);
+    for (unsigned i = 0; i < messages; i++) {
+        struct rpc_payload payload = {chunk, draw(c, 100000), count_release, &c->released};
+
+        (void)atomic_fetch_add(&c->sent, 1);
+        (void)rpc_call_send(call, NULL, 0, &payload);
+        if (draw(c, 40) == 0)
+            rpc_call_cancel(call);
+    }
+    if (draw(c, 2))
+        rpc_call_send_done(call);
+    if (draw(c, 4) == 0)
+        rpc_call_cancel(call);
+    seen_wait_closed(&seen); /* the deadline sees to it */
+    ck_assert_uint_eq(seen.closed, 1);
+    rpc_call_unref(call);
+}
+
+static void *run_chaos(void *user)
+{
+    struct chaos *c = user;
+
+    while (!atomic_load(&c->stop)) {
+        struct rpc_client *client = client_open(c->port);
+        unsigned calls = 1 + draw(c, 10);
+
+        for (unsigned i = 0; i < calls; i++)
+            stream_once(c, client);
+        rpc_client_close(client);
+    }
+    return NULL;
+}
+
+START_TEST(calls_of_every_kind_while_the_server_comes_and_goes)
+{
+    enum { THREADS = 4 };
+    struct rpc_server_config config = {
+        .listen = {"127.0.0.1", free_port()}, .listen_origin = "the test", .threads = 2};
+    static struct chaos chaos[THREADS];
+    pthread_t threads[THREADS];
+    static struct echo echoes[12];
+
+    for (unsigned i = 0; i < THREADS; i++) {
+        chaos[i].port = config.listen.port;
+        chaos[i].seed = (unsigned)(support_random() * 1e9);
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, run_chaos, &chaos[i]), 0);
+    }
+    for (size_t i = 0; i < sizeof(echoes) / sizeof(echoes[0]); i++) {
+        echo_open_with(&echoes[i], &config);
+        echo_wait(&echoes[i], &echoes[i].closed, 5);
+        echo_close(&echoes[i], (int64_t)(support_random() * 20));
+        echo_wait(&echoes[i], &echoes[i].released, echoes[i].sent);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        atomic_store(&chaos[i].stop, true);
+    for (unsigned i = 0; i < THREADS; i++) {
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+        wait_for_count(&chaos[i].released, atomic_load(&chaos[i].sent));
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("rpc_fault");
@@ -443,6 +572,8 @@ int main(void)
     tcase_add_test(tests, server_killed_in_mid_stream);
     tcase_add_test(tests, client_killed_in_mid_stream);
     tcase_add_test(tests, each_client_has_its_own_connection);
+    tcase_add_test(tests, failed_allocations_while_opening);
+    tcase_add_test(tests, calls_of_every_kind_while_the_server_comes_and_goes);
     tcase_add_test(tests, client_that_never_calls_and_server_that_is_never_called);
     suite_add_tcase(suite, tests);
     return support_run(suite);
