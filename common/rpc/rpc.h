@@ -3,7 +3,13 @@
  *
  * Model.  A server owns N completion queues with one thread each; a client owns one connection, one
  * queue and one thread.  A call is a message stream in both directions; a unary call is a stream
- * that carries one message each way.  Handlers run on the call's queue thread and must not block.
+ * that carries one message each way.  Handlers run on the call's queue thread, one at a time per
+ * call, and must not block: everything on that queue waits for them.
+ *
+ * Threads.  Functions on calls may be called from any thread.  They record what is wished and wake
+ * the call's queue thread, which alone talks to gRPC, so none of them blocks or writes to a socket.
+ * Wishes made in the call's own handler are acted on when it returns: a reply and the status behind
+ * it leave in one write.
  *
  * Messages.  A message on the wire is `head` bytes (a packed protobuf message without its payload
  * field) followed by the payload field (number 15, always last) taken from the caller's memory
@@ -15,9 +21,11 @@
  * nothing about it.
  *
  * Lifetime.  Every call ends with exactly one `closed`.  A call is referenced by the library until
- * then; whoever keeps one longer takes rpc_call_ref.
+ * then; whoever keeps one longer takes rpc_call_ref.  A call may outlive its server or client.
  *
- * Rules that must hold are those of grpc/grpc v1.51 (see the source file's comments for where).
+ * Limits.  A message is buffered whole before it is delivered (and before its size is checked), a
+ * message and its header have the limits below, compressed messages are refused, 128 calls may be
+ * open per connection.  The library itself is grpc 1.51; the sources name what they rely on.
  */
 #ifndef SPARRING_COMMON_RPC_RPC_H
 #define SPARRING_COMMON_RPC_RPC_H
@@ -36,8 +44,9 @@ struct rpc_message;
 
 /* ------------------------------------------------------------------ security and limits */
 
+/* Mutual TLS with all three files, plaintext with none; anything between is STATUS_INVALID. */
 struct rpc_security {
-    const char *ca_file; /* PEM files; all NULL or "": plaintext */
+    const char *ca_file; /* PEM files, read at open; NULL or "": none */
     const char *cert_file;
     const char *key_file;
     bool insecure; /* allow a plaintext bind to an address that is not loopback */
@@ -57,11 +66,11 @@ struct rpc_payload {
 /* Total payload bytes of a received message. */
 size_t rpc_message_payload_size(const struct rpc_message *message);
 
-/* The packed header bytes (every field before the payload), NUL-free copy inside the message.
- * Borrowed until the handler returns. */
+/* The packed header bytes (every field before the payload; at most 1 MiB), a copy inside the
+ * message.  Borrowed until the handler returns. */
 const uint8_t *rpc_message_head(const struct rpc_message *message, size_t *ret_size);
 
-/* Copy the whole payload (exactly `size` bytes, else STATUS_DATA) into dst. */
+/* Copy the whole payload (exactly `size` bytes, else STATUS_DATA) into dst.  May be repeated. */
 enum status rpc_message_copy(struct rpc_message *message, void *dst, size_t size,
                              struct error *err);
 
@@ -72,41 +81,53 @@ enum status rpc_message_add_f32(struct rpc_message *message, float *dst, size_t 
 
 /* ------------------------------------------------------------------ calls */
 
-/* How a call ended. */
+/*
+ * How a call ended.
+ * Client: the server's status and text as rpc_call_finish gave them; else STATUS_UNREACHABLE (no
+ * connection before the deadline, the text says why), STATUS_TIMEOUT (the deadline passed),
+ * STATUS_PEER_LOST (the connection broke), STATUS_CANCELLED, STATUS_PROTOCOL (a message above the
+ * receiver's limit), or what a foreign server's gRPC code maps to.
+ * Server: what rpc_call_finish was given; when `cancelled`, STATUS_TIMEOUT, STATUS_PEER_LOST or
+ * STATUS_CANCELLED.
+ */
 struct rpc_result {
-    enum status status; /* STATUS_OK, or what the gRPC status maps to */
-    char text[1024];    /* the peer's or the library's words, "" when OK */
-    bool cancelled;     /* server side: the peer went away or its deadline passed */
+    enum status status;
+    char text[1024]; /* the peer's or the library's words, "" when OK */
+    bool cancelled;  /* server side: the peer went away or its deadline passed */
 };
 
 struct rpc_handler {
     /* Server: a new call.  Set the call's user pointer here; call rpc_call_receive for the first
      * message. */
     void (*start)(struct rpc_call *call, void *user);
-    /* A message, borrowed until return; NULL: the peer has sent its last one.  Ask for the next
-     * with rpc_call_receive, from here or later (that is the back-pressure). */
+    /* A message, borrowed until return; NULL: the peer has sent its last one (never because the
+     * call broke: only `closed` tells that; a client may get `closed` without it).  Ask for the
+     * next with rpc_call_receive, from here or later (that is the back-pressure).  A malformed
+     * message is not delivered; it ends the call with STATUS_DATA. */
     void (*message)(struct rpc_call *call, struct rpc_message *message, void *user);
-    /* The call is over; no further call-backs.  Client: the status from the server. */
+    /* The call is over; no further call-backs.  Client: it comes behind the server's last message,
+     * so keep asking until then. */
     void (*closed)(struct rpc_call *call, const struct rpc_result *result, void *user);
 };
 
-/* Ask for one more message.  One request may be outstanding. */
+/* Ask for one more message.  One request may be outstanding; more count as one. */
 void rpc_call_receive(struct rpc_call *call);
 
-/* Queue one message: head bytes are copied, payload is not.  Thread-safe; messages leave in order
- * of calls. STATUS_CANCELLED when the call is over: the release function then has been called
- * already. */
+/* Queue one message: head bytes are copied, payload (may be NULL) is not.  Messages leave in order
+ * of calls; the queue has no limit of its own.  STATUS_CANCELLED when the call is over, cancelled
+ * or finished, STATUS_INVALID above the limits (head 1 MiB, payload just under 2 GiB),
+ * STATUS_NO_MEMORY: then the release function has been called already. */
 enum status rpc_call_send(struct rpc_call *call, const uint8_t *head, size_t head_size,
                           const struct rpc_payload *payload);
 
 /* Client: no more messages from here (half-close, after those queued). */
 void rpc_call_send_done(struct rpc_call *call);
 
-/* Server: end the call with a status after the queued messages.  Thread-safe, idempotent, first one
- * wins. */
+/* Server: end the call with a status after the queued messages.  Idempotent, the first one wins;
+ * text (may be NULL) is cut at 1023 bytes. */
 void rpc_call_finish(struct rpc_call *call, enum status status, const char *text);
 
-/* Either side: end it now; `closed` follows with STATUS_CANCELLED. */
+/* Either side: end it now, queued messages are dropped; `closed` follows with STATUS_CANCELLED. */
 void rpc_call_cancel(struct rpc_call *call);
 
 /* The pointer given to the handlers; the server sets it in `start` (default: rpc_method.user). */
@@ -133,25 +154,30 @@ struct rpc_server_config {
     struct endpoint listen;    /* port 0: any free one */
     const char *listen_origin; /* where the address came from, for the port-in-use message */
     struct rpc_security security;
-    unsigned threads;         /* completion queues; 0: as many as cores, at most 4 */
+    unsigned threads;         /* completion queues; 0: as many as cores, at most 4; a connection
+                                 belongs to one of them, so more than connections are useless */
     size_t max_message_bytes; /* received messages; 0: 5 MiB */
     const struct rpc_method *methods;
     size_t method_count;
 };
 
 /* Bind, start the threads and serve.  Answers unknown methods with UNIMPLEMENTED at once and serves
- * grpc.health.v1 Check and Watch ("" and every service named by a method) as SERVING.
- * A bind to an address that is not loopback without TLS or security.insecure is STATUS_INVALID. */
+ * grpc.health.v1 Check and Watch ("" and every service named by a method) as SERVING.  Raises the
+ * soft limit of open files.  The config is not needed afterwards.
+ * A bind to an address that is not loopback without TLS or security.insecure is STATUS_INVALID; a
+ * port in use is STATUS_IO and names the process that holds it and listen_origin. */
 enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_server **ret_server,
                             struct error *err);
 
 uint16_t rpc_server_port(const struct rpc_server *server);
 
-/* Health becomes NOT_SERVING and new calls are refused with UNAVAILABLE; calls under way go on. */
+/* Health becomes NOT_SERVING and new calls are refused with STATUS_UNAVAILABLE; calls under way go
+ * on. */
 void rpc_server_drain(struct rpc_server *server);
 
-/* Drain, give the calls `grace_ms` to end, cancel the rest, stop the threads, free. NULL is
- * allowed. */
+/* Drain, give the calls `grace_ms` to end, cancel the rest, stop the threads, free.  Calls held
+ * without an answer (long polls) use up the grace unless their owner finishes them first.  NULL is
+ * allowed; not from a handler. */
 void rpc_server_close(struct rpc_server *server, int64_t grace_ms);
 
 /* ------------------------------------------------------------------ client */
@@ -167,18 +193,20 @@ struct rpc_client_config {
 enum status rpc_client_open(const struct rpc_client_config *config, struct rpc_client **ret_client,
                             struct error *err);
 
-/* Start a call.  It waits for the connection until deadline_ns (clock_now_ns scale), which also
- * bounds the whole call; INT64_MAX: no bound.  *ret_call carries one reference of the caller's. */
+/* Start a call.  It waits for the connection (for a server that is not up yet, too) until
+ * deadline_ns (clock_now_ns scale), which also bounds the whole call; INT64_MAX: no bound.
+ * *ret_call carries one reference of the caller's; it is set before any handler runs. */
 enum status rpc_client_call(struct rpc_client *client, const char *path, int64_t deadline_ns,
                             const struct rpc_handler *handler, void *user,
                             struct rpc_call **ret_call, struct error *err);
 
-/* One request, one reply, blocking.  *ret_reply is owned by the caller (free). */
+/* One request, one reply, neither with a payload; blocks until deadline_ns, so not in a handler.
+ * *ret_reply is owned by the caller (free) and has a NUL behind its *ret_reply_size bytes. */
 enum status rpc_client_unary(struct rpc_client *client, const char *path, const uint8_t *request,
                              size_t request_size, int64_t deadline_ns, uint8_t **ret_reply,
                              size_t *ret_reply_size, struct error *err);
 
-/* Cancel what is under way, collect it, free.  NULL is allowed. */
+/* Cancel what is under way, wait for each `closed`, free.  NULL is allowed; not from a handler. */
 void rpc_client_close(struct rpc_client *client);
 
 /* ------------------------------------------------------------------ process */
