@@ -218,8 +218,10 @@ static enum status run_one(struct attempt_run *run, struct match_result *result,
     result->started++;
     result->failed += strcmp(outcome, "ok") != 0;
     if (run->result.outcome == SUBPROCESS_STOPPED)
-        return error_set(err, STATUS_CANCELLED, "%s: stopped %s-%zu and what it had started",
-                         strsignal(stop_requested()), run->mode->name, run->repeat);
+        return error_set(
+            err, STATUS_CANCELLED,
+            "%s: stopped %s-%zu and what it had started; 'sparring report %s' reports what ran",
+            strsignal(stop_requested()), run->mode->name, run->repeat, run->request->out);
     return STATUS_OK;
 }
 

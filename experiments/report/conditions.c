@@ -15,7 +15,7 @@
 
 #define COUNT_OF(array)     (sizeof(array) / sizeof((array)[0]))
 #define NOISY_SHARE         0.10 /* interquartile range over median */
-#define SUMMARY_SHARE       0.02 /* throughput of the records against that of summary.json */
+#define SUMMARY_SHARE       0.05 /* throughput of the records against that of summary.json */
 #define ACCURACY_DIFFERENCE 0.02
 
 static void add(struct comparison *c, const char *name, const char *format, ...)

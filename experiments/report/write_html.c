@@ -178,7 +178,7 @@ static void add_figure_table(const struct figure *f, struct strbuf *out)
     for (size_t i = 0; i < columns; i++)
         add_element(out, "th", f->headings.texts[i]);
     strbuf_add(out, "</tr></thead>\n<tbody>\n");
-    for (size_t i = 0; i < f->cells.length; i++) {
+    for (size_t i = 0; columns > 0 && i < f->cells.length; i++) {
         strbuf_add(out, i % columns == 0 ? "<tr>" : "");
         add_element(out, "td", f->cells.texts[i]);
         strbuf_add(out, i % columns == columns - 1 ? "</tr>\n" : "");

@@ -80,10 +80,11 @@ END_TEST
 /* Two ranks with random records in memory. */
 static void make_random(struct run *run, struct records ranks[2], size_t steps)
 {
+    ck_assert_uint_gt(steps, 0);
     *run = (struct run){.ranks = ranks, .rank_count = 2};
     for (unsigned r = 0; r < 2; r++) {
         ranks[r] = (struct records){.index = r, .length = steps};
-        ranks[r].steps = calloc(steps, sizeof(struct step_record));
+        ranks[r].steps = calloc(steps + 1, sizeof(struct step_record));
         ck_assert_ptr_nonnull(ranks[r].steps);
         for (size_t s = 0; s < steps; s++)
             ranks[r].steps[s] =
