@@ -44,7 +44,7 @@ static void fill(struct bench_report *r)
     bench_row_summary(r, "time_us", bench_summarise(samples, 3));
     bench_row_end(r);
     bench_row_begin(r);
-    bench_row_double(r, "busbw", INFINITY);
+    bench_row_double(r, "busbw", HUGE_VAL);
     bench_row_end(r);
 }
 
