@@ -13,7 +13,7 @@
 
 static const char *const contender_colors[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
                                                "#56b4e9", "#d55e00", "#8c6bb1", "#b3a100"};
-#define CONTROL_COLOR "#808080"
+#define CONTROL_COLOR "#757575"
 #define SINGLE_COLOR  "#b0b0b0"
 
 const char *figure_mode_color(const struct comparison *c, size_t mode)
@@ -27,6 +27,13 @@ const char *figure_mode_color(const struct comparison *c, size_t mode)
     for (size_t i = 0; i < mode; i++)
         contenders += c->modes[i].role == MODE_CONTENDER;
     return contender_colors[contenders % (sizeof(contender_colors) / sizeof(contender_colors[0]))];
+}
+
+int figure_mode_dash(const struct comparison *c, size_t mode)
+{
+    static const int dashes[] = {[MODE_CONTENDER] = 1, [MODE_CONTROL] = 2, [MODE_SINGLE] = 3};
+
+    return dashes[c->modes[mode].role];
 }
 
 void figure_begin(struct figure *f, unsigned height, double left, char grid_axis)

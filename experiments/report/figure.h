@@ -46,6 +46,9 @@ void figure_set_release(struct figure_set *set);
 /* The colour of a mode, the same in all figures and in the page's tables. */
 const char *figure_mode_color(const struct comparison *c, size_t mode);
 
+/* The dash type of gnuplot for a line of a mode: contenders are solid, controls are dashed. */
+int figure_mode_dash(const struct comparison *c, size_t mode);
+
 /* ---- the pieces, by file ---- */
 
 enum status figure_throughput(const struct comparison *c, struct figure *f, struct error *err);

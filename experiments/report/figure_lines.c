@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #define HEIGHT        360
-#define LEFT          0.09
+#define LEFT          0.115
 #define LOSS_POINTS   200
 #define RUNS_DRAWN    8  /* per mode */
 #define LOG_RATIO     20 /* of largest to smallest loss above which the axis is logarithmic */
@@ -100,33 +100,51 @@ static void add_loss_headings(struct figure *f)
         text_list_addf(&f->headings, "%s", headings[i]);
 }
 
-/* Every run of every mode as a thin line; `column` 1 is time, 2 is step. */
+/* The runs of a mode that are drawn: indices into the list. */
+static size_t list_runs(const struct comparison *c, size_t mode, size_t runs[RUNS_DRAWN])
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < c->list->length && count < RUNS_DRAWN; i++)
+        if (c->mode_of[i] == mode && c->list->runs[i].state == RUN_OK)
+            runs[count++] = i;
+    return count;
+}
+
+static void add_loss_table(const struct comparison *c, struct figure *f)
+{
+    size_t runs[RUNS_DRAWN];
+
+    add_loss_headings(f);
+    for (size_t m = 0; m < c->mode_count; m++) {
+        size_t count = list_runs(c, m, runs);
+
+        for (size_t i = 0; i < count; i++)
+            add_loss_cells(f, &c->modes[m], &c->list->runs[runs[i]]);
+        if (count > 0)
+            figure_add_legend(f, c->modes[m].label, figure_mode_color(c, m));
+    }
+}
+
+/* Every run of every mode as a thin line, the first mode on top; `column` 1 is time, 2 is step. */
 static void draw_losses(const struct comparison *c, struct figure *f, int column, const char *axis)
 {
     struct strbuf plots = STRBUF_INIT;
     struct loss_range range = {(double)INFINITY, 0};
-    size_t block = 0;
+    size_t runs[RUNS_DRAWN];
 
     figure_begin(f, HEIGHT, LEFT, 'y');
-    add_loss_headings(f);
-    for (size_t m = 0; m < c->mode_count; m++) {
-        size_t drawn = 0;
+    add_loss_table(c, f);
+    for (size_t m = c->mode_count; m-- > 0;) {
+        size_t count = list_runs(c, m, runs);
 
-        for (size_t i = 0; i < c->list->length && drawn < RUNS_DRAWN; i++) {
-            const struct run *run = &c->list->runs[i];
-
-            if (c->mode_of[i] != m || run->state != RUN_OK)
-                continue;
-            add_loss_block(f, run, block, &range);
-            strbuf_addf(&plots, "%s$run%zu using %d:3 with lines lw 1.4 lc rgb '%s'",
-                        block > 0 ? ", " : "", block, column, figure_mode_color(c, m));
-            text_list_addf(&f->tool_tips, "%s, %s", c->modes[m].label, run->name);
-            add_loss_cells(f, &c->modes[m], run);
-            block++;
-            drawn++;
+        for (size_t i = 0; i < count; i++) {
+            add_loss_block(f, &c->list->runs[runs[i]], runs[i], &range);
+            strbuf_addf(&plots, "%s$run%zu using %d:3 with lines lw 1.4 dt %d lc rgb '%s'",
+                        plots.length > 0 ? ", " : "", runs[i], column, figure_mode_dash(c, m),
+                        figure_mode_color(c, m));
+            text_list_addf(&f->tool_tips, "%s, %s", c->modes[m].label, c->list->runs[runs[i]].name);
         }
-        if (drawn > 0)
-            figure_add_legend(f, c->modes[m].label, figure_mode_color(c, m));
     }
     if (range.low > 0 && range.high / range.low > LOG_RATIO)
         strbuf_add(&f->script, "set logscale y\nset format y '%g'\n");
@@ -262,8 +280,9 @@ enum status figure_step_times(const struct comparison *c, struct figure *f, stru
             add_cdf_cells(f, &c->modes[m], times, count);
             add_cdf_block(f, m, times, count);
             slowest = fmax(slowest, statistics_quantile(times, count, 0.99));
-            strbuf_addf(&plots, "%s$mode%zu using 1:2 with lines lw 2 lc rgb '%s'",
-                        plots.length > 0 ? ", " : "", m, figure_mode_color(c, m));
+            strbuf_addf(&plots, "%s$mode%zu using 1:2 with lines lw 2 dt %d lc rgb '%s'",
+                        plots.length > 0 ? ", " : "", m, figure_mode_dash(c, m),
+                        figure_mode_color(c, m));
             text_list_addf(&f->tool_tips, "%s", c->modes[m].label);
             figure_add_legend(f, c->modes[m].label, figure_mode_color(c, m));
         }

@@ -48,7 +48,7 @@ const char write_html_style[] =
     "border-radius:6px}\n"
     "footer{margin-top:3rem;border-top:1px solid var(--line);padding-top:1rem;color:var(--soft);"
     "font-size:.88rem}\n"
-    ".plot{width:100%;height:auto;max-width:760px;display:block}\n"
+    ".plot{width:100%;height:auto;max-width:860px;display:block}\n"
     ".plot [fill=\"rgb(51,51,51)\"]{fill:var(--ink)}\n"
     ".plot [stroke=\"rgb( 51,  51,  51)\"]{stroke:var(--ink)}\n"
     ".plot [color=\"rgb( 51,  51,  51)\"]{color:var(--ink)}\n"

@@ -327,7 +327,7 @@ START_TEST(test_colors)
     assert_ok(report_read(&report, &path, 1, &err));
     ck_assert_str_eq(figure_mode_color(&report.comparison, 0), "#0072b2");
     ck_assert_str_eq(figure_mode_color(&report.comparison, 1), "#e69f00");
-    ck_assert_str_eq(figure_mode_color(&report.comparison, 2), "#808080");
+    ck_assert_str_eq(figure_mode_color(&report.comparison, 2), "#757575");
     ck_assert_str_eq(figure_mode_color(&report.comparison, 3), "#b0b0b0");
     report_release(&report);
 }
