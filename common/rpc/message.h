@@ -11,9 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RPC_PAYLOAD_FIELD  15         /* the largest field number with a tag of one byte */
-#define RPC_HEAD_MAX       (1u << 20) /* bytes of every field before the payload */
-#define RPC_PAYLOAD_PREFIX 11         /* tag and longest varint before a payload */
+#define RPC_PAYLOAD_FIELD  15          /* the largest field number with a tag of one byte */
+#define RPC_HEAD_MAX       (34u << 20) /* bytes of every field before the payload: WIRE_STORE_MAX */
+#define RPC_PAYLOAD_PREFIX 11          /* tag and longest varint before a payload */
 #define RPC_HEAD_INLINE    256
 
 struct rpc_message {

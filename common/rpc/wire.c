@@ -17,16 +17,16 @@
 
 /* ------------------------------------------------------------------ helpers */
 
-enum status wire_pack(const ProtobufCMessage *message, uint8_t **ret_bytes, size_t *ret_size,
-                      struct error *err)
+enum status wire_pack(const ProtobufCMessage *message, size_t limit, uint8_t **ret_bytes,
+                      size_t *ret_size, struct error *err)
 {
     size_t size = protobuf_c_message_get_packed_size(message);
     uint8_t *bytes;
     enum status status;
 
-    if (size > WIRE_CONTROL_MAX)
-        return error_set(err, STATUS_INVALID, "%s of %zu bytes, the limit is %u",
-                         message->descriptor->short_name, size, WIRE_CONTROL_MAX);
+    if (size > limit)
+        return error_set(err, STATUS_INVALID, "%s of %zu bytes, the limit is %zu",
+                         message->descriptor->short_name, size, limit);
     status = mem_calloc(size, 1, message->descriptor->short_name, &bytes, err);
     if (status != STATUS_OK)
         return status;
@@ -37,11 +37,11 @@ enum status wire_pack(const ProtobufCMessage *message, uint8_t **ret_bytes, size
 }
 
 enum status wire_unpack(const ProtobufCMessageDescriptor *descriptor, const uint8_t *bytes,
-                        size_t size, struct arena *arena, void *ret_message, struct error *err)
+                        size_t size, size_t limit, struct arena *arena, void *ret_message,
+                        struct error *err)
 {
     ProtobufCMessage *message = NULL;
-    enum status status =
-        unpack_message(descriptor, bytes, size, WIRE_CONTROL_MAX, arena, &message, err);
+    enum status status = unpack_message(descriptor, bytes, size, limit, arena, &message, err);
     void *pointer = message;
 
     if (status == STATUS_OK)
@@ -155,7 +155,8 @@ enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_b
     status = wire_check_text(job, "the job name", err);
     if (status == STATUS_OK)
         status = wire_check_text(p.manifest, "the manifest", err);
-    return status == STATUS_OK ? wire_pack(&p.base, ret_bytes, ret_size, err) : status;
+    return status == STATUS_OK ? wire_pack(&p.base, WIRE_CONTROL_MAX, ret_bytes, ret_size, err)
+                               : status;
 }
 
 static enum status take_optimizer(const Sparring__V1__Optimizer *o, struct optimizer_config *ret,
@@ -189,8 +190,8 @@ enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct j
 {
     struct arena arena;
     Sparring__V1__JoinRequest *m;
-    enum status status =
-        wire_unpack(&sparring__v1__join_request__descriptor, bytes, size, &arena, &m, err);
+    enum status status = wire_unpack(&sparring__v1__join_request__descriptor, bytes, size,
+                                     WIRE_CONTROL_MAX, &arena, &m, err);
 
     if (status != STATUS_OK)
         goto out;
@@ -237,7 +238,7 @@ enum status wire_pack_join_reply(const struct join_reply *m, uint8_t **ret_bytes
     p.partitions = m->partitions;
     p.element_count = m->element_count;
     p.version = version;
-    return wire_pack(&p.base, ret_bytes, ret_size, err);
+    return wire_pack(&p.base, WIRE_CONTROL_MAX, ret_bytes, ret_size, err);
 }
 
 enum status wire_unpack_join_reply(const uint8_t *bytes, size_t size, struct join_reply *ret,
@@ -245,8 +246,8 @@ enum status wire_unpack_join_reply(const uint8_t *bytes, size_t size, struct joi
 {
     struct arena arena;
     Sparring__V1__JoinReply *m;
-    enum status status =
-        wire_unpack(&sparring__v1__join_reply__descriptor, bytes, size, &arena, &m, err);
+    enum status status = wire_unpack(&sparring__v1__join_reply__descriptor, bytes, size,
+                                     WIRE_CONTROL_MAX, &arena, &m, err);
 
     if (status != STATUS_OK)
         goto out;
@@ -291,7 +292,7 @@ enum status wire_pack_leave_request(const struct leave_request *m, uint8_t **ret
     p.job = job;
     p.rank = m->rank;
     p.reason = reason;
-    return wire_pack(&p.base, ret_bytes, ret_size, err);
+    return wire_pack(&p.base, WIRE_CONTROL_MAX, ret_bytes, ret_size, err);
 }
 
 enum status wire_unpack_leave_request(const uint8_t *bytes, size_t size, struct leave_request *ret,
@@ -299,8 +300,8 @@ enum status wire_unpack_leave_request(const uint8_t *bytes, size_t size, struct 
 {
     struct arena arena;
     Sparring__V1__LeaveRequest *m;
-    enum status status =
-        wire_unpack(&sparring__v1__leave_request__descriptor, bytes, size, &arena, &m, err);
+    enum status status = wire_unpack(&sparring__v1__leave_request__descriptor, bytes, size,
+                                     WIRE_CONTROL_MAX, &arena, &m, err);
 
     if (status == STATUS_OK) {
         ret->rank = m->rank;

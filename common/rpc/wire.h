@@ -15,6 +15,7 @@
 
 #define WIRE_CHUNK_HEAD_MAX 64         /* packed bytes of a chunk header */
 #define WIRE_CONTROL_MAX    (1u << 20) /* packed bytes of any control message */
+#define WIRE_STORE_MAX      (34u << 20) /* packed bytes of a store message: two values and their key */
 #define WIRE_JOB_MAX        128
 
 enum chunk_kind {

@@ -7,13 +7,14 @@
 #include "common/rpc/unpack.h"
 #include "common/rpc/wire.h"
 
-/* Measure, allocate (*ret_bytes: free), pack; STATUS_INVALID above WIRE_CONTROL_MAX. */
-enum status wire_pack(const ProtobufCMessage *message, uint8_t **ret_bytes, size_t *ret_size,
-                      struct error *err);
+/* Measure, allocate (*ret_bytes: free), pack; STATUS_INVALID above `limit` bytes. */
+enum status wire_pack(const ProtobufCMessage *message, size_t limit, uint8_t **ret_bytes,
+                      size_t *ret_size, struct error *err);
 
-/* unpack_message with the control limit; *ret_message is a pointer to the generated struct. */
+/* unpack_message; *ret_message is a pointer to the generated struct. */
 enum status wire_unpack(const ProtobufCMessageDescriptor *descriptor, const uint8_t *bytes,
-                        size_t size, struct arena *arena, void *ret_message, struct error *err);
+                        size_t size, size_t limit, struct arena *arena, void *ret_message,
+                        struct error *err);
 
 /* STATUS_INVALID when the peer would refuse the text. */
 enum status wire_check_text(const char *text, const char *what, struct error *err);

@@ -70,7 +70,8 @@ enum status wire_pack_store_request(const struct store_request *m, uint8_t **ret
     status = wire_check_text(p.key, "the key", err);
     for (size_t i = 0; status == STATUS_OK && i < m->key_count; i++)
         status = wire_check_text(m->keys[i], "a key", err);
-    return status == STATUS_OK ? wire_pack(&p.base, ret_bytes, ret_size, err) : status;
+    return status == STATUS_OK ? wire_pack(&p.base, WIRE_STORE_MAX, ret_bytes, ret_size, err)
+                               : status;
 }
 
 enum status wire_unpack_store_request(const uint8_t *bytes, size_t size, struct store_request *ret,
@@ -78,8 +79,8 @@ enum status wire_unpack_store_request(const uint8_t *bytes, size_t size, struct 
 {
     struct arena arena;
     Sparring__V1__StoreRequest *m;
-    enum status status =
-        wire_unpack(&sparring__v1__store_request__descriptor, bytes, size, &arena, &m, err);
+    enum status status = wire_unpack(&sparring__v1__store_request__descriptor, bytes, size,
+                                     WIRE_STORE_MAX, &arena, &m, err);
 
     if (status != STATUS_OK)
         goto out;
@@ -119,7 +120,7 @@ enum status wire_pack_store_reply(const struct store_reply *m, uint8_t **ret_byt
     p.found = m->found;
     p.n_missing = m->missing_count;
     p.missing = m->missing;
-    return wire_pack(&p.base, ret_bytes, ret_size, err);
+    return wire_pack(&p.base, WIRE_STORE_MAX, ret_bytes, ret_size, err);
 }
 
 enum status wire_unpack_store_reply(const uint8_t *bytes, size_t size, struct store_reply *ret,
@@ -127,8 +128,8 @@ enum status wire_unpack_store_reply(const uint8_t *bytes, size_t size, struct st
 {
     struct arena arena;
     Sparring__V1__StoreReply *m;
-    enum status status =
-        wire_unpack(&sparring__v1__store_reply__descriptor, bytes, size, &arena, &m, err);
+    enum status status = wire_unpack(&sparring__v1__store_reply__descriptor, bytes, size,
+                                     WIRE_STORE_MAX, &arena, &m, err);
 
     if (status != STATUS_OK)
         goto out;
