@@ -107,10 +107,7 @@ static enum status open_impl(struct store *store, const struct store_config *con
 
     if (status != STATUS_OK)
         return status;
-    if (!method.is_file)
-        return error_set(err, STATUS_UNSUPPORTED, "init method '%s': only file:// is built in yet",
-                         config->init_method);
-    store->ops = &store_file_ops;
+    store->ops = method.is_file ? &store_file_ops : &store_grpc_ops;
     status =
         store->ops->open(config, &method, clock_deadline_ns(store->timeout_ms), &store->impl, err);
     if (status != STATUS_OK)
@@ -321,7 +318,8 @@ enum status store_wait(struct store *store, const char *const *keys, size_t coun
 
 void store_close(struct store *store, int64_t linger_ms)
 {
-    (void)linger_ms;
-    if (store)
-        free_store(store);
+    if (!store)
+        return;
+    store_farewell(store, clock_deadline_ns(linger_ms));
+    free_store(store);
 }

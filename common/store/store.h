@@ -2,7 +2,14 @@
  * store: the rendezvous key-value table of one job.  Semantics of torch.distributed.Store.
  * Implementations: gRPC (rank 0 hosts, all ranks are clients) and a shared file with fcntl locks.
  * Keys are prefixed with "<group>/", so two jobs can share one store.
- * Threads: every function may be called from any thread; each may block up to its time-out.
+ * Limits: keys of printable ASCII, 1 to 1024 bytes with their prefix; values of 16 MiB; 65536 keys;
+ * 1 GiB in all.  Keys that start with "sparring/store/" are the store's own.
+ * Errors of every operation, beside its own: STATUS_INVALID (a key or value outside the limits),
+ * STATUS_NO_SPACE (the store is full), STATUS_PEER_LOST (rank 0, which served the store, does not
+ * answer any more; every later call fails at once), and for a file STATUS_DATA (cut off, damaged or
+ * not ours), STATUS_IO and STATUS_UNREACHABLE (its lock stays taken).
+ * Threads: every function may be called from any thread; each may block up to its time-out, and two
+ * seconds longer when the store does not answer at all.  A store does not survive fork.
  */
 #ifndef SPARRING_COMMON_STORE_STORE_H
 #define SPARRING_COMMON_STORE_STORE_H
@@ -22,11 +29,16 @@ struct store_config {
     const struct launch_env *launch; /* rank, world size and, for env://, the master's address */
     const char *group;               /* key prefix; "" for none */
     struct rpc_security security;
-    int64_t timeout_ms; /* of open, get and wait when the call gives none */
+    int64_t timeout_ms; /* of open, get and wait when the call gives none; <= 0: 300 s */
 };
 
-/* Open the store; rank 0 starts the server for env:// and tcp://.  Blocks until the server answers;
- * STATUS_UNREACHABLE or STATUS_TIMEOUT name the address, where it came from and the time waited. */
+/* Open the store; rank 0 starts the server for env:// and tcp:// (port 0: any free one, see
+ * store_address).  Under torchrun, which listens on MASTER_PORT itself, env:// means the next port.
+ * Blocks until the server answers; STATUS_UNREACHABLE names the address, where it came from, the
+ * time waited and rank 0 as the one that is missing.  STATUS_IO: the port is taken, and by whom.
+ * STATUS_CONFIG, STATUS_NOT_FOUND: the init method is malformed or names a folder that is not
+ * there.
+ */
 enum status store_open(const struct store_config *config, struct store **ret_store,
                        struct error *err);
 
@@ -44,7 +56,8 @@ enum status store_set(struct store *store, const char *key, const void *value, s
 enum status store_get(struct store *store, const char *key, int64_t timeout_ms, char **ret_value,
                       size_t *ret_size, struct error *err);
 
-/* Create the counter at `delta` or increment it; STATUS_DATA when the value is not decimal text. */
+/* Create the counter at `delta` or increment it; get reads it as decimal text.  STATUS_DATA when
+ * the key was made by set or compare_set, or when the sum leaves 64 bits. */
 enum status store_add(struct store *store, const char *key, int64_t delta, int64_t *ret_sum,
                       struct error *err);
 
@@ -61,8 +74,8 @@ enum status store_wait(struct store *store, const char *const *keys, size_t coun
 /* *ret_found: whether the key was there. */
 enum status store_delete(struct store *store, const char *key, bool *ret_found, struct error *err);
 
-/* Keys in the whole store, all groups together (one fewer than PyTorch's TCPStore, which counts a
- * key of its own). */
+/* Keys in the whole store, all groups together, ours included: store_rendezvous adds one per rank
+ * and two more (PyTorch's TCPStore counts one of its own, too). */
 enum status store_num_keys(struct store *store, int64_t *ret_count, struct error *err);
 
 /* ---- failure notice: who failed first, so that every survivor names the same rank ---- */
@@ -74,11 +87,12 @@ void store_report_failure(struct store *store, unsigned rank, const char *text);
  * failed: ...") and return true.  An unreachable store names the host rank 0 as lost. */
 bool store_find_failure(struct store *store, int64_t wait_ms, struct error *err);
 
-/* Rank 0 keeps its server up until every rank has closed its store or linger_ms have passed.  NULL
+/* Say goodbye and free.  Rank 0 keeps its server up until every rank has closed its store or
+ * linger_ms have passed; the last rank removes a store file, unless another group uses it.  NULL
  * allowed. */
 void store_close(struct store *store, int64_t linger_ms);
 
-/* "tcp://127.0.0.1:29500" as reached, for manifests. */
+/* "tcp://127.0.0.1:29500" or "file:///path" as reached, for manifests. */
 const char *store_address(const struct store *store);
 unsigned store_rank(const struct store *store);
 unsigned store_world_size(const struct store *store);

@@ -328,7 +328,7 @@ static void file_address(const void *impl, char *text, size_t size)
     (void)snprintf(text, size, "file://%s", file->log.path);
 }
 
-static bool file_hosts(const void *impl)
+static bool file_serves(const void *impl)
 {
     (void)impl;
     return false;
@@ -345,6 +345,6 @@ const struct store_ops store_file_ops = {
     .num_keys = file_num_keys,
     .forget = file_forget,
     .address = file_address,
-    .hosts = file_hosts,
+    .serves = file_serves,
     .close = file_close,
 };

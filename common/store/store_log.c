@@ -110,7 +110,7 @@ enum status store_log_open(struct store_log *log, const char *path, struct error
     *log = (struct store_log){.fd = -1};
     status = mem_strdup(path, &log->path, err);
     if (status == STATUS_OK)
-        status = store_table_open(&log->table, err);
+        status = store_table_open(STORE_BYTES_MAX, &log->table, err);
     if (status == STATUS_OK)
         status = open_file(log, err);
     if (status != STATUS_OK)

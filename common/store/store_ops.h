@@ -11,10 +11,11 @@
 
 /*
  * Keys arrive with their group prefix and within the limits of store_table.h; `impl` is what `open`
- * returned.  Every slot blocks until deadline_ns at most (the gRPC client a little longer, to tell
- * a store that answers "not there" from one that does not answer), may be called from any thread,
- * and is required.  STATUS_TIMEOUT means that the store answered and a key is missing, and comes
- * without a text; a store that does not answer is STATUS_UNREACHABLE with one.
+ * returned.  Every slot blocks until deadline_ns at most (and a second or two longer when the store
+ * itself does not answer), may be called from any thread, and is required.  STATUS_TIMEOUT means
+ * that the store answered and a key is missing, and comes without a text; STATUS_PEER_LOST that the
+ * process which serves the store does not answer any more; STATUS_UNREACHABLE that it never did, or
+ * that the lock of a file stays taken.
  */
 struct store_ops {
     enum status (*open)(const struct store_config *config, const struct init_method *method,
@@ -38,12 +39,13 @@ struct store_ops {
     void (*forget)(void *impl, const char *prefix, int64_t deadline_ns);
     /* The bound address as people read it, into text. */
     void (*address)(const void *impl, char *text, size_t size);
-    /* True when this process holds the table and must outlive the other ranks. */
-    bool (*hosts)(const void *impl);
+    /* True when this process serves the store to the other ranks and must outlive them. */
+    bool (*serves)(const void *impl);
     void (*close)(void *impl);
 };
 
 extern const struct store_ops store_file_ops;
+extern const struct store_ops store_grpc_ops;
 
 struct store {
     const struct store_ops *ops;
@@ -58,6 +60,13 @@ struct store {
 };
 
 /* Keys of our own, kept apart from the users' by this first part. */
-#define STORE_RESERVED "sparring/"
+#define STORE_RESERVED "sparring/store/"
+
+/* "<prefix>sparring/store/<name>" into full (STORE_KEY_MAX + 1 bytes; it always fits). */
+void store_reserved_key(const struct store *store, const char *name, char *full);
+
+/* Say goodbye; with the last goodbye of the group, or at `deadline_ns`, nobody needs us any more.
+ */
+void store_farewell(struct store *store, int64_t deadline_ns);
 
 #endif

@@ -37,6 +37,7 @@ struct store_table {
     struct entry *buckets[bucket_count];
     size_t count;
     size_t bytes;                 /* of keys and values */
+    size_t bytes_max;             /* constant */
     struct store_waiter *waiters; /* newest first */
     int64_t run_deadline_ns;      /* what store_table_run sleeps until */
     bool stopped;
@@ -194,9 +195,9 @@ static enum status check_limits(const struct store_table *table, const struct en
                          STORE_VALUE_MAX);
     if (!old && table->count >= STORE_KEYS_MAX)
         return error_set(err, STATUS_NO_SPACE, "the store is full: it has %u keys", STORE_KEYS_MAX);
-    if (table->bytes - freed + added > STORE_BYTES_MAX)
+    if (table->bytes - freed + added > table->bytes_max)
         return error_set(err, STATUS_NO_SPACE,
-                         "the store is full: it would hold more than %u bytes", STORE_BYTES_MAX);
+                         "the store is full: it would hold more than %zu bytes", table->bytes_max);
     return STATUS_OK;
 }
 
@@ -251,7 +252,7 @@ static enum status put(struct store_table *table, const char *key, const void *v
 
 /* ---- public: entries */
 
-enum status store_table_open(struct store_table **ret_table, struct error *err)
+enum status store_table_open(size_t bytes_max, struct store_table **ret_table, struct error *err)
 {
     struct store_table *table = NULL;
     pthread_condattr_t monotonic;
@@ -264,6 +265,7 @@ enum status store_table_open(struct store_table **ret_table, struct error *err)
     (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&table->woken, &monotonic);
     (void)pthread_condattr_destroy(&monotonic);
+    table->bytes_max = bytes_max;
     table->run_deadline_ns = INT64_MAX;
     *ret_table = table;
     return STATUS_OK;

@@ -45,7 +45,8 @@ struct store_waiter {
     size_t value_size;
 };
 
-enum status store_table_open(struct store_table **ret_table, struct error *err);
+/* An empty table that takes `bytes_max` bytes of keys and values (STORE_BYTES_MAX). */
+enum status store_table_open(size_t bytes_max, struct store_table **ret_table, struct error *err);
 
 /* Calls every waiter that is left with STATUS_CANCELLED first.  NULL allowed. */
 void store_table_close(struct store_table *table);

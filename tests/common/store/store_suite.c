@@ -9,6 +9,7 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,14 @@ void close_job(struct job *job)
         store_close(job->stores[rank], 5000);
 }
 
+void check_waited(int64_t start_ns, int64_t least_ms)
+{
+    const int64_t waited_ms = (clock_now_ns() - start_ns) / 1000000;
+
+    ck_assert_int_ge(waited_ms, least_ms);
+    ck_assert_int_lt(waited_ms, least_ms + 10000);
+}
+
 void check_value(struct store *store, const char *key, const char *wanted)
 {
     struct error err = {0};
@@ -72,7 +81,7 @@ void check_value(struct store *store, const char *key, const char *wanted)
 
 /* Child of run_processes: rank 0 tells the others where the store is. */
 static void run_rank(const char *fresh, unsigned rank, unsigned size, const int pipe_fds[2],
-                     void (*body)(struct store *store, unsigned rank))
+                     int64_t linger_ms, void (*body)(struct store *store, unsigned rank))
 {
     struct store *store;
     char url[512] = "";
@@ -87,10 +96,16 @@ static void run_rank(const char *fresh, unsigned rank, unsigned size, const int 
         store = open_rank(url, "job", rank, size, 30000);
     }
     body(store, rank);
-    store_close(store, 20000);
+    store_close(store, linger_ms);
 }
 
 void run_processes(unsigned size, void (*body)(struct store *store, unsigned rank))
+{
+    run_processes_but(size, size, 20000, body);
+}
+
+void run_processes_but(unsigned size, unsigned killed, int64_t linger_ms,
+                       void (*body)(struct store *store, unsigned rank))
 {
     const char *fresh = store_kind->fresh_url(); /* its folder is made and removed by the parent */
     pid_t children[suite_ranks_max];
@@ -101,7 +116,7 @@ void run_processes(unsigned size, void (*body)(struct store *store, unsigned ran
         children[rank] = fork();
         ck_assert_int_ge(children[rank], 0);
         if (children[rank] == 0) {
-            run_rank(fresh, rank, size, pipe_fds, body);
+            run_rank(fresh, rank, size, pipe_fds, linger_ms, body);
             _exit(0);
         }
     }
@@ -109,7 +124,11 @@ void run_processes(unsigned size, void (*body)(struct store *store, unsigned ran
         int how = 0;
 
         ck_assert_int_eq(waitpid(children[rank], &how, 0), children[rank]);
-        ck_assert_msg(WIFEXITED(how) && WEXITSTATUS(how) == 0, "rank %u ended with %d", rank, how);
+        if (rank == killed)
+            ck_assert(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
+        else
+            ck_assert_msg(WIFEXITED(how) && WEXITSTATUS(how) == 0, "rank %u ended with %d", rank,
+                          how);
     }
     (void)close(pipe_fds[0]);
     (void)close(pipe_fds[1]);
@@ -314,15 +333,6 @@ START_TEST(groups_do_not_see_each_other)
 END_TEST
 
 /* ---- waiting */
-
-/* The milliseconds since `start_ns` are at least `least`, and not hours. */
-static void check_waited(int64_t start_ns, int64_t least_ms)
-{
-    const int64_t waited_ms = (clock_now_ns() - start_ns) / 1000000;
-
-    ck_assert_int_ge(waited_ms, least_ms);
-    ck_assert_int_lt(waited_ms, least_ms + 10000);
-}
 
 START_TEST(time_outs_are_kept)
 {
@@ -596,5 +606,6 @@ void add_store_cases(Suite *suite, const struct store_kind *kind)
 {
     store_kind = kind;
     suite_add_tcase(suite, store_cases());
+    suite_add_tcase(suite, rendezvous_cases());
     suite_add_tcase(suite, concurrent_cases());
 }

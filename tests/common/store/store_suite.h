@@ -39,6 +39,9 @@ enum status try_open(const char *url, const char *group, unsigned rank, unsigned
 void open_job(struct job *job, unsigned size, int64_t timeout_ms);
 void close_job(struct job *job);
 
+/* The time since start_ns is at least least_ms, and not much more. */
+void check_waited(int64_t start_ns, int64_t least_ms);
+
 /* The value of a key that must be there, compared with `wanted`. */
 void check_value(struct store *store, const char *key, const char *wanted);
 
@@ -46,7 +49,12 @@ void check_value(struct store *store, const char *key, const char *wanted);
  */
 void run_processes(unsigned size, void (*body)(struct store *store, unsigned rank));
 
+/* The same, but one rank must end by SIGKILL.  `linger_ms` of every store_close. */
+void run_processes_but(unsigned size, unsigned killed, int64_t linger_ms,
+                       void (*body)(struct store *store, unsigned rank));
+
 TCase *store_cases(void);      /* operations, one after the other */
+TCase *rendezvous_cases(void); /* who is missing, who differs, who failed, who stays to the end */
 TCase *concurrent_cases(void); /* many threads, many processes */
 
 /* Add the cases above for `kind`. */

@@ -293,6 +293,78 @@ START_TEST(removed_before_use)
 }
 END_TEST
 
+START_TEST(last_goodbye_removes_the_file)
+{
+    struct error err = {0};
+    struct job job;
+
+    open_job(&job, 3, 1000);
+    assert_ok(store_set(job.stores[1], "k", "v", 1, &err));
+    store_close(job.stores[0], 0);
+    store_close(job.stores[2], 0);
+    ck_assert_int_eq(access(path, F_OK), 0);
+    store_close(job.stores[1], 0);
+    ck_assert_int_ne(access(path, F_OK), 0);
+    open_job(&job, 1, 1000); /* and the path may be used again */
+    close_job(&job);
+}
+END_TEST
+
+START_TEST(other_groups_keep_the_file)
+{
+    static const char *const names[] = {"other", "job2", ""}; /* the last one has no prefix */
+    struct error err = {0};
+    struct job job;
+    struct store *other;
+    int64_t count = -1;
+
+    open_job(&job, 1, 1000);
+    other = open_rank(job.url, names[_i], 0, 1, 1000);
+    assert_ok(store_rendezvous(job.stores[0], &err));
+    assert_ok(store_rendezvous(other, &err));
+    assert_ok(store_set(other, "k", "v", 1, &err));
+    close_job(&job);
+    ck_assert_int_eq(access(path, F_OK), 0);
+    check_value(other, "k", "v");
+    assert_ok(store_num_keys(other, &count, &err)); /* world size, rank, verdict and k */
+    ck_assert_int_eq(count, 4);
+    store_close(other, 0);
+    ck_assert_int_ne(access(path, F_OK), 0);
+}
+END_TEST
+
+/* The group without a prefix goes first: what the other one reserved stays. */
+START_TEST(group_without_a_name_goes_first)
+{
+    struct error err = {0};
+    struct job job;
+    struct store *other;
+
+    open_job(&job, 1, 1000);
+    other = open_rank(job.url, "", 0, 1, 1000);
+    assert_ok(store_rendezvous(job.stores[0], &err));
+    store_close(other, 0);
+    ck_assert_int_eq(access(path, F_OK), 0);
+    assert_ok(store_rendezvous(job.stores[0], &err));
+    close_job(&job);
+}
+END_TEST
+
+/* A job that died leaves its file; the next one is told, and told what to do. */
+START_TEST(file_of_an_earlier_job)
+{
+    struct error err = {0};
+    struct store *store = open_rank(fresh_url(), "", 0, 2, 100);
+
+    assert_fails(store_rendezvous(store, &err), STATUS_TIMEOUT, "rank 1 is missing");
+    store_close(store, 0);
+    store = open_rank(url, "", 0, 2, 100);
+    assert_fails(store_rendezvous(store, &err), STATUS_MISMATCH, "two processes claim rank 0");
+    ck_assert_ptr_nonnull(strstr(err.text, "earlier job, remove the file"));
+    store_close(store, 0);
+}
+END_TEST
+
 START_TEST(places_that_cannot_be)
 {
     struct error err = {0};
@@ -328,6 +400,10 @@ int main(void)
     tcase_add_test(cases, no_space_left);
     tcase_add_test(cases, removed_while_in_use);
     tcase_add_test(cases, removed_before_use);
+    tcase_add_test(cases, last_goodbye_removes_the_file);
+    tcase_add_loop_test(cases, other_groups_keep_the_file, 0, 3);
+    tcase_add_test(cases, group_without_a_name_goes_first);
+    tcase_add_test(cases, file_of_an_earlier_job);
     tcase_add_test(cases, places_that_cannot_be);
     suite_add_tcase(suite, cases);
     return support_run(suite);

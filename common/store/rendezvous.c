@@ -1,0 +1,415 @@
+/*
+ * Rendezvous, failure notice and farewell: small protocols over the store's own operations, so they
+ * work the same on every implementation.  All keys start with "sparring/store/".
+ *
+ *   world_size   what the first rank said; whoever differs leaves the verdict "mismatch" before it
+ *                announces itself, so nobody can find the job complete
+ *   rank/<r>     "<world size> <pid> <nonce> <host>", by compare_set: who finds another's text
+ *                there is a second process with this rank, and says so in the verdict
+ *   verdict      "complete", "mismatch" or "duplicate <text>": the one key that all wait for; the
+ *                last to announce itself sees that all are there
+ *   failure      "<rank> <text>" of the first that failed
+ *   goodbye      a counter; who brings it to the world size sets `gone`, which the host waits for
+ *
+ * Texts from the store are bounded and made printable before they reach an error.
+ */
+#include "common/store/store_ops.h"
+
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+#include "common/base/parse.h"
+#include "common/base/strbuf.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { mismatch_grace_ms = 2000, text_max = 1024, listed_ranges_max = 64 };
+
+/* One rank's own words. */
+struct announcement {
+    unsigned world_size;
+    char process[320]; /* "pid 12 on host-a" */
+    char self[320];    /* as struct store's */
+};
+
+void store_reserved_key(const struct store *store, const char *name, char *full)
+{
+    (void)snprintf(full, STORE_KEY_MAX + 1, "%s" STORE_RESERVED "%s", store->prefix, name);
+}
+
+static void rank_key(const struct store *store, unsigned rank, char *full)
+{
+    char name[32];
+
+    (void)snprintf(name, sizeof(name), "rank/%u", rank);
+    store_reserved_key(store, name, full);
+}
+
+/* Whatever came from the store, fit for an error text. */
+static void make_printable(char *text)
+{
+    if (strlen(text) > text_max)
+        text[text_max] = '\0';
+    for (char *p = text; *p; p++)
+        if (*p < ' ' || *p > '~')
+            *p = '?';
+}
+
+/* ---- announcements */
+
+/* The three words of "<pid> <nonce> <host>" as "pid 12 on host-a". */
+static bool describe_process(const char *self, char *text, size_t size)
+{
+    const char *nonce = strchr(self, ' ');
+    const char *host = nonce ? strchr(nonce + 1, ' ') : NULL;
+
+    if (!host)
+        return false;
+    (void)snprintf(text, size, "pid %.*s on %.250s", (int)(nonce - self < 20 ? nonce - self : 20),
+                   self, host + 1);
+    return true;
+}
+
+static enum status parse_announcement(char *value, unsigned rank, struct announcement *ret,
+                                      struct error *err)
+{
+    char *self = strchr(value, ' ');
+    uint64_t world_size = 0;
+
+    make_printable(value);
+    if (self)
+        *self++ = '\0';
+    if (!self || !parse_uint64(value, &world_size) || world_size == 0 || world_size > INT32_MAX ||
+        !describe_process(self, ret->process, sizeof(ret->process)))
+        return error_set(err, STATUS_DATA, "the announcement of rank %u in the store is malformed",
+                         rank);
+    ret->world_size = (unsigned)world_size;
+    (void)snprintf(ret->self, sizeof(ret->self), "%s", self);
+    return STATUS_OK;
+}
+
+/* STATUS_TIMEOUT (without a text) when `rank` has not announced itself by the deadline. */
+static enum status read_announcement(struct store *store, unsigned rank, int64_t deadline_ns,
+                                     struct announcement *ret, struct error *err)
+{
+    char key[STORE_KEY_MAX + 1];
+    char *value = NULL;
+    size_t size;
+    enum status status;
+
+    rank_key(store, rank, key);
+    status = store->ops->get(store->impl, key, deadline_ns, &value, &size, err);
+    if (status != STATUS_OK)
+        return status;
+    status = parse_announcement(value, rank, ret, err);
+    free(value);
+    return status;
+}
+
+/* Leave the verdict unless there is one; what is there now does not matter here. */
+static enum status give_verdict(struct store *store, const char *verdict, int64_t deadline_ns,
+                                struct error *err)
+{
+    char key[STORE_KEY_MAX + 1];
+    char *value = NULL;
+    enum status status;
+
+    store_reserved_key(store, "verdict", key);
+    status = store->ops->compare_set(store->impl, key, "", verdict, deadline_ns, &value, err);
+    free(value);
+    return status;
+}
+
+/* ---- mismatch and duplicates */
+
+/* Read every announcement up to the largest world size that anybody has, giving the late ones a
+ * moment, and name all that differ from ours. */
+static enum status report_mismatch(struct store *store, int64_t deadline_ns, struct error *err)
+{
+    const int64_t grace_ns = clock_deadline_ns(mismatch_grace_ms);
+    const int64_t until_ns = grace_ns < deadline_ns ? grace_ns : deadline_ns;
+    const int64_t last_ns = until_ns + (int64_t)mismatch_grace_ms * 1000000;
+    struct strbuf others = STRBUF_INIT;
+    unsigned widest = store->world_size;
+    enum status status = STATUS_OK;
+
+    for (unsigned rank = 0; rank < widest && clock_now_ns() < last_ns; rank++) {
+        struct announcement a;
+
+        status = read_announcement(store, rank, until_ns, &a, err);
+        if (status == STATUS_TIMEOUT)
+            continue;
+        if (status != STATUS_OK)
+            break;
+        if (a.world_size > widest)
+            widest = a.world_size;
+        if (a.world_size != store->world_size)
+            strbuf_addf(&others, "%srank %u has %u", others.length > 0 ? ", " : "", rank,
+                        a.world_size);
+    }
+    if (status == STATUS_OK || status == STATUS_TIMEOUT)
+        status =
+            error_set(err, STATUS_MISMATCH, "world sizes differ at %s (%s): rank %u has %u, but %s",
+                      store->address, store->origin, store->rank, store->world_size,
+                      others.length > 0 ? others.text : "another rank has another");
+    strbuf_release(&others);
+    return status;
+}
+
+/* Another process holds our rank: tell it and everybody else. */
+static enum status report_duplicate(struct store *store, const struct announcement *first,
+                                    int64_t deadline_ns, struct error *err)
+{
+    char verdict[text_max];
+    char second[320] = "";
+    const char *hint = "";
+
+    (void)describe_process(store->self, second, sizeof(second));
+    if (strncmp(store->address, "file:", 5) == 0)
+        hint = "; if the first belongs to an earlier job, remove the file";
+    (void)snprintf(verdict, sizeof(verdict), "duplicate two processes claim rank %u: %s and %s",
+                   store->rank, first->process, second);
+    (void)give_verdict(store, verdict, deadline_ns, NULL);
+    return error_set(err, STATUS_MISMATCH, "%s (at %s, %s%s)", strchr(verdict, ' ') + 1,
+                     store->address, store->origin, hint);
+}
+
+/* ---- rendezvous */
+
+/* Compare world sizes with the first rank that came; *ret_differs. */
+static enum status compare_sizes(struct store *store, int64_t deadline_ns, bool *ret_differs,
+                                 struct error *err)
+{
+    char key[STORE_KEY_MAX + 1];
+    char ours[16];
+    char *value = NULL;
+    enum status status;
+
+    (void)snprintf(ours, sizeof(ours), "%u", store->world_size);
+    store_reserved_key(store, "world_size", key);
+    status = store->ops->compare_set(store->impl, key, "", ours, deadline_ns, &value, err);
+    if (status != STATUS_OK)
+        return status;
+    *ret_differs = strcmp(value, ours) != 0;
+    free(value);
+    return *ret_differs ? give_verdict(store, "mismatch", deadline_ns, err) : STATUS_OK;
+}
+
+static enum status announce(struct store *store, int64_t deadline_ns, struct error *err)
+{
+    char key[STORE_KEY_MAX + 1];
+    char ours[400];
+    char *value = NULL;
+    struct announcement first;
+    enum status status;
+
+    (void)snprintf(ours, sizeof(ours), "%u %s", store->world_size, store->self);
+    rank_key(store, store->rank, key);
+    status = store->ops->compare_set(store->impl, key, "", ours, deadline_ns, &value, err);
+    if (status == STATUS_OK && strcmp(value, ours) != 0) {
+        status = parse_announcement(value, store->rank, &first, err);
+        if (status == STATUS_OK)
+            status = report_duplicate(store, &first, deadline_ns, err);
+    }
+    free(value);
+    return status;
+}
+
+/* Which ranks are there at this moment?  *ret_missing has world_size entries and is the caller's.
+ */
+static enum status find_missing(struct store *store, bool **ret_missing, struct error *err)
+{
+    const size_t count = store->world_size;
+    const size_t key_size = strlen(store->prefix) + sizeof(STORE_RESERVED) + 24;
+    const char **keys = NULL;
+    char *text = NULL;
+    bool *missing = NULL;
+    enum status status = mem_calloc(count, key_size, "keys of the ranks", &text, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(count, sizeof(*keys), "keys of the ranks", &keys, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(count, sizeof(*missing), "keys of the ranks", &missing, err);
+    for (size_t rank = 0; status == STATUS_OK && rank < count; rank++) {
+        char *key = text + rank * key_size;
+
+        (void)snprintf(key, key_size, "%s" STORE_RESERVED "rank/%zu", store->prefix, rank);
+        keys[rank] = key;
+    }
+    if (status == STATUS_OK)
+        status = store->ops->wait(store->impl, keys, count, clock_now_ns(), missing, err);
+    free(text);
+    free(keys);
+    if (status == STATUS_OK || status == STATUS_TIMEOUT)
+        *ret_missing = missing;
+    else
+        free(missing);
+    return status;
+}
+
+/* "rank 2 is missing", "ranks 1, 4-7 are missing". */
+static size_t list_missing(const bool *missing, unsigned size, struct strbuf *names)
+{
+    size_t count = 0;
+    unsigned ranges = 0;
+
+    for (unsigned rank = 0; rank < size; rank++) {
+        const unsigned first = rank;
+
+        if (!missing[rank])
+            continue;
+        while (rank + 1 < size && missing[rank + 1])
+            rank++;
+        count += rank - first + 1;
+        if (ranges++ >= listed_ranges_max)
+            continue;
+        strbuf_addf(names, "%s%u", ranges > 1 ? ", " : "", first);
+        if (rank > first)
+            strbuf_addf(names, "-%u", rank);
+    }
+    if (ranges > listed_ranges_max)
+        strbuf_add(names, ", ...");
+    return count;
+}
+
+static enum status report_missing(struct store *store, int64_t start_ns, struct error *err)
+{
+    struct strbuf names = STRBUF_INIT;
+    bool *missing = NULL;
+    size_t count;
+    enum status status = find_missing(store, &missing, err);
+
+    if (status != STATUS_OK && status != STATUS_TIMEOUT)
+        return status;
+    count = list_missing(missing, store->world_size, &names);
+    status = error_set(
+        err, STATUS_TIMEOUT, "waited %.1f s for %zu of %u ranks at %s (%s): rank%s %s %s missing",
+        (double)(clock_now_ns() - start_ns) * 1e-9, count, store->world_size, store->address,
+        store->origin, count == 1 ? "" : "s", names.text, count == 1 ? "is" : "are");
+    strbuf_release(&names);
+    free(missing);
+    return status;
+}
+
+static enum status await_verdict(struct store *store, int64_t start_ns, int64_t deadline_ns,
+                                 struct error *err)
+{
+    char key[STORE_KEY_MAX + 1];
+    char *value = NULL;
+    size_t size;
+    enum status status;
+
+    store_reserved_key(store, "verdict", key);
+    status = store->ops->get(store->impl, key, deadline_ns, &value, &size, err);
+    if (status == STATUS_TIMEOUT)
+        return report_missing(store, start_ns, err);
+    if (status != STATUS_OK)
+        return status;
+    make_printable(value);
+    if (strcmp(value, "mismatch") == 0)
+        status = report_mismatch(store, deadline_ns, err);
+    else if (strncmp(value, "duplicate ", 10) == 0)
+        status = error_set(err, STATUS_MISMATCH, "%s (at %s, %s)", value + 10, store->address,
+                           store->origin);
+    else if (strcmp(value, "complete") != 0)
+        status = error_set(err, STATUS_DATA, "the verdict '%.100s' in the store at %s is malformed",
+                           value, store->address);
+    free(value);
+    return status;
+}
+
+enum status store_rendezvous(struct store *store, struct error *err)
+{
+    const int64_t start_ns = clock_now_ns();
+    const int64_t deadline_ns = clock_deadline_ns(store->timeout_ms);
+    bool *missing = NULL;
+    bool differs = false;
+    enum status status = compare_sizes(store, deadline_ns, &differs, err);
+
+    if (status == STATUS_OK)
+        status = announce(store, deadline_ns, err);
+    if (status != STATUS_OK)
+        return status;
+    if (differs)
+        return report_mismatch(store, deadline_ns, err);
+    status = find_missing(store, &missing, err);
+    free(missing);
+    if (status == STATUS_OK)
+        status = give_verdict(store, "complete", deadline_ns, err);
+    if (status != STATUS_OK && status != STATUS_TIMEOUT)
+        return status;
+    return await_verdict(store, start_ns, deadline_ns, err);
+}
+
+/* ---- failure notice */
+
+void store_report_failure(struct store *store, unsigned rank, const char *text)
+{
+    char notice[text_max + 16];
+    char key[STORE_KEY_MAX + 1];
+    char *value = NULL;
+
+    (void)snprintf(notice, sizeof(notice), "%u %.*s", rank, text_max, text);
+    store_reserved_key(store, "failure", key);
+    (void)store->ops->compare_set(store->impl, key, "", notice, clock_now_ns(), &value, NULL);
+    free(value);
+}
+
+bool store_find_failure(struct store *store, int64_t wait_ms, struct error *err)
+{
+    char key[STORE_KEY_MAX + 1];
+    struct error lost = {0};
+    char *value = NULL;
+    char *text;
+    size_t size;
+    uint64_t rank = 0;
+    enum status status;
+
+    store_reserved_key(store, "failure", key);
+    status = store->ops->get(store->impl, key, clock_deadline_ns(wait_ms), &value, &size, &lost);
+    if (status == STATUS_PEER_LOST) {
+        (void)error_set(err, STATUS_PEER_LOST, "rank 0 is lost: %.1500s", lost.text);
+        return true;
+    }
+    if (status != STATUS_OK)
+        return false;
+    make_printable(value);
+    text = strchr(value, ' ');
+    if (text)
+        *text++ = '\0';
+    if (!text || !parse_uint64(value, &rank))
+        text = NULL;
+    if (text)
+        (void)error_set(err, STATUS_PEER_LOST, "rank %" PRIu64 " failed: %s", rank, text);
+    else
+        (void)error_set(err, STATUS_PEER_LOST, "a rank failed; its notice is malformed");
+    free(value);
+    return true;
+}
+
+/* ---- farewell */
+
+void store_farewell(struct store *store, int64_t deadline_ns)
+{
+    const int64_t now_ns = clock_now_ns(); /* the store has its own patience to answer */
+    const struct store_ops *ops = store->ops;
+    char goodbye[STORE_KEY_MAX + 1];
+    char gone[STORE_KEY_MAX + 1];
+    int64_t count = 0;
+    char *value = NULL;
+    size_t size;
+
+    store_reserved_key(store, "goodbye", goodbye);
+    store_reserved_key(store, "gone", gone);
+    if (ops->add(store->impl, goodbye, 1, now_ns, &count, NULL) != STATUS_OK)
+        return;
+    if (count == (int64_t)store->world_size) {
+        (void)ops->set(store->impl, gone, "", 0, now_ns, NULL);
+        ops->forget(store->impl, store->prefix, now_ns);
+    } else if (ops->serves(store->impl)) {
+        (void)ops->get(store->impl, gone, deadline_ns, &value, &size, NULL);
+        free(value);
+    }
+}
