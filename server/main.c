@@ -4,13 +4,12 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/stop.h"
-#include "common/base/strbuf.h"
+#include "common/option/program.h"
 #include "server/options.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static enum status write_port(const char *path, uint16_t port, struct error *err)
@@ -30,9 +29,9 @@ static void wait_for_signal(void)
             return;
 }
 
-static enum status run(const struct server_options *options, const struct option_result *origins,
-                       struct error *err)
+static enum status run(const void *parsed, const struct option_result *origins, struct error *err)
 {
+    const struct server_options *options = parsed;
     struct service_config config;
     struct service *service = NULL;
     struct endpoint bound;
@@ -64,28 +63,11 @@ static enum status run(const struct server_options *options, const struct option
 
 int main(int argc, char **argv)
 {
-    struct server_options *options = calloc(1, sizeof(*options));
-    struct option_result origins = {0};
-    struct error err = {0};
-    enum status status;
+    static const struct program program = {
+        .set = &server_option_set,
+        .options_size = sizeof(struct server_options),
+        .run = run,
+    };
 
-    log_open("sparring-server", -1);
-    if (!options)
-        return status_exit_code(STATUS_NO_MEMORY);
-    status = option_parse(&server_option_set, argc, argv, options, &origins, &err);
-    if (status == STATUS_OK && origins.first_positional < argc)
-        status =
-            error_set(&err, STATUS_INVALID, "unexpected word '%s'", argv[origins.first_positional]);
-    if (status == STATUS_OK && origins.print_config) {
-        struct strbuf text = STRBUF_INIT;
-
-        option_print_config(&server_option_set, options, &origins, &text);
-        (void)fputs(text.text, stdout);
-        strbuf_release(&text);
-    } else if (status == STATUS_OK && !origins.exit_now) {
-        status = run(options, &origins, &err);
-    }
-    option_result_release(&origins);
-    free(options);
-    return status == STATUS_OK ? 0 : log_failure(&err);
+    return program_main(&program, argc, argv);
 }

@@ -3,11 +3,10 @@
  */
 #include "common/base/log.h"
 #include "common/base/stop.h"
-#include "common/base/strbuf.h"
+#include "common/option/program.h"
 #include "worker/options.h"
 #include "worker/train.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 static const char *lookup_environment(const char *name)
@@ -15,9 +14,9 @@ static const char *lookup_environment(const char *name)
     return getenv(name);
 }
 
-static enum status run(const struct worker_options *options, const struct option_result *origins,
-                       struct error *err)
+static enum status run(const void *parsed, const struct option_result *origins, struct error *err)
 {
+    const struct worker_options *options = parsed;
     struct launch_flags flags = {
         .rank = options->rank,
         .world_size = options->world_size,
@@ -43,28 +42,11 @@ static enum status run(const struct worker_options *options, const struct option
 
 int main(int argc, char **argv)
 {
-    struct worker_options *options = calloc(1, sizeof(*options));
-    struct option_result origins = {0};
-    struct error err = {0};
-    enum status status;
+    static const struct program program = {
+        .set = &worker_option_set,
+        .options_size = sizeof(struct worker_options),
+        .run = run,
+    };
 
-    log_open("sparring-worker", -1);
-    if (!options)
-        return status_exit_code(STATUS_NO_MEMORY);
-    status = option_parse(&worker_option_set, argc, argv, options, &origins, &err);
-    if (status == STATUS_OK && origins.first_positional < argc)
-        status =
-            error_set(&err, STATUS_INVALID, "unexpected word '%s'", argv[origins.first_positional]);
-    if (status == STATUS_OK && origins.print_config) {
-        struct strbuf text = STRBUF_INIT;
-
-        option_print_config(&worker_option_set, options, &origins, &text);
-        (void)fputs(text.text, stdout);
-        strbuf_release(&text);
-    } else if (status == STATUS_OK && !origins.exit_now) {
-        status = run(options, &origins, &err);
-    }
-    option_result_release(&origins);
-    free(options);
-    return status == STATUS_OK ? 0 : log_failure(&err);
+    return program_main(&program, argc, argv);
 }

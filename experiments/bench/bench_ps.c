@@ -6,10 +6,9 @@
  */
 #include "experiments/bench/bench_ps.h"
 
-#include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/stop.h"
-#include "common/option/option.h"
+#include "common/option/program.h"
 #include "common/shard_map/shard_map.h"
 #include "experiments/bench/bench.h"
 #include "experiments/bench/bench_report.h"
@@ -161,13 +160,15 @@ static enum status measure(const struct ps_options *o, double *seconds, double *
     return status;
 }
 
-static enum status run(const struct ps_options *o, struct error *err)
+static enum status run(const void *options, const struct option_result *origins, struct error *err)
 {
+    const struct ps_options *o = options;
     size_t count = (size_t)o->iterations;
     double both = 2.0 * (double)o->bytes * 1e-9; /* up and down, in GB */
     double *seconds = NULL, *raw = NULL;
     enum status status = stop_install(err);
 
+    (void)origins;
     if (o->bytes % sizeof(float) != 0 || o->partition_bytes % sizeof(float) != 0)
         return error_set(err, STATUS_INVALID, "--bytes and --partition-bytes: multiples of 4");
     if (status == STATUS_OK)
@@ -191,27 +192,13 @@ static enum status run(const struct ps_options *o, struct error *err)
 
 int bench_ps_main(int argc, char **argv)
 {
-    struct ps_options options = {0};
-    struct option_result origins = {0};
-    struct error err = {0};
-    enum status status;
+    static const struct program program = {
+        .set = &option_set,
+        .options_size = sizeof(struct ps_options),
+        .run = run,
+    };
 
-    log_open("sparring bench ps", -1);
     if (argc > 1 && strcmp(argv[1], BENCH_PS_WORKER) == 0)
         return bench_ps_worker(argc, argv);
-    status = option_parse(&option_set, argc, argv, &options, &origins, &err);
-    if (status == STATUS_OK && origins.first_positional < argc)
-        status =
-            error_set(&err, STATUS_INVALID, "unexpected word '%s'", argv[origins.first_positional]);
-    if (status == STATUS_OK && origins.print_config) {
-        struct strbuf text = STRBUF_INIT;
-
-        option_print_config(&option_set, &options, &origins, &text);
-        (void)fputs(text.text, stdout);
-        strbuf_release(&text);
-    } else if (status == STATUS_OK && !origins.exit_now) {
-        status = run(&options, &err);
-    }
-    option_result_release(&origins);
-    return status == STATUS_OK ? 0 : log_failure(&err);
+    return program_main(&program, argc, argv);
 }

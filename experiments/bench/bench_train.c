@@ -7,11 +7,9 @@
  * A job's figure is the median step of rank 0 over its steady steps; a row has the median over the
  * repeats with the extremes beside it.
  */
-#include "common/base/log.h"
 #include "common/base/memory.h"
-#include "common/base/parse.h"
 #include "common/base/stop.h"
-#include "common/option/option.h"
+#include "common/option/program.h"
 #include "experiments/bench/bench.h"
 #include "experiments/bench/bench_report.h"
 #include "experiments/subprocess/subprocess.h"
@@ -411,12 +409,16 @@ static int remove_entry(const char *path, const struct stat *info, int kind, str
     return remove(path);
 }
 
-static enum status run_bench(const struct train_options *options, struct error *err)
+static enum status run_bench(const void *options, const struct option_result *origins,
+                             struct error *err)
 {
     struct train_bench b = {.options = options};
     const char *temporary = getenv("TMPDIR");
-    enum status status = subprocess_program_folder(b.bin, sizeof(b.bin), err);
+    enum status status = stop_install(err);
 
+    (void)origins;
+    if (status == STATUS_OK)
+        status = subprocess_program_folder(b.bin, sizeof(b.bin), err);
     if (status != STATUS_OK)
         return status;
     (void)snprintf(b.folder, sizeof(b.folder), "%.900s/sparring-bench-XXXXXX",
@@ -439,20 +441,11 @@ static enum status run_bench(const struct train_options *options, struct error *
 
 int bench_train_main(int argc, char **argv)
 {
-    struct train_options options = {0};
-    struct option_result origins = {0};
-    struct error err = {0};
-    enum status status;
+    static const struct program program = {
+        .set = &option_set,
+        .options_size = sizeof(struct train_options),
+        .run = run_bench,
+    };
 
-    log_open(option_set.program, -1);
-    status = option_parse(&option_set, argc, argv, &options, &origins, &err);
-    if (status == STATUS_OK && !origins.exit_now && origins.first_positional < argc)
-        status =
-            error_set(&err, STATUS_INVALID, "unexpected word '%s'", argv[origins.first_positional]);
-    if (status == STATUS_OK && !origins.exit_now)
-        status = stop_install(&err);
-    if (status == STATUS_OK && !origins.exit_now)
-        status = run_bench(&options, &err);
-    option_result_release(&origins);
-    return status == STATUS_OK ? 0 : log_failure(&err);
+    return program_main(&program, argc, argv);
 }
