@@ -1,5 +1,5 @@
 /*
- * loader: batches prefetched by one thread into two alternating buffers.
+ * loader: batches prefetched by one thread into a ring of buffers.
  * The order is the sampler's: consecutive batches of batch_size, the last, shorter batch of an
  * epoch kept; epochs follow each other without end.
  * Threads: one caller.  The loader's thread owns the sampler between open and close.

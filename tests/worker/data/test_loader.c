@@ -174,7 +174,7 @@ START_TEST(refuses)
             break;
         ck_assert_int_eq(status, STATUS_NO_MEMORY);
     }
-    ck_assert_uint_eq(n, 1 + 1 + 4); /* the loader and two buffers of samples and labels */
+    ck_assert_uint_eq(n, 1 + 1 + 16); /* the loader and two buffers of samples and labels */
     loader_close(l);
     sampler_release(&sampler);
     dataset_close(d);
