@@ -65,6 +65,8 @@ enum status record_round(struct record *r, const struct round_record *round, str
 {
     struct metrics *m = &r->metrics;
 
+    if (!r->open)
+        return STATUS_OK; /* the job's file could not be opened */
     metrics_begin(m, "round");
     metrics_add_int(m, "round", (int64_t)round->round);
     metrics_add_int(m, "rx_payload_bytes", (int64_t)round->rx_payload_bytes);
@@ -80,6 +82,8 @@ enum status record_end(struct record *r, const struct job *j, struct error *err)
     const struct job_totals *t = &j->totals;
     struct metrics *m = &r->metrics;
 
+    if (!r->open)
+        return STATUS_OK;
     metrics_begin(m, "end");
     metrics_add_text(m, "job", j->members.job);
     metrics_add_text(m, "status",

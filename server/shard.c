@@ -36,7 +36,8 @@ size_t shard_bytes(const struct shard_config *c)
 static enum status check_memory(const struct shard_config *c, struct error *err)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    size_t bytes = shard_bytes(c);
+    size_t parts = c->map->length / c->map->server_count + 1;
+    size_t bytes = shard_bytes(c) + parts * c->world_size * sizeof(struct policy_rank);
 
     if (pages > 0 && page > 0 && bytes / (size_t)page >= (size_t)pages)
         return error_set(err, STATUS_NO_MEMORY,

@@ -109,7 +109,7 @@ enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint6
                        const struct shard_source *source, struct shard_answer *ret,
                        struct error *err);
 
-/* Bytes allocated by shard_init. */
+/* Bytes of the tensors that shard_init allocates. */
 size_t shard_bytes(const struct shard_config *config);
 
 #endif
