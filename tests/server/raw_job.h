@@ -1,0 +1,36 @@
+/*
+ * raw_job: a service and three workers played by hand, as globals of the test process (Check forks
+ * each test), and the steps of a good job.
+ */
+#ifndef SPARRING_TESTS_SERVER_RAW_JOB_H
+#define SPARRING_TESTS_SERVER_RAW_JOB_H
+
+#include "server/service.h"
+#include "tests/server/raw_worker.h"
+
+extern struct service *service;
+extern struct raw_worker workers[3];
+
+void open_service(int64_t timeout_ms, const char *run_dir);
+void close_service(void);
+void close_workers(void);
+
+/* `who` ended with this status and a text that holds `part`. */
+void check_result(const char *who, struct rpc_result r, enum status wanted, const char *part);
+
+/* Ranks 0 and 1 join with raw_terms and are welcome. */
+void join_both(void);
+
+/* join_both, and the initial values are read. */
+void start_job(void);
+
+/* One whole round, its sums checked. */
+void play_round(uint64_t round);
+
+/* Both leave in order. */
+void end_job(void);
+
+/* After whatever happened, the server serves: a whole job of two rounds. */
+void check_still_serves(void);
+
+#endif
