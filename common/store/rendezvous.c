@@ -1,6 +1,6 @@
 /*
- * Rendezvous, failure notice and farewell: small protocols over the store's own operations, so they
- * work the same on every implementation.  All keys start with "sparring/store/".
+ * Rendezvous: a small protocol over the store's own operations, so it works the same on every
+ * implementation.  All keys start with "sparring/store/".
  *
  *   world_size   what the first rank said; whoever differs leaves the verdict "mismatch" before it
  *                announces itself, so nobody can find the job complete
@@ -8,8 +8,6 @@
  *                there is a second process with this rank, and says so in the verdict
  *   verdict      "complete", "mismatch" or "duplicate <text>": the one key that all wait for; the
  *                last to announce itself sees that all are there
- *   failure      "<rank> <text>" of the first that failed
- *   goodbye      a counter; who brings it to the world size sets `gone`, which the host waits for
  *
  * Texts from the store are bounded and made printable before they reach an error.
  */
@@ -25,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { mismatch_grace_ms = 2000, text_max = 1024, listed_ranges_max = 64 };
+enum { mismatch_grace_ms = 2000, listed_ranges_max = 64 };
 
 /* One rank's own words. */
 struct announcement {
@@ -34,27 +32,12 @@ struct announcement {
     char self[320];    /* as struct store's */
 };
 
-void store_reserved_key(const struct store *store, const char *name, char *full)
-{
-    (void)snprintf(full, STORE_KEY_MAX + 1, "%s" STORE_RESERVED "%s", store->prefix, name);
-}
-
 static void rank_key(const struct store *store, unsigned rank, char *full)
 {
     char name[32];
 
     (void)snprintf(name, sizeof(name), "rank/%u", rank);
     store_reserved_key(store, name, full);
-}
-
-/* Whatever came from the store, fit for an error text. */
-static void make_printable(char *text)
-{
-    if (strlen(text) > text_max)
-        text[text_max] = '\0';
-    for (char *p = text; *p; p++)
-        if (*p < ' ' || *p > '~')
-            *p = '?';
 }
 
 /* ---- announcements */
@@ -78,7 +61,7 @@ static enum status parse_announcement(char *value, unsigned rank, struct announc
     char *self = strchr(value, ' ');
     uint64_t world_size = 0;
 
-    make_printable(value);
+    store_make_printable(value);
     if (self)
         *self++ = '\0';
     if (!self || !parse_uint64(value, &world_size) || world_size == 0 || world_size > INT32_MAX ||
@@ -136,7 +119,7 @@ static enum status report_mismatch(struct store *store, int64_t deadline_ns, str
     enum status status = STATUS_OK;
 
     for (unsigned rank = 0; rank < widest && clock_now_ns() < last_ns; rank++) {
-        struct announcement a;
+        struct announcement a = {0};
 
         status = read_announcement(store, rank, until_ns, &a, err);
         if (status == STATUS_TIMEOUT)
@@ -162,10 +145,11 @@ static enum status report_mismatch(struct store *store, int64_t deadline_ns, str
 static enum status report_duplicate(struct store *store, const struct announcement *first,
                                     int64_t deadline_ns, struct error *err)
 {
-    char verdict[text_max];
+    char verdict[STORE_TEXT_MAX];
     char second[320] = "";
     const char *hint = "";
 
+    store->duplicate = true;
     (void)describe_process(store->self, second, sizeof(second));
     if (strncmp(store->address, "file:", 5) == 0)
         hint = "; if the first belongs to an earlier job, remove the file";
@@ -217,12 +201,11 @@ static enum status announce(struct store *store, int64_t deadline_ns, struct err
     return status;
 }
 
-/* Which ranks are there at this moment?  *ret_missing has world_size entries and is the caller's.
- */
-static enum status find_missing(struct store *store, bool **ret_missing, struct error *err)
+enum status store_await_ranks(struct store *store, const char *what, int64_t deadline_ns,
+                              bool **ret_missing, struct error *err)
 {
     const size_t count = store->world_size;
-    const size_t key_size = strlen(store->prefix) + sizeof(STORE_RESERVED) + 24;
+    const size_t key_size = strlen(store->prefix) + sizeof(STORE_RESERVED) + strlen(what) + 24;
     const char **keys = NULL;
     char *text = NULL;
     bool *missing = NULL;
@@ -235,14 +218,14 @@ static enum status find_missing(struct store *store, bool **ret_missing, struct 
     for (size_t rank = 0; status == STATUS_OK && rank < count; rank++) {
         char *key = text + rank * key_size;
 
-        (void)snprintf(key, key_size, "%s" STORE_RESERVED "rank/%zu", store->prefix, rank);
+        (void)snprintf(key, key_size, "%s" STORE_RESERVED "%s/%zu", store->prefix, what, rank);
         keys[rank] = key;
     }
     if (status == STATUS_OK)
-        status = store->ops->wait(store->impl, keys, count, clock_now_ns(), missing, err);
+        status = store->ops->wait(store->impl, keys, count, deadline_ns, missing, err);
     free(text);
     free(keys);
-    if (status == STATUS_OK || status == STATUS_TIMEOUT)
+    if (status == STATUS_TIMEOUT && ret_missing)
         *ret_missing = missing;
     else
         free(missing);
@@ -279,9 +262,13 @@ static enum status report_missing(struct store *store, int64_t start_ns, struct 
     struct strbuf names = STRBUF_INIT;
     bool *missing = NULL;
     size_t count;
-    enum status status = find_missing(store, &missing, err);
+    enum status status = store_await_ranks(store, "rank", clock_now_ns(), &missing, err);
 
-    if (status != STATUS_OK && status != STATUS_TIMEOUT)
+    if (status == STATUS_OK) /* the last one came this very moment */
+        return error_set(err, STATUS_TIMEOUT, "waited %.1f s for all %u ranks at %s (%s)",
+                         (double)(clock_now_ns() - start_ns) * 1e-9, store->world_size,
+                         store->address, store->origin);
+    if (!missing) /* it could not be found out */
         return status;
     count = list_missing(missing, store->world_size, &names);
     status = error_set(
@@ -307,7 +294,7 @@ static enum status await_verdict(struct store *store, int64_t start_ns, int64_t 
         return report_missing(store, start_ns, err);
     if (status != STATUS_OK)
         return status;
-    make_printable(value);
+    store_make_printable(value);
     if (strcmp(value, "mismatch") == 0)
         status = report_mismatch(store, deadline_ns, err);
     else if (strncmp(value, "duplicate ", 10) == 0)
@@ -324,7 +311,6 @@ enum status store_rendezvous(struct store *store, struct error *err)
 {
     const int64_t start_ns = clock_now_ns();
     const int64_t deadline_ns = clock_deadline_ns(store->timeout_ms);
-    bool *missing = NULL;
     bool differs = false;
     enum status status = compare_sizes(store, deadline_ns, &differs, err);
 
@@ -334,82 +320,10 @@ enum status store_rendezvous(struct store *store, struct error *err)
         return status;
     if (differs)
         return report_mismatch(store, deadline_ns, err);
-    status = find_missing(store, &missing, err);
-    free(missing);
+    status = store_await_ranks(store, "rank", clock_now_ns(), NULL, err);
     if (status == STATUS_OK)
         status = give_verdict(store, "complete", deadline_ns, err);
     if (status != STATUS_OK && status != STATUS_TIMEOUT)
         return status;
     return await_verdict(store, start_ns, deadline_ns, err);
-}
-
-/* ---- failure notice */
-
-void store_report_failure(struct store *store, unsigned rank, const char *text)
-{
-    char notice[text_max + 16];
-    char key[STORE_KEY_MAX + 1];
-    char *value = NULL;
-
-    (void)snprintf(notice, sizeof(notice), "%u %.*s", rank, text_max, text);
-    store_reserved_key(store, "failure", key);
-    (void)store->ops->compare_set(store->impl, key, "", notice, clock_now_ns(), &value, NULL);
-    free(value);
-}
-
-bool store_find_failure(struct store *store, int64_t wait_ms, struct error *err)
-{
-    char key[STORE_KEY_MAX + 1];
-    struct error lost = {0};
-    char *value = NULL;
-    char *text;
-    size_t size;
-    uint64_t rank = 0;
-    enum status status;
-
-    store_reserved_key(store, "failure", key);
-    status = store->ops->get(store->impl, key, clock_deadline_ns(wait_ms), &value, &size, &lost);
-    if (status == STATUS_PEER_LOST) {
-        (void)error_set(err, STATUS_PEER_LOST, "rank 0 is lost: %.1500s", lost.text);
-        return true;
-    }
-    if (status != STATUS_OK)
-        return false;
-    make_printable(value);
-    text = strchr(value, ' ');
-    if (text)
-        *text++ = '\0';
-    if (!text || !parse_uint64(value, &rank))
-        text = NULL;
-    if (text)
-        (void)error_set(err, STATUS_PEER_LOST, "rank %" PRIu64 " failed: %s", rank, text);
-    else
-        (void)error_set(err, STATUS_PEER_LOST, "a rank failed; its notice is malformed");
-    free(value);
-    return true;
-}
-
-/* ---- farewell */
-
-void store_farewell(struct store *store, int64_t deadline_ns)
-{
-    const int64_t now_ns = clock_now_ns(); /* the store has its own patience to answer */
-    const struct store_ops *ops = store->ops;
-    char goodbye[STORE_KEY_MAX + 1];
-    char gone[STORE_KEY_MAX + 1];
-    int64_t count = 0;
-    char *value = NULL;
-    size_t size;
-
-    store_reserved_key(store, "goodbye", goodbye);
-    store_reserved_key(store, "gone", gone);
-    if (ops->add(store->impl, goodbye, 1, now_ns, &count, NULL) != STATUS_OK)
-        return;
-    if (count == (int64_t)store->world_size) {
-        (void)ops->set(store->impl, gone, "", 0, now_ns, NULL);
-        ops->forget(store->impl, store->prefix, now_ns);
-    } else if (ops->serves(store->impl)) {
-        (void)ops->get(store->impl, gone, deadline_ns, &value, &size, NULL);
-        free(value);
-    }
 }

@@ -305,7 +305,7 @@ static enum status write_header(struct store_log *log, struct error *err)
 static enum status append(struct store_log *log, enum store_record kind, const char *key,
                           const void *value, size_t size, struct error *err)
 {
-    const size_t key_size = strlen(key);
+    const size_t key_size = strnlen(key, STORE_KEY_MAX);
     const size_t total = record_head_size + key_size + size;
     struct record_head head = {.magic = htole32(record_magic),
                                .kind = htole32((uint32_t)kind),

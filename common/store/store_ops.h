@@ -54,6 +54,7 @@ struct store {
     char *self;   /* this process and handle in an announcement: "<pid> <nonce> <host>" */
     unsigned rank;
     unsigned world_size;
+    bool duplicate; /* another process came first with our rank; set by store_rendezvous */
     int64_t timeout_ms;
     char address[512];
     char origin[96]; /* where the address came from */
@@ -64,6 +65,15 @@ struct store {
 
 /* "<prefix>sparring/store/<name>" into full (STORE_KEY_MAX + 1 bytes; it always fits). */
 void store_reserved_key(const struct store *store, const char *name, char *full);
+
+/* Bound whatever came from the store to STORE_TEXT_MAX printable characters, for an error text. */
+#define STORE_TEXT_MAX 1024
+void store_make_printable(char *text);
+
+/* Wait for "sparring/store/<what>/<r>" of every rank.  STATUS_TIMEOUT (without a text) gives
+ * *ret_missing, world_size entries that the caller frees; ret_missing may be NULL. */
+enum status store_await_ranks(struct store *store, const char *what, int64_t deadline_ns,
+                              bool **ret_missing, struct error *err);
 
 /* Say goodbye; with the last goodbye of the group, or at `deadline_ns`, nobody needs us any more.
  */

@@ -38,9 +38,9 @@ struct store_call {
     struct store_waiter waiter;
 };
 
-static void drop(struct store_call *c)
+static void drop(struct store_call *c, unsigned references)
 {
-    if (atomic_fetch_sub(&c->references, 1) > 1)
+    if (atomic_fetch_sub(&c->references, references) > references)
         return;
     wire_release_store_request(&c->request);
     free(c);
@@ -102,7 +102,7 @@ static void waiter_done(struct store_waiter *waiter, enum status status, char *v
         rpc_call_finish(c->call, status, "no memory for the value");
     free(value);
     rpc_call_unref(c->call);
-    drop(c);
+    drop(c, 1);
 }
 
 /* ---- operations, on the call's queue thread */
@@ -176,15 +176,16 @@ static void call_start(struct rpc_call *call, void *user)
 static void call_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
 {
     struct store_call *c = user;
+    unsigned references = 1;
 
     (void)result;
     if (!c)
         return;
     if (c->waits && store_table_cancel(c->server->table, &c->waiter)) {
         rpc_call_unref(call);
-        drop(c); /* the table's */
+        references++; /* the table's, too */
     }
-    drop(c);
+    drop(c, references);
 }
 
 /* Unpack into c->request; false: the call was refused. */

@@ -1,50 +1,21 @@
 /*
- * A chained hash table and a list of waiters under one mutex.
- *
- * A waiter is listed with the one key it misses at the moment; a new key wakes only those that miss
- * it, and each then moves on to its next missing key.  Before it is done it looks at all its keys
- * once more, because one may have been deleted meanwhile.  So a new key costs one comparison of
- * hashes per waiter, and no waiter has a thread.
- * Who leaves the list under the lock goes to a private list and is called after unlock.
- * The number of buckets is fixed: at the limit of keys a chain holds 16.
+ * The entries of the table: a chained hash table under one mutex.  A new key wakes waiters (see
+ * store_waiter.c), which are called after unlock.
+ * Keys come from the ranks of one job and are bounded in number, so the hash needs no secret.
  */
-#include "common/store/store_table.h"
+#include "common/store/store_table_internal.h"
 
-#include "common/base/clock.h"
 #include "common/base/memory.h"
 #include "common/base/parse.h"
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { bucket_count = 4096 };
-
-struct entry {
-    struct entry *next; /* in the bucket */
-    uint64_t hash;
-    char *key;
-    char *value; /* NUL behind `size` bytes */
-    size_t size;
-    bool counter;
-};
-
-struct store_table {
-    pthread_mutex_t lock; /* guards all below */
-    pthread_cond_t woken; /* an earlier deadline, or stopped; for store_table_run */
-    struct entry *buckets[bucket_count];
-    size_t count;
-    size_t bytes;                 /* of keys and values */
-    size_t bytes_max;             /* constant */
-    struct store_waiter *waiters; /* newest first */
-    int64_t run_deadline_ns;      /* what store_table_run sleeps until */
-    bool stopped;
-};
+#include <time.h>
 
 /* FNV-1a, 64 bits (Fowler, Noll, Vo). */
-static uint64_t hash_key(const char *key)
+uint64_t store_table_hash(const char *key)
 {
     uint64_t hash = 0xcbf29ce484222325u;
 
@@ -53,7 +24,7 @@ static uint64_t hash_key(const char *key)
     return hash;
 }
 
-static struct entry **find_slot(struct store_table *table, const char *key, uint64_t hash)
+struct entry **store_table_slot(struct store_table *table, const char *key, uint64_t hash)
 {
     struct entry **slot = &table->buckets[hash % bucket_count];
 
@@ -64,7 +35,7 @@ static struct entry **find_slot(struct store_table *table, const char *key, uint
 
 static struct entry *find(struct store_table *table, const char *key)
 {
-    return *find_slot(table, key, hash_key(key));
+    return *store_table_slot(table, key, store_table_hash(key));
 }
 
 static void free_entry(struct entry *entry)
@@ -76,7 +47,7 @@ static void free_entry(struct entry *entry)
     free(entry);
 }
 
-static enum status copy_value(const void *value, size_t size, char **ret_copy, struct error *err)
+enum status store_value_copy(const void *value, size_t size, char **ret_copy, struct error *err)
 {
     char *copy = NULL;
     enum status status = mem_calloc(size + 1, 1, "a store value", &copy, err);
@@ -87,92 +58,6 @@ static enum status copy_value(const void *value, size_t size, char **ret_copy, s
         memcpy(copy, value, size);
     *ret_copy = copy;
     return STATUS_OK;
-}
-
-/* ---- waiters, under the lock */
-
-static void list_waiter(struct store_table *table, struct store_waiter *waiter)
-{
-    waiter->previous = NULL;
-    waiter->next = table->waiters;
-    if (table->waiters)
-        table->waiters->previous = waiter;
-    table->waiters = waiter;
-    waiter->listed = true;
-}
-
-static void unlist_waiter(struct store_table *table, struct store_waiter *waiter)
-{
-    if (waiter->previous)
-        waiter->previous->next = waiter->next;
-    else
-        table->waiters = waiter->next;
-    if (waiter->next)
-        waiter->next->previous = waiter->previous;
-    waiter->listed = false;
-}
-
-/* Move on to the next missing key; false when all are there at this moment. */
-static bool find_missing(struct store_table *table, struct store_waiter *waiter)
-{
-    for (int pass = 0; pass < 2; pass++) {
-        for (; waiter->awaited < waiter->count; waiter->awaited++) {
-            waiter->awaited_hash = hash_key(waiter->keys[waiter->awaited]);
-            if (!*find_slot(table, waiter->keys[waiter->awaited], waiter->awaited_hash))
-                return true;
-        }
-        waiter->awaited = 0;
-    }
-    return false;
-}
-
-/* Note how the waiter ends, with the value it wants. */
-static void settle(struct store_table *table, struct store_waiter *waiter, enum status outcome)
-{
-    waiter->outcome = outcome;
-    waiter->value = NULL;
-    waiter->value_size = 0;
-    if (outcome != STATUS_OK || !waiter->wants_value)
-        return;
-    const struct entry *entry = find(table, waiter->keys[0]);
-
-    waiter->outcome = copy_value(entry->value, entry->size, &waiter->value, NULL);
-    waiter->value_size = entry->size;
-}
-
-/* Move a waiter from the table to the list of those that are called after unlock. */
-static void finish_waiter(struct store_table *table, struct store_waiter *waiter,
-                          enum status outcome, struct store_waiter **finished)
-{
-    unlist_waiter(table, waiter);
-    settle(table, waiter, outcome);
-    waiter->next = *finished;
-    *finished = waiter;
-}
-
-static struct store_waiter *wake_waiters(struct store_table *table, const char *key, uint64_t hash)
-{
-    struct store_waiter *finished = NULL;
-    struct store_waiter *next;
-
-    for (struct store_waiter *w = table->waiters; w; w = next) {
-        next = w->next;
-        if (w->awaited_hash == hash && strcmp(w->keys[w->awaited], key) == 0 &&
-            !find_missing(table, w))
-            finish_waiter(table, w, STATUS_OK, &finished);
-    }
-    return finished;
-}
-
-/* Without the lock: the waiters are nobody else's any more. */
-static void call_waiters(struct store_waiter *finished)
-{
-    while (finished) {
-        struct store_waiter *waiter = finished;
-
-        finished = waiter->next; /* `done` may free it */
-        waiter->done(waiter, waiter->outcome, waiter->value, waiter->value_size);
-    }
 }
 
 /* ---- entries, under the lock */
@@ -222,14 +107,14 @@ static enum status new_entry(const char *key, uint64_t hash, struct entry **ret,
 static enum status put(struct store_table *table, const char *key, const void *value, size_t size,
                        bool counter, struct store_waiter **ret_finished, struct error *err)
 {
-    const uint64_t hash = hash_key(key);
-    struct entry **slot = find_slot(table, key, hash);
+    const uint64_t hash = store_table_hash(key);
+    struct entry **slot = store_table_slot(table, key, hash);
     struct entry *fresh = NULL;
     char *copy = NULL;
     enum status status = check_limits(table, *slot, key, size, err);
 
     if (status == STATUS_OK)
-        status = copy_value(value, size, &copy, err);
+        status = store_value_copy(value, size, &copy, err);
     if (status == STATUS_OK && !*slot)
         status = new_entry(key, hash, &fresh, err);
     if (status != STATUS_OK) {
@@ -246,11 +131,11 @@ static enum status put(struct store_table *table, const char *key, const void *v
     (*slot)->value = copy;
     (*slot)->size = size;
     (*slot)->counter = counter;
-    *ret_finished = fresh ? wake_waiters(table, key, hash) : NULL;
+    *ret_finished = fresh ? store_waiters_wake(table, key, hash) : NULL;
     return STATUS_OK;
 }
 
-/* ---- public: entries */
+/* ---- public */
 
 enum status store_table_open(size_t bytes_max, struct store_table **ret_table, struct error *err)
 {
@@ -307,7 +192,7 @@ enum status store_table_set(struct store_table *table, const char *key, const vo
     (void)pthread_mutex_lock(&table->lock);
     status = put(table, key, value, size, counter, &finished, err);
     (void)pthread_mutex_unlock(&table->lock);
-    call_waiters(finished);
+    store_waiters_call(finished);
     return status;
 }
 
@@ -320,7 +205,7 @@ enum status store_table_get(struct store_table *table, const char *key, char **r
     (void)pthread_mutex_lock(&table->lock);
     entry = find(table, key);
     if (entry)
-        status = copy_value(entry->value, entry->size, ret_value, err);
+        status = store_value_copy(entry->value, entry->size, ret_value, err);
     if (status == STATUS_OK)
         *ret_size = entry->size;
     (void)pthread_mutex_unlock(&table->lock);
@@ -360,7 +245,7 @@ enum status store_table_add(struct store_table *table, const char *key, int64_t 
         status = put(table, key, text, (size_t)length, true, &finished, err);
     }
     (void)pthread_mutex_unlock(&table->lock);
-    call_waiters(finished);
+    store_waiters_call(finished);
     if (status == STATUS_OK)
         *ret_sum = sum;
     return status;
@@ -397,11 +282,11 @@ enum status store_table_compare_set(struct store_table *table, const char *key,
         now = entry->value;
         now_size = entry->size;
     }
-    status = copy_value(now, now_size, &copy, err);
+    status = store_value_copy(now, now_size, &copy, err);
     if (status == STATUS_OK && written)
         status = put(table, key, desired, desired_size, false, &finished, err);
     (void)pthread_mutex_unlock(&table->lock);
-    call_waiters(finished);
+    store_waiters_call(finished);
     if (status != STATUS_OK) {
         free(copy);
         return status;
@@ -418,7 +303,7 @@ bool store_table_delete(struct store_table *table, const char *key)
     struct entry *entry;
 
     (void)pthread_mutex_lock(&table->lock);
-    slot = find_slot(table, key, hash_key(key));
+    slot = store_table_slot(table, key, store_table_hash(key));
     entry = *slot;
     if (entry) {
         *slot = entry->next;
@@ -460,104 +345,4 @@ void store_table_each_key(struct store_table *table, bool (*visit)(const char *k
         for (struct entry *entry = table->buckets[i]; entry && go_on; entry = entry->next)
             go_on = visit(entry->key, user);
     (void)pthread_mutex_unlock(&table->lock);
-}
-
-/* ---- public: waiters */
-
-void store_table_wait(struct store_table *table, struct store_waiter *waiter)
-{
-    bool listed = false;
-
-    (void)pthread_mutex_lock(&table->lock);
-    waiter->awaited = 0;
-    waiter->listed = false;
-    if (table->stopped) {
-        settle(table, waiter, STATUS_CANCELLED);
-    } else if (!find_missing(table, waiter)) {
-        settle(table, waiter, STATUS_OK);
-    } else if (waiter->deadline_ns <= clock_now_ns()) {
-        settle(table, waiter, STATUS_TIMEOUT);
-    } else {
-        list_waiter(table, waiter);
-        listed = true;
-        if (waiter->deadline_ns < table->run_deadline_ns)
-            (void)pthread_cond_signal(&table->woken);
-    }
-    (void)pthread_mutex_unlock(&table->lock);
-    if (!listed)
-        waiter->done(waiter, waiter->outcome, waiter->value, waiter->value_size);
-}
-
-bool store_table_cancel(struct store_table *table, struct store_waiter *waiter)
-{
-    bool listed;
-
-    (void)pthread_mutex_lock(&table->lock);
-    listed = waiter->listed;
-    if (listed)
-        unlist_waiter(table, waiter);
-    (void)pthread_mutex_unlock(&table->lock);
-    return listed;
-}
-
-/* Take out those whose time is over and note the next deadline. */
-static struct store_waiter *expire(struct store_table *table)
-{
-    struct store_waiter *finished = NULL;
-    struct store_waiter *next;
-    int64_t now_ns = clock_now_ns();
-
-    table->run_deadline_ns = INT64_MAX;
-    for (struct store_waiter *w = table->waiters; w; w = next) {
-        next = w->next;
-        if (w->deadline_ns <= now_ns)
-            finish_waiter(table, w, STATUS_TIMEOUT, &finished);
-        else if (w->deadline_ns < table->run_deadline_ns)
-            table->run_deadline_ns = w->deadline_ns;
-    }
-    return finished;
-}
-
-/* Sleep until the next deadline or a signal; the lock is held before and after. */
-static void sleep_until_deadline(struct store_table *table)
-{
-    struct timespec until;
-
-    if (table->run_deadline_ns == INT64_MAX) {
-        (void)pthread_cond_wait(&table->woken, &table->lock);
-        return;
-    }
-    until.tv_sec = (time_t)(table->run_deadline_ns / 1000000000);
-    until.tv_nsec = (long)(table->run_deadline_ns % 1000000000);
-    (void)pthread_cond_timedwait(&table->woken, &table->lock, &until);
-}
-
-void store_table_run(struct store_table *table)
-{
-    (void)pthread_mutex_lock(&table->lock);
-    while (!table->stopped) {
-        struct store_waiter *finished = expire(table);
-
-        if (finished) {
-            (void)pthread_mutex_unlock(&table->lock);
-            call_waiters(finished);
-            (void)pthread_mutex_lock(&table->lock);
-        } else {
-            sleep_until_deadline(table);
-        }
-    }
-    (void)pthread_mutex_unlock(&table->lock);
-}
-
-void store_table_stop(struct store_table *table)
-{
-    struct store_waiter *finished = NULL;
-
-    (void)pthread_mutex_lock(&table->lock);
-    table->stopped = true;
-    while (table->waiters)
-        finish_waiter(table, table->waiters, STATUS_CANCELLED, &finished);
-    (void)pthread_cond_signal(&table->woken);
-    (void)pthread_mutex_unlock(&table->lock);
-    call_waiters(finished);
 }

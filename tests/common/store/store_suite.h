@@ -45,6 +45,10 @@ void check_waited(int64_t start_ns, int64_t least_ms);
 /* The value of a key that must be there, compared with `wanted`. */
 void check_value(struct store *store, const char *key, const char *wanted);
 
+/* compare_set, and what it says is stored now. */
+void check_compare_set(struct store *store, const char *key, const char *expected,
+                       const char *desired, const char *wanted);
+
 /* Fork `size` ranks of one job; each opens the store, runs body and closes it.  All must succeed.
  */
 void run_processes(unsigned size, void (*body)(struct store *store, unsigned rank));
@@ -54,6 +58,7 @@ void run_processes_but(unsigned size, unsigned killed, int64_t linger_ms,
                        void (*body)(struct store *store, unsigned rank));
 
 TCase *store_cases(void);      /* operations, one after the other */
+TCase *model_cases(void);      /* random operations against an array */
 TCase *rendezvous_cases(void); /* who is missing, who differs, who failed, who stays to the end */
 TCase *concurrent_cases(void); /* many threads, many processes */
 
