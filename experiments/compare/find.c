@@ -1,19 +1,28 @@
 #include "experiments/compare/find.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+static bool is_path(const char *name)
+{
+    size_t length = strlen(name);
+    struct stat info;
+
+    return strchr(name, '/') || (length > 5 && strcmp(name + length - 5, ".yaml") == 0) ||
+           (stat(name, &info) == 0 && S_ISREG(info.st_mode));
+}
 
 enum status find_experiment(const char *name, const char *folder, char *ret_path, size_t size,
                             struct error *err)
 {
     static const char *const places[] = {"", "/../share/sparring/experiments",
                                          "/../../../experiments"};
-    size_t length = strlen(name);
 
-    if (strchr(name, '/') || access(name, F_OK) == 0 ||
-        (length > 5 && strcmp(name + length - 5, ".yaml") == 0)) {
-        if (length >= size)
+    if (is_path(name)) {
+        if (strlen(name) >= size)
             return error_set(err, STATUS_INVALID, "the path '%s' is too long", name);
         (void)snprintf(ret_path, size, "%s", name);
         return STATUS_OK;

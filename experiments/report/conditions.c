@@ -4,6 +4,7 @@
  */
 #include "experiments/report/comparison.h"
 
+#include "common/base/strbuf.h"
 #include "experiments/report/format.h"
 
 #include <inttypes.h>
@@ -14,8 +15,9 @@
 #include <string.h>
 
 #define COUNT_OF(array)     (sizeof(array) / sizeof((array)[0]))
-#define NOISY_SHARE         0.10 /* interquartile range over median */
-#define SUMMARY_SHARE       0.05 /* throughput of the records against that of summary.json */
+#define NOISY_SHARE         0.10  /* interquartile range over median */
+#define SUMMARY_SHARE       0.001 /* throughput of the records against that of summary.json */
+#define UNEVEN_SHARE        0.80  /* throughput over all time against that of the median step */
 #define ACCURACY_DIFFERENCE 0.02
 
 static void add(struct comparison *c, const char *name, const char *format, ...)
@@ -111,32 +113,45 @@ static void add_runs(struct comparison *c)
         interleaved ? "; the modes ran in turn, in a rotating order" : "");
 }
 
-static void warn_about_modes(struct comparison *c)
+static void warn_about_speed(struct comparison *c, const struct mode *m)
 {
-    for (size_t i = 0; i < c->mode_count; i++) {
-        const struct mode *m = &c->modes[i];
-        const struct spread *rate = &m->spreads[METRIC_samples_per_second];
-        double residual = m->spreads[METRIC_tx_residual_bytes].median;
+    const struct spread *rate = &m->spreads[METRIC_samples_per_second];
+    double mean = m->spreads[METRIC_samples_per_second_mean].median;
 
-        if (m->failed > 0)
-            text_list_addf(&c->warnings, "%zu of %zu runs of %s failed", m->failed,
-                           m->failed + rate->n, m->name);
-        if (rate->n > 1 && (rate->q3 - rate->q1) / rate->median > NOISY_SHARE)
-            text_list_addf(&c->warnings,
-                           "the throughput of %s is noisy: the middle half of its runs spans "
-                           "%.0f %% of the median",
-                           m->name, 100 * (rate->q3 - rate->q1) / rate->median);
-        if (isfinite(residual) && residual != 0)
-            text_list_addf(&c->warnings,
-                           "%s sends %+.1f bytes per rank and step against its formula", m->name,
-                           residual);
-        if (m->first && m->ranks + m->servers > (double)m->first->manifest.cores &&
-            m->first->manifest.cores > 0)
-            text_list_addf(&c->warnings,
-                           "%s runs %.0f processes (ranks and servers) on %" PRIu64
-                           " cores: they compete for them",
-                           m->name, m->ranks + m->servers, m->first->manifest.cores);
-    }
+    if (m->failed > 0)
+        text_list_addf(&c->warnings, "%zu of %zu runs of %s failed", m->failed, m->failed + rate->n,
+                       m->name);
+    if (rate->n > 1 && (rate->q3 - rate->q1) / rate->median > NOISY_SHARE)
+        text_list_addf(&c->warnings,
+                       "the throughput of %s is noisy: the middle half of its runs spans %.0f %% "
+                       "of the median",
+                       m->name, 100 * (rate->q3 - rate->q1) / rate->median);
+    if (mean < UNEVEN_SHARE * rate->median)
+        text_list_addf(&c->warnings,
+                       "the steps of %s are uneven: over all steady time its throughput is %.0f %% "
+                       "of that of its median step",
+                       m->name, 100 * mean / rate->median);
+}
+
+static void warn_about_processes(struct comparison *c, const struct mode *m)
+{
+    double residual = m->spreads[METRIC_tx_residual_bytes].median;
+
+    if (isfinite(residual) && residual != 0)
+        text_list_addf(&c->warnings, "%s sends %+.1f bytes per rank and step against its formula",
+                       m->name, residual);
+    if (!m->first)
+        return;
+    if (m->first->manifest.cores > 0 && m->ranks + m->servers > (double)m->first->manifest.cores)
+        text_list_addf(&c->warnings,
+                       "%s runs %.0f processes (ranks and servers) on %" PRIu64
+                       " cores: they compete for them",
+                       m->name, m->ranks + m->servers, m->first->manifest.cores);
+    if (m->first->server_count > 0 && m->servers > (double)m->first->server_count)
+        text_list_addf(&c->warnings,
+                       "only %zu of the %.0f servers of %s hold a part of the model: its "
+                       "partitions are too few (partition-bytes)",
+                       m->first->server_count, m->servers, m->name);
 }
 
 static void warn_about_run(struct comparison *c, size_t i)
@@ -147,10 +162,6 @@ static void warn_about_run(struct comparison *c, size_t i)
 
     if (run->state == RUN_FAILED)
         return;
-    if (c->outlier_scores[i] > STATISTICS_OUTLIER)
-        text_list_addf(&c->warnings,
-                       "run %s is an outlier (modified z-score %.1f); it is kept in every figure",
-                       run->name, c->outlier_scores[i]);
     if (isfinite(said) && fabs(recorded - said) > SUMMARY_SHARE * recorded)
         text_list_addf(&c->warnings,
                        "run %s: summary.json says %.0f samples/s, its records say %.0f", run->name,
@@ -160,6 +171,23 @@ static void warn_about_run(struct comparison *c, size_t i)
     if (metric_warm_up((size_t)c->metrics[i].steps) == 0)
         text_list_addf(&c->warnings, "run %s has %.0f steps, too few to leave out the first ones",
                        run->name, c->metrics[i].steps);
+}
+
+static void warn_about_outliers(struct comparison *c)
+{
+    struct strbuf names = STRBUF_INIT;
+
+    for (size_t i = 0; i < c->list->length; i++)
+        if (c->outlier_scores[i] > STATISTICS_OUTLIER)
+            strbuf_addf(&names, "%s%s (modified z-score %.1f)", names.length > 0 ? ", " : "",
+                        c->list->runs[i].name, c->outlier_scores[i]);
+    if (names.length > 0)
+        text_list_addf(&c->warnings,
+                       "outliers among the runs of their mode, kept in every figure: %s",
+                       names.text);
+    if (!strbuf_ok(&names))
+        c->warnings.failed = true;
+    strbuf_release(&names);
 }
 
 /* With the same seeds, contenders must learn alike; staleness or an error shows here. */
@@ -221,9 +249,13 @@ void comparison_add_conditions(struct comparison *c)
         add_place(c, mode->first);
     }
     add_runs(c);
-    warn_about_modes(c);
+    for (size_t i = 0; i < c->mode_count; i++) {
+        warn_about_speed(c, &c->modes[i]);
+        warn_about_processes(c, &c->modes[i]);
+    }
     for (size_t i = 0; i < c->list->length; i++)
         warn_about_run(c, i);
+    warn_about_outliers(c);
     warn_about_learning(c);
     if (mode)
         add_notes(c, mode);

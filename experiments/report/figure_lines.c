@@ -11,7 +11,7 @@
 
 #define HEIGHT        360
 #define LEFT          0.115
-#define LOSS_POINTS   200
+#define LOSS_POINTS   60
 #define RUNS_DRAWN    8  /* per mode */
 #define LOG_RATIO     20 /* of largest to smallest loss above which the axis is logarithmic */
 #define TABLE_POINTS  5
@@ -147,7 +147,8 @@ static void draw_losses(const struct comparison *c, struct figure *f, int column
         }
     }
     if (range.low > 0 && range.high / range.low > LOG_RATIO)
-        strbuf_add(&f->script, "set logscale y\nset format y '%g'\n");
+        strbuf_addf(&f->script, "set logscale y\nset format y '%%g'\nset yrange [%.6g:%.6g]\n",
+                    range.low / 1.2, range.high * 1.2);
     strbuf_addf(&f->script,
                 "set ylabel 'training loss'\nset xlabel '%s'\nset xrange [0:*]\nplot %s\n", axis,
                 plots.text);

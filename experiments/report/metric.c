@@ -98,27 +98,32 @@ enum status metric_step_times(const struct run *run, double **ret, size_t *ret_c
     return STATUS_OK;
 }
 
-/* Median over the steady steps of the sum over ranks of samples / step time. */
-static enum status throughput(const struct run *run, double *ret, struct error *err)
+/* Sum over ranks of the rank's median samples per second, and of its samples over its time. */
+static enum status throughput(const struct run *run, struct run_metrics *m, struct error *err)
 {
-    size_t steps = common_steps(run);
-    size_t first = metric_warm_up(steps);
-    double *rates = NULL;
-    enum status status = mem_calloc(steps, sizeof(double), "rates", &rates, err);
+    for (size_t i = 0; i < run->rank_count; i++) {
+        const struct records *rank = &run->ranks[i];
+        size_t first = metric_warm_up(rank->length);
+        size_t count = 0;
+        double samples = 0, seconds = 0;
+        double *rates = NULL;
+        enum status status = mem_calloc(rank->length, sizeof(double), "rates", &rates, err);
 
-    if (status != STATUS_OK)
-        return status;
-    for (size_t s = first; s < steps; s++) {
-        for (size_t i = 0; i < run->rank_count; i++) {
-            const struct step_record *step = &run->ranks[i].steps[s];
+        if (status != STATUS_OK)
+            return status;
+        for (size_t s = first; s < rank->length; s++) {
+            double step_seconds = (double)rank->steps[s].step_ns / NS_PER_SECOND;
 
-            if (step->step_ns > 0)
-                rates[s - first] += (double)step->samples * NS_PER_SECOND / (double)step->step_ns;
+            samples += (double)rank->steps[s].samples;
+            seconds += step_seconds;
+            if (step_seconds > 0)
+                rates[count++] = (double)rank->steps[s].samples / step_seconds;
         }
+        statistics_sort(rates, count);
+        m->samples_per_second += statistics_quantile(rates, count, 0.5);
+        m->samples_per_second_mean += samples / seconds;
+        free(rates);
     }
-    statistics_sort(rates, steps - first);
-    *ret = statistics_quantile(rates, steps - first, 0.5);
-    free(rates);
     return STATUS_OK;
 }
 
@@ -228,7 +233,7 @@ enum status metric_compute(const struct run *run, struct run_metrics *ret, struc
     struct run_metrics m = {0};
     enum status status;
 
-    status = throughput(run, &m.samples_per_second, err);
+    status = throughput(run, &m, err);
     if (status == STATUS_OK)
         status = percentiles(run, &m, err);
     if (status != STATUS_OK)

@@ -14,6 +14,7 @@
 /* name, title, unit, decimals of its text, which direction is better (+1 more, -1 less, 0 none) */
 #define METRIC_LIST(X)                                                                             \
     X(samples_per_second, "throughput", "samples/s", 0, 1)                                         \
+    X(samples_per_second_mean, "throughput over all steady time", "samples/s", 0, 1)               \
     X(step_ms_p50, "step time, median", "ms", 3, -1)                                               \
     X(step_ms_p95, "step time, 95th percentile", "ms", 3, -1)                                      \
     X(step_ms_p99, "step time, 99th percentile", "ms", 3, -1)                                      \

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum row_kind { ROW_SECTION, ROW_METRIC, ROW_QUARTILES, ROW_SPECIAL };
+enum row_kind { ROW_SECTION, ROW_METRIC, ROW_MEAN, ROW_QUARTILES, ROW_SPECIAL };
 
 struct row_spec {
     enum row_kind kind;
@@ -97,17 +97,18 @@ static const struct row_spec row_specs[] = {
     {ROW_SECTION, "Speed", METRIC_COUNT, NULL},
     {ROW_METRIC, "samples/s, median", METRIC_samples_per_second, NULL},
     {ROW_QUARTILES, "middle half of the runs (IQR)", METRIC_samples_per_second, NULL},
+    {ROW_METRIC, "samples/s over all steady time", METRIC_samples_per_second_mean, NULL},
     {ROW_SPECIAL, "relative to no communication", METRIC_COUNT, relative},
     {ROW_SPECIAL, "scaling efficiency (weak)", METRIC_COUNT, efficiency},
     {ROW_METRIC, NULL, METRIC_step_ms_p50, NULL},
     {ROW_METRIC, NULL, METRIC_step_ms_p95, NULL},
     {ROW_METRIC, NULL, METRIC_step_ms_p99, NULL},
     {ROW_SECTION, "Where a step's time goes (means)", METRIC_COUNT, NULL},
-    {ROW_METRIC, NULL, METRIC_compute_ms, NULL},
-    {ROW_METRIC, NULL, METRIC_exposed_comm_ms, NULL},
-    {ROW_METRIC, NULL, METRIC_input_ms, NULL},
-    {ROW_METRIC, NULL, METRIC_optimizer_ms, NULL},
-    {ROW_METRIC, NULL, METRIC_other_ms, NULL},
+    {ROW_MEAN, NULL, METRIC_compute_ms, NULL},
+    {ROW_MEAN, NULL, METRIC_exposed_comm_ms, NULL},
+    {ROW_MEAN, NULL, METRIC_input_ms, NULL},
+    {ROW_MEAN, NULL, METRIC_optimizer_ms, NULL},
+    {ROW_MEAN, NULL, METRIC_other_ms, NULL},
     {ROW_SECTION, "Bytes per step", METRIC_COUNT, NULL},
     {ROW_METRIC, "a rank sends: payload", METRIC_tx_payload_bytes, NULL},
     {ROW_METRIC, "by the formula", METRIC_expected_tx_payload_bytes, NULL},
@@ -137,6 +138,10 @@ static void write_cell(const struct comparison *c, const struct row_spec *spec,
         break;
     case ROW_METRIC:
         format_metric(spec->metric, m->spreads[spec->metric].median, text);
+        break;
+    case ROW_MEAN:
+        format_metric(spec->metric,
+                      statistics_mean(m->values[spec->metric], m->spreads[spec->metric].n), text);
         break;
     case ROW_QUARTILES:
         format_quartiles(spec->metric, &m->spreads[spec->metric], text);

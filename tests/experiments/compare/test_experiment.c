@@ -2,6 +2,7 @@
  * Experiment files: those that come with Sparring, every mistake with its line, and the order of
  * runs.
  */
+#include "common/base/file.h"
 #include "experiments/compare/experiment.h"
 #include "experiments/compare/find.h"
 #include "tests/support/support.h"
@@ -136,6 +137,7 @@ START_TEST(test_find)
 
     (void)support_write("mine.yaml", "modes: [{name: a}]", 18);
     ck_assert_int_eq(chdir(support_folder()), 0);
+    assert_ok(file_make_folder("mine", &err)); /* of an earlier match, say */
     assert_ok(find_experiment("mine", support_folder(), path, sizeof(path), &err));
     ck_assert_str_eq(path, support_path("mine.yaml"));
     assert_ok(find_experiment("mine.yaml", "/nowhere", path, sizeof(path), &err));

@@ -319,10 +319,54 @@ START_TEST(test_warnings)
                       "\"backend\":\"ring\",\"servers\":0,\"batch_size\":64,\"lr\":0.05,\"seed\":4,"
                       "\"reduce\":\"fast\",\"ps_update\":\"server\",\"device\":\"cpu\"}}");
     c = read_match(path);
-    assert_mentions(&c->warnings, "run ring-4 is an outlier");
+    assert_mentions(&c->warnings, "kept in every figure: ring-4 (modified z-score ");
     assert_mentions(&c->warnings, "run ring-4 diverged");
     assert_mentions(&c->warnings, "run ring-3: summary.json says 5 samples/s");
     ck_assert_uint_eq(c->modes[0].spreads[METRIC_samples_per_second].n, 5);
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_idle_servers)
+{
+    struct synthetic_run run = synthetic_ring("s/runs/ps-0");
+    struct comparison *c;
+
+    run.sync = "ps";
+    run.servers = 3;
+    synthetic_remove(synthetic_write(&run), "server2.jsonl");
+    c = read_match(support_path("s"));
+    assert_mentions(&c->warnings, "only 2 of the 3 servers of ring hold a part of the model");
+    report_release(&report);
+}
+END_TEST
+
+/* Every third step takes 5 ms: the median step does not see it, the time of all steps does. */
+START_TEST(test_uneven_steps)
+{
+    struct synthetic_run run = synthetic_ring("u/runs/ring-0");
+    struct comparison *c;
+    char line[512];
+
+    run.ranks = 1;
+    run.steps = 1;
+    (void)synthetic_write(&run);
+    synthetic_replace(support_path("u/runs/ring-0"), "rank0.jsonl", "");
+    for (int s = 0; s < 60; s++) {
+        (void)snprintf(line, sizeof(line),
+                       "{\"kind\":\"step\",\"step\":%d,\"epoch\":0,\"loss\":1,\"samples\":64,"
+                       "\"step_ns\":%d,\"input_ns\":0,\"compute_ns\":0,\"exposed_comm_ns\":0,"
+                       "\"optimizer_ns\":0,\"tx_payload_bytes\":0,\"rx_payload_bytes\":0}\n",
+                       s, s % 3 == 0 ? 5000000 : 1000000);
+        synthetic_append(support_path("u/runs/ring-0"), "rank0.jsonl", line);
+    }
+    synthetic_append(support_path("u/runs/ring-0"), "rank0.jsonl",
+                     "{\"kind\":\"end\",\"status\":\"ok\"}\n");
+    c = read_match(support_path("u"));
+    ck_assert_double_eq_tol(c->metrics[0].samples_per_second, 64000, 1e-6);
+    ck_assert_double_eq_tol(c->metrics[0].samples_per_second_mean, 64000 * 3 / 7.0, 1e-6);
+    assert_mentions(&c->warnings, "the steps of ring are uneven: over all steady time its "
+                                  "throughput is 43 % of that of its median step");
     report_release(&report);
 }
 END_TEST
@@ -364,6 +408,8 @@ int main(void)
     tcase_add_test(cases, test_nothing_succeeded);
     tcase_add_test(cases, test_modes_without_compare);
     tcase_add_test(cases, test_warnings);
+    tcase_add_test(cases, test_idle_servers);
+    tcase_add_test(cases, test_uneven_steps);
     tcase_add_test(cases, test_bytes_off_the_formula);
     suite_add_tcase(suite, cases);
     return support_run(suite);
