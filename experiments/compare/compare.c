@@ -133,8 +133,9 @@ static void announce(const struct experiment *e, const char *out)
     struct strbuf text = STRBUF_INIT;
     struct strbuf line = STRBUF_INIT;
 
-    strbuf_addf(&line, "%s: %zu modes, %" PRId64 " runs each, in turn; results in %s",
-                e->title[0] ? e->title : e->name, e->mode_count, e->repeats, out);
+    strbuf_addf(&line, "%s: %zu modes, %" PRId64 " run%s each, in turn; results in %s",
+                e->title[0] ? e->title : e->name, e->mode_count, e->repeats,
+                e->repeats == 1 ? "" : "s", out);
     report_add_wrapped(&text, line.text, 0);
     (void)fprintf(stderr, "%s", text.text);
     strbuf_release(&text);

@@ -158,9 +158,10 @@ static void write_verdict(struct comparison *c)
         break;
     case RATIO_TOO_FEW:
         (void)snprintf(c->verdict, sizeof(c->verdict),
-                       "No verdict: %d good runs of each mode are needed, there are %s (medians: "
-                       "%s %.2fx the throughput of %s).",
-                       STATISTICS_RUNS_MINIMUM, runs, faster, value, slower);
+                       "No verdict: it takes %d good runs of each mode, and there are %zu and %zu "
+                       "(by medians, %s has %.2fx the throughput of %s).",
+                       STATISTICS_RUNS_MINIMUM, c->modes[r->a].spreads[METRIC_samples_per_second].n,
+                       c->modes[r->b].spreads[METRIC_samples_per_second].n, faster, value, slower);
         break;
     case RATIO_UNFAIR:
         (void)snprintf(c->verdict, sizeof(c->verdict),

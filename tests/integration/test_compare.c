@@ -1,0 +1,131 @@
+/*
+ * `sparring compare` over real jobs: every run good, every byte as the formula says, the same loss
+ * through the ring and through one and two servers; and what is left when a run fails or the user
+ * stops it.
+ */
+#include "common/base/file.h"
+#include "experiments/report/report.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TIMEOUT_MS 300000
+
+static struct error err;
+
+static const char match[] = "title: Real\n"
+                            "nproc: 2\n"
+                            "repeats: 3\n"
+                            "deadline: 120\n"
+                            "options: {model: 'mlp:784-32-10', data: digits, steps: 40,\n"
+                            "          batch-size: 16, lr: 0.05, threads: 1, device: cpu,\n"
+                            "          reduce: reproducible, partition-bytes: 32K}\n"
+                            "modes:\n"
+                            "- {name: ring, options: {sync: allreduce, backend: ring}}\n"
+                            "- {name: ps-1, servers: 1, options: {sync: ps}}\n"
+                            "- {name: ps-2, servers: 2, options: {sync: ps, ps-update: worker}}\n"
+                            "- {name: control, options: {sync: local}}\n"
+                            "- {name: single, nproc: 1, options: {sync: local}}\n";
+
+static const char *write_experiment(const char *text)
+{
+    return support_write("match.yaml", text, strlen(text));
+}
+
+START_TEST(test_match)
+{
+    const char *out = support_path("out");
+    const char *printed = process_run(
+        0, TIMEOUT_MS, NULL,
+        ARGS(support_program("sparring"), "compare", write_experiment(match), "--out", out));
+    struct report report = {0};
+    const struct comparison *c = &report.comparison;
+
+    ck_assert_ptr_nonnull(strstr(printed, "On this host, over loopback: "));
+    assert_ok(report_read(&report, &out, 1, &err));
+    ck_assert_uint_eq(report.list.length, 15);
+    ck_assert_uint_eq(c->mode_count, 5);
+    ck_assert_msg(c->reasons.length == 0, "%s", c->reasons.length ? c->reasons.texts[0] : "");
+    for (size_t i = 0; i < report.list.length; i++)
+        ck_assert_msg(report.list.runs[i].state == RUN_OK, "%s", report.list.runs[i].reason);
+    for (size_t m = 0; m < c->mode_count; m++) {
+        const struct mode *mode = &c->modes[m];
+
+        ck_assert_double_eq(mode->spreads[METRIC_tx_residual_bytes].median, 0);
+        ck_assert_double_eq(mode->spreads[METRIC_rx_residual_bytes].median, 0);
+        ck_assert_double_gt(mode->spreads[METRIC_samples_per_second].median, 0);
+        ck_assert_double_gt(mode->spreads[METRIC_peak_rss_bytes].median, 1e6);
+        if (mode->servers > 0)
+            ck_assert_double_eq(mode->spreads[METRIC_server_tx_payload_bytes].median,
+                                mode->ranks / mode->servers *
+                                    mode->first->manifest.parameter_bytes);
+    }
+    for (size_t i = 0; i < c->warnings.length; i++)
+        ck_assert_msg(!strstr(c->warnings.texts[i], "summary.json says"), "%s",
+                      c->warnings.texts[i]);
+    for (size_t r = 0; r < 3; r++) { /* reproducible sums: the same bits, whoever adds */
+        double ring = c->modes[0].values[METRIC_final_loss][r];
+
+        ck_assert_double_eq(c->modes[1].values[METRIC_final_loss][r], ring);
+        ck_assert_double_eq(c->modes[2].values[METRIC_final_loss][r], ring);
+    }
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_mode_that_fails)
+{
+    static const char failing[] =
+        "repeats: 1\n"
+        "deadline: 60\n"
+        "options: {model: 'mlp:784-8-10', steps: 10, threads: 1, device: cpu}\n"
+        "modes:\n"
+        "- {name: good, options: {sync: allreduce}}\n"
+        "- {name: bad, options: {sync: allreduce, backend: no-such-backend}}\n";
+    const char *printed =
+        process_run(0, TIMEOUT_MS, NULL,
+                    ARGS(support_program("sparring"), "compare", write_experiment(failing), "--out",
+                         support_path("out")));
+
+    ck_assert_ptr_nonnull(strstr(printed, "bad-0: exit code "));
+    ck_assert_ptr_nonnull(strstr(printed, "no-such-backend"));
+    ck_assert_ptr_nonnull(strstr(printed, "failed runs:"));
+    ck_assert_ptr_nonnull(strstr(printed, "good-0: ok"));
+}
+END_TEST
+
+START_TEST(test_interrupt)
+{
+    static const char endless[] =
+        "repeats: 1\n"
+        "options: {model: 'mlp:784-8-10', steps: 100000000, threads: 1, device: cpu}\n"
+        "modes: [{name: ps, servers: 1, options: {sync: ps}}]\n";
+    const char *out = support_path("out");
+    struct process compare;
+
+    process_start(
+        &compare, NULL,
+        ARGS(support_program("sparring"), "compare", write_experiment(endless), "--out", out));
+    process_wait_output(&compare, "results in", TIMEOUT_MS);
+    process_signal(&compare, SIGINT);
+    ck_assert_int_eq(process_wait(&compare, TIMEOUT_MS), 6);
+    ck_assert_ptr_nonnull(strstr(process_output(&compare), "Interrupt: "));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("compare");
+    TCase *cases = tcase_create("all");
+
+    tcase_set_timeout(cases, 600);
+    tcase_add_test(cases, test_match);
+    tcase_add_test(cases, test_mode_that_fails);
+    tcase_add_test(cases, test_interrupt);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
