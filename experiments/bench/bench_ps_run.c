@@ -261,12 +261,14 @@ enum status bench_ps_measure(const struct bench_ps_config *config, double *secon
 {
     struct run r = {.config = config,
                     .deadline_ns = clock_deadline_ns(config->timeout_ms),
-                    .folder = "/tmp/sparring-bench-XXXXXX",
                     .servers = STRBUF_INIT};
+    const char *base = getenv("TMPDIR");
     enum status status = find_programs(&r, err);
 
     if (status != STATUS_OK)
         return status;
+    (void)snprintf(r.folder, sizeof(r.folder), "%.200s/sparring-bench-XXXXXX",
+                   base && base[0] ? base : "/tmp");
     if (!mkdtemp(r.folder))
         return error_set_errno(err, errno, "cannot make a folder '%s'", r.folder);
     status = mem_calloc(config->servers + config->workers, sizeof(*r.children), "processes",
