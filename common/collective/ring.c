@@ -108,30 +108,29 @@ static enum status timed_out(struct ring *r, const struct trouble *t, struct err
                      t->run->plan->receive_bytes, t->run->sent.done, t->run->plan->send_bytes);
 }
 
-static enum status differs(struct ring *r, const struct trouble *t, struct error *err)
+/* The ranks do not agree on what they run; this rank stops the job with a text that shows both. */
+static enum status mismatch(struct ring *r, const struct trouble *t, unsigned peer,
+                            const char *peer_does, struct error *err)
+{
+    char text[3 * RING_TEXT_SIZE];
+
+    (void)snprintf(text, sizeof(text), "rank %u %s, this rank %u is in %s", peer, peer_does,
+                   r->base.rank, t->text);
+    store_report_failure(r->store, r->base.rank, text);
+    return error_set(err, STATUS_MISMATCH, "%s", text);
+}
+
+static enum status left_differs(struct ring *r, const struct trouble *t, struct error *err)
 {
     struct ring_operation other;
     char text[RING_TEXT_SIZE];
-    char all[3 * RING_TEXT_SIZE];
+    char does[RING_TEXT_SIZE + 16];
 
-    if (ring_operation_decode(t->run->left_header, &other))
-        ring_operation_text(&other, text);
-    else
-        (void)snprintf(text, sizeof(text), "something that is no operation");
-    (void)snprintf(all, sizeof(all), "rank %u is in %s, this rank %u in %s", left_of(r), text,
-                   r->base.rank, t->text);
-    store_report_failure(r->store, r->base.rank, all);
-    return error_set(err, STATUS_MISMATCH, "%s", all);
-}
-
-static enum status right_closed(struct ring *r, const struct trouble *t, struct error *err)
-{
-    char all[2 * RING_TEXT_SIZE];
-
-    (void)snprintf(all, sizeof(all), "rank %u has closed the group, this rank %u is in %s",
-                   right_of(r), r->base.rank, t->text);
-    store_report_failure(r->store, r->base.rank, all);
-    return error_set(err, STATUS_MISMATCH, "%s", all);
+    if (!ring_operation_decode(t->run->left_header, &other))
+        return mismatch(r, t, left_of(r), "sends something that is no operation", err);
+    ring_operation_text(&other, text);
+    (void)snprintf(does, sizeof(does), "%s%s", other.call == RING_CALL_CLOSE ? "" : "is in ", text);
+    return mismatch(r, t, left_of(r), does, err);
 }
 
 static enum status judge(struct ring *r, enum ring_outcome outcome, struct trouble *t,
@@ -146,9 +145,9 @@ static enum status judge(struct ring *r, enum ring_outcome outcome, struct troub
     case RING_RIGHT_LOST:
         return lost(r, t, right_of(r), err);
     case RING_LEFT_DIFFERS:
-        return differs(r, t, err);
+        return left_differs(r, t, err);
     case RING_RIGHT_CLOSED:
-        return right_closed(r, t, err);
+        return mismatch(r, t, right_of(r), "has closed the group", err);
     case RING_FAILED:
         return error_set_errno(err, t->error_number, "%s", t->text);
     case RING_DONE:

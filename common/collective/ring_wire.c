@@ -129,7 +129,7 @@ void ring_operation_text(const struct ring_operation *operation, char *text)
         (void)snprintf(text, RING_TEXT_SIZE, "barrier #%" PRIu64, sequence);
         break;
     case RING_CALL_CLOSE:
-        (void)snprintf(text, RING_TEXT_SIZE, "the close of the group");
+        (void)snprintf(text, RING_TEXT_SIZE, "has closed the group");
         break;
     }
 }

@@ -1,0 +1,124 @@
+/*
+ * The gloo backend: the same results, the formula of its ring, errors instead of exceptions.
+ */
+#include "tests/common/collective/collective_suite.h"
+#include "tests/common/collective/ring_world.h"
+
+#include <string.h>
+
+#define RANKS_MAX 4
+
+START_TEST(sums)
+{
+    suite_exact_sums("gloo", RANKS_MAX, false);
+    suite_random_sums("gloo", RANKS_MAX, false);
+    suite_special_values("gloo", RANKS_MAX, false);
+}
+END_TEST
+
+START_TEST(copies)
+{
+    suite_broadcast("gloo", RANKS_MAX);
+    suite_all_gather("gloo", RANKS_MAX);
+}
+END_TEST
+
+START_TEST(barriers)
+{
+    suite_barrier("gloo", RANKS_MAX);
+}
+END_TEST
+
+/* Every byte that a rank sends, its left neighbour (Gloo's ring runs that way) receives. */
+static void formula_body(struct collective *group, unsigned rank, unsigned size, void *argument)
+{
+    uint64_t(*bytes)[2] = argument;
+
+    (void)size;
+    collective_all_reduce_bytes(group, 1000003, REDUCE_FAST, &bytes[rank][0], &bytes[rank][1]);
+}
+
+START_TEST(formula_adds_up)
+{
+    for (unsigned n = 2; n <= RANKS_MAX; n++) {
+        uint64_t bytes[RANKS_MAX][2];
+        uint64_t sum = 0;
+
+        world_run("gloo", n, formula_body, bytes);
+        for (unsigned r = 0; r < n; r++) {
+            ck_assert_uint_eq(bytes[(r + 1) % n][0], bytes[r][1]);
+            sum += bytes[r][0];
+        }
+        ck_assert_uint_eq(sum, 2 * (n - 1) * (uint64_t)4 * 1000003);
+    }
+}
+END_TEST
+
+static void order_body(struct collective *group, unsigned rank, unsigned size, void *argument)
+{
+    struct error err = {0};
+    float data = 1;
+
+    (void)rank;
+    (void)size;
+    (void)argument;
+    assert_fails(collective_all_reduce(group, &data, 1, REDUCE_REPRODUCIBLE, &err),
+                 STATUS_UNSUPPORTED, "rank order");
+    assert_ok(collective_barrier(group, &err));
+}
+
+START_TEST(rank_order_is_refused)
+{
+    world_run("gloo", 2, order_body, NULL);
+}
+END_TEST
+
+START_TEST(a_rank_that_never_comes_is_an_error)
+{
+    struct error err = {0};
+    struct store *store = world_store(1, 2, &err);
+    struct collective *group;
+
+    assert_fails(world_open("gloo", "alone", 1, 2, store, 100, &group, &err), STATUS_TIMEOUT,
+                 "gloo, connecting");
+    store_close(store, 0);
+}
+END_TEST
+
+static void leaver_body(struct collective *group, unsigned rank, unsigned size, void *argument)
+{
+    struct error err = {0};
+    float data[1000] = {0};
+    enum status status;
+
+    (void)size;
+    (void)argument;
+    assert_ok(collective_barrier(group, &err));
+    if (rank == 1)
+        return;
+    status = collective_all_reduce(group, data, 1000, REDUCE_FAST, &err);
+    ck_assert_msg(status == STATUS_PEER_LOST, "%s: %s", status_name(status), err.text);
+}
+
+START_TEST(a_rank_that_leaves_is_an_error)
+{
+    world_run("gloo", 2, leaver_body, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("collective_gloo");
+    TCase *cases = tcase_create("gloo");
+
+    tcase_set_timeout(cases, 100);
+    tcase_add_test(cases, sums);
+    tcase_add_test(cases, copies);
+    tcase_add_test(cases, barriers);
+    tcase_add_test(cases, formula_adds_up);
+    tcase_add_test(cases, rank_order_is_refused);
+    tcase_add_test(cases, a_rank_that_never_comes_is_an_error);
+    tcase_add_test(cases, a_rank_that_leaves_is_an_error);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
