@@ -294,6 +294,19 @@ static enum ring_outcome wait_for_move(struct ring_stream *s, const struct ring_
     return RING_DONE;
 }
 
+/* The right neighbour is gone: what it said last, or what the left one says, may tell why. */
+static enum ring_outcome why_right_lost(struct ring_stream *s, struct ring_run *run)
+{
+    bool moved;
+
+    if (read_notes(s) == RING_DONE && s->right_closed)
+        return RING_RIGHT_CLOSED; /* a goodbye came before the reset */
+    if (run->header_received < RING_HEADER_BYTES &&
+        receive_some(s, run, &moved) == RING_LEFT_DIFFERS)
+        return RING_LEFT_DIFFERS;
+    return RING_RIGHT_LOST;
+}
+
 enum ring_outcome ring_stream_run(struct ring_stream *s, struct ring_run *run, int64_t until_ns)
 {
     unsigned moves = 0;
@@ -306,8 +319,8 @@ enum ring_outcome ring_stream_run(struct ring_stream *s, struct ring_run *run, i
             outcome = receive_some(s, run, &moved);
         if (outcome == RING_DONE && !moved)
             outcome = wait_for_move(s, run, until_ns);
-        if (outcome == RING_RIGHT_LOST && read_notes(s) == RING_DONE && s->right_closed)
-            outcome = RING_RIGHT_CLOSED; /* a goodbye came before the reset */
+        if (outcome == RING_RIGHT_LOST)
+            return why_right_lost(s, run);
         if (outcome != RING_DONE)
             return outcome;
         if (moved && ++moves % MOVES_PER_CLOCK == 0 && clock_now_ns() >= until_ns)

@@ -19,15 +19,23 @@
 
 #define TIMEOUT_MS 20000
 
+/* "file://<folder>/store", made once by the parent: a child process has another folder. */
+static const char *init_method(void)
+{
+    static char method[512];
+
+    if (method[0] == '\0')
+        (void)snprintf(method, sizeof(method), "file://%s/store", support_folder());
+    return method;
+}
+
 struct store *world_store(unsigned rank, unsigned size, struct error *err)
 {
     struct launch_env launch = {.rank = rank, .world_size = size};
-    char method[512];
     struct store_config config = {
-        .init_method = method, .launch = &launch, .group = "", .timeout_ms = TIMEOUT_MS};
+        .init_method = init_method(), .launch = &launch, .group = "", .timeout_ms = TIMEOUT_MS};
     struct store *store = NULL;
 
-    (void)snprintf(method, sizeof(method), "file://%s/store", support_folder());
     if (store_open(&config, &store, err) != STATUS_OK)
         return NULL;
     return store;
@@ -81,7 +89,7 @@ void world_run(const char *backend, unsigned size, world_body *body, void *argum
     char name[32];
 
     ck_assert_uint_le(size, WORLD_RANKS_MAX);
-    (void)support_folder(); /* made before threads ask for it */
+    (void)init_method(); /* before threads ask for it */
     (void)snprintf(name, sizeof(name), "world%u", worlds++);
     for (unsigned r = 0; r < size; r++) {
         threads[r] = (struct world_thread){.backend = backend,
@@ -142,7 +150,7 @@ static void child_main(const struct child *c, int report_fd)
 
 void world_start(unsigned size, size_t count, int64_t timeout_ms, struct world_process *processes)
 {
-    (void)support_folder();
+    (void)init_method();
     for (unsigned r = 0; r < size; r++) {
         int ready[2];
         int report[2];
