@@ -42,7 +42,7 @@ struct job_rank {
 struct round_record {
     uint64_t round;
     uint64_t rx_payload_bytes, tx_payload_bytes;
-    int64_t begin_ns, end_ns; /* first contribution received, last answer queued */
+    int64_t begin_ns, end_ns; /* first contribution received, last sum complete */
     int64_t sum_ns;           /* summed over the partitions */
     int64_t wait_ns;          /* summed over the partitions */
 };

@@ -1,0 +1,192 @@
+/*
+ * A job's book-keeping without a network: rounds counted by hand beside it, the queue of records
+ * when nobody writes, and who is told to be missing when.
+ */
+#include "server/job.h"
+
+#include "common/base/memory.h"
+#include "tests/support/support.h"
+
+#include <string.h>
+
+#define SECOND INT64_C(1000000000)
+#define RANKS  20u
+
+static struct error err;
+
+/* A running job of RANKS ranks whose shard has three partitions. */
+static struct job *open_job(unsigned world_size)
+{
+    static char manifest[] = "seed\t1\n";
+    struct join_request request = {.job = "job",
+                                   .world_size = world_size,
+                                   .server_count = 1,
+                                   .manifest = manifest,
+                                   .element_count = 2 * 1024 + 10,
+                                   .partition_bytes = 4096,
+                                   .update = 1,
+                                   .optimizer = optimizer_defaults(OPTIMIZER_SGD)};
+    struct job *j = NULL;
+
+    assert_ok(job_open(&request, &j, &err));
+    for (unsigned rank = 0; rank < world_size; rank++) {
+        request.rank = rank;
+        assert_ok(membership_join(&j->members, &request, "test", &err));
+        ck_assert_int_eq(membership_is_complete(&j->members), rank + 1 == world_size);
+    }
+    assert_ok(job_build(j, &err));
+    job_run(j, 100 * SECOND);
+    for (unsigned rank = 0; rank < world_size; rank++)
+        j->ranks[rank].has_streamed = true;
+    return j;
+}
+
+static void push_all(struct job *j, unsigned rank, int64_t now_ns)
+{
+    for (size_t p = 0; p < j->shard.length; p++) {
+        j->ranks[rank].heard_ns = now_ns;
+        job_count_push(j, rank, 100, now_ns);
+    }
+}
+
+static void complete_all(struct job *j, int64_t now_ns)
+{
+    struct shard_answer answer = {.complete = true, .count = 25, .sum_ns = 5, .wait_ns = 7};
+
+    for (size_t p = 0; p < j->shard.length; p++)
+        job_count_complete(j, &answer, now_ns);
+}
+
+static void play_round(struct job *j, int64_t now_ns)
+{
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        push_all(j, rank, now_ns);
+    complete_all(j, now_ns + 1);
+}
+
+START_TEST(test_rounds_are_counted)
+{
+    struct job *j = open_job(2);
+    struct round_record r;
+
+    ck_assert_uint_eq(j->shard.length, 3);
+    ck_assert_uint_eq(job_round(j), 1);
+    ck_assert(!job_next_record(j, &r));
+    push_all(j, 1, 200 * SECOND);
+    ck_assert(job_is_pending(j));
+    push_all(j, 0, 201 * SECOND);
+    complete_all(j, 202 * SECOND);
+    ck_assert(!job_is_pending(j));
+    ck_assert_uint_eq(job_round(j), 2);
+    ck_assert(job_next_record(j, &r));
+    ck_assert(!job_next_record(j, &r));
+    ck_assert_uint_eq(r.round, 1);
+    ck_assert_uint_eq(r.rx_payload_bytes, 600);
+    ck_assert_uint_eq(r.tx_payload_bytes, 2 * 3 * 100);
+    ck_assert_int_eq(r.begin_ns, 200 * SECOND);
+    ck_assert_int_eq(r.end_ns, 202 * SECOND);
+    ck_assert_int_eq(r.sum_ns, 15);
+    ck_assert_int_eq(r.wait_ns, 21);
+    job_close(j);
+}
+END_TEST
+
+START_TEST(test_records_that_nobody_writes)
+{
+    struct job *j = open_job(1);
+    struct round_record r;
+
+    for (unsigned i = 0; i < JOB_RECORDS + 10; i++)
+        play_round(j, 200 * SECOND);
+    ck_assert_uint_eq(j->totals.rounds, JOB_RECORDS + 10);
+    ck_assert_uint_eq(j->totals.unrecorded, 10);
+    for (unsigned i = 0; i < 100; i++)
+        ck_assert(job_next_record(j, &r) && r.round == i + 1);
+    play_round(j, 200 * SECOND); /* goes behind the oldest that are left */
+    for (unsigned i = 100; i < JOB_RECORDS; i++)
+        ck_assert(job_next_record(j, &r) && r.round == i + 1);
+    ck_assert(job_next_record(j, &r) && r.round == JOB_RECORDS + 11);
+    ck_assert(!job_next_record(j, &r));
+    job_close(j);
+}
+END_TEST
+
+START_TEST(test_who_is_missing)
+{
+    struct job *j = open_job(4);
+
+    j->values_set = j->shard.length;
+    ck_assert(!job_has_stalled(j, 1000 * SECOND, 1000, &err)); /* nobody waits */
+    for (unsigned rank = 0; rank < 4; rank++)
+        j->ranks[rank].heard_ns = 1000 * SECOND;
+    push_all(j, 2, 1000 * SECOND);
+    push_all(j, 0, 1001 * SECOND);
+    ck_assert(!job_has_stalled(j, 1004 * SECOND, 5000, &err)); /* not yet for long enough */
+    ck_assert(job_has_stalled(j, 1005 * SECOND, 5000, &err));
+    assert_fails(err.status, STATUS_TIMEOUT,
+                 "waited in round 1 for ranks 1, 3: nothing came for 5.0");
+    j->ranks[1].heard_ns = 1003 * SECOND; /* slow, but alive */
+    ck_assert(job_has_stalled(j, 1005 * SECOND, 5000, &err));
+    assert_fails(err.status, STATUS_TIMEOUT, "for rank 3:");
+    j->ranks[3].heard_ns = 1003 * SECOND;
+    ck_assert(!job_has_stalled(j, 1005 * SECOND, 5000, &err));
+    j->ranks[2].has_streamed = false; /* a rank without a stream is missed even when nobody waits */
+    j->ranks[2].heard_ns = 100 * SECOND;
+    ck_assert(job_has_stalled(j, 1005 * SECOND, 5000, &err));
+    assert_fails(err.status, STATUS_TIMEOUT, "for rank 2:");
+    (void)job_end(j, NULL, 1005 * SECOND);
+    ck_assert(!job_has_stalled(j, 9000 * SECOND, 5000, &err));
+    ck_assert(!job_end(j, &err, 1005 * SECOND));
+    ck_assert_int_eq(j->failure.status, STATUS_OK);
+    job_close(j);
+}
+END_TEST
+
+static bool is_any(const void *user, unsigned rank)
+{
+    (void)user;
+    (void)rank;
+    return true;
+}
+
+START_TEST(test_long_lists_are_cut)
+{
+    struct job *j = open_job(RANKS);
+    struct strbuf text = STRBUF_INIT;
+
+    ck_assert_uint_eq(membership_list(&j->members, is_any, NULL, &text), RANKS);
+    ck_assert_str_eq(text.text, "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 and 4 more");
+    strbuf_release(&text);
+    job_close(j);
+}
+END_TEST
+
+START_TEST(test_allocations_fail)
+{
+    struct join_request request = {
+        .job = "job", .world_size = 2, .server_count = 1, .element_count = 1};
+
+    for (size_t n = 1; n <= 3; n++) {
+        struct job *j = NULL;
+
+        mem_fail_nth(n);
+        ck_assert_int_eq(job_open(&request, &j, &err), STATUS_NO_MEMORY);
+        mem_fail_nth(0);
+        ck_assert_ptr_null(j);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("job");
+    TCase *tests = tcase_create("job");
+
+    tcase_add_test(tests, test_rounds_are_counted);
+    tcase_add_test(tests, test_records_that_nobody_writes);
+    tcase_add_test(tests, test_who_is_missing);
+    tcase_add_test(tests, test_long_lists_are_cut);
+    tcase_add_test(tests, test_allocations_fail);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
