@@ -172,22 +172,31 @@ static void set_unknown(struct end_record *end)
     end->peak_rss_bytes = end->cpu_seconds = unknown;
 }
 
-enum status records_read(const char *path, unsigned index, struct records *ret, struct error *err)
+enum status records_parse(const char *name, const char *text, size_t size, unsigned index,
+                          struct records *ret, struct error *err)
 {
     struct records records = {.index = index, .last_evaluation = {0, (double)NAN, (double)NAN}};
-    char *text = NULL;
-    size_t size = 0;
-    enum status status = file_read(path, FILE_BYTES_MAX, &text, &size, err);
+    enum status status;
 
-    if (status != STATUS_OK)
-        return status;
     set_unknown(&records.end);
-    status = read_lines(path, text, size, &records, err);
-    free(text);
+    status = read_lines(name, text, size, &records, err);
     if (status != STATUS_OK) {
         records_release(&records);
         return status;
     }
     *ret = records;
     return STATUS_OK;
+}
+
+enum status records_read(const char *path, unsigned index, struct records *ret, struct error *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    enum status status = file_read(path, FILE_BYTES_MAX, &text, &size, err);
+
+    if (status != STATUS_OK)
+        return status;
+    status = records_parse(path, text, size, index, ret, err);
+    free(text);
+    return status;
 }

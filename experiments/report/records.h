@@ -40,6 +40,10 @@ struct records {
 
 /* Read a file of at most 1 GiB.  Steps must rise. */
 enum status records_read(const char *path, unsigned index, struct records *ret, struct error *err);
+
+/* The same from memory; `name` stands for the path in messages. */
+enum status records_parse(const char *name, const char *text, size_t size, unsigned index,
+                          struct records *ret, struct error *err);
 void records_release(struct records *r);
 
 #endif

@@ -1,0 +1,31 @@
+/*
+ * Any bytes as the records of a rank: parsed or refused, and what was parsed has rising steps and
+ * figures that can be computed.
+ */
+#include "experiments/report/metric.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct error err = {0};
+    struct records records;
+    struct run run = {.ranks = &records, .rank_count = 1};
+    struct run_metrics metrics;
+
+    if (records_parse("fuzz", (const char *)data, size, 0, &records, &err) != STATUS_OK) {
+        if (err.text[0] == '\0')
+            abort();
+        return 0;
+    }
+    for (size_t i = 1; i < records.length; i++)
+        if (records.steps[i].step <= records.steps[i - 1].step)
+            abort();
+    if (metric_compute(&run, &metrics, &err) != STATUS_OK)
+        abort();
+    records_release(&records);
+    return 0;
+}
