@@ -60,9 +60,9 @@ static void assert_has(const char *text, const char *part)
 
 static char *word(const char *text)
 {
-    static char words[4][4096];
+    static char words[16][4096];
     static unsigned next;
-    char *copy = words[next++ % 4];
+    char *copy = words[next++ % 16];
 
     (void)snprintf(copy, sizeof(words[0]), "%s", text);
     return copy;
