@@ -36,7 +36,7 @@ int size_multiply(size_t a, size_t b, size_t *ret)
 static enum status check_request(size_t count, size_t size, const char *what, size_t *ret_bytes,
                                  struct error *err)
 {
-    size_t bytes = 0;
+    size_t bytes = 1;
 
     if (!size_multiply(count, size, &bytes) || bytes > (size_t)PTRDIFF_MAX)
         return error_set(err, STATUS_NO_MEMORY, "%s: %zu elements of %zu bytes overflow", what,
@@ -60,7 +60,7 @@ static enum status give(void *pointer, size_t bytes, const char *what, void *ret
 enum status mem_calloc(size_t count, size_t size, const char *what, void *ret_pointer,
                        struct error *err)
 {
-    size_t bytes = 0;
+    size_t bytes = 1;
     enum status status = check_request(count, size, what, &bytes, err);
 
     if (status != STATUS_OK)
@@ -72,7 +72,7 @@ enum status mem_calloc_aligned(size_t count, size_t size, const char *what, void
                                struct error *err)
 {
     void *pointer = NULL;
-    size_t bytes = 0;
+    size_t bytes = 1;
     enum status status = check_request(count, size, what, &bytes, err);
 
     if (status != STATUS_OK)
