@@ -51,13 +51,11 @@ START_TEST(test_launch)
 }
 END_TEST
 
-START_TEST(test_by_hand)
+/* Two workers started one by one, which meet at `url`. */
+static void run_by_hand(const char *url, const char *run_dir)
 {
-    const char *run_dir = support_path("by-hand");
     struct process workers[2];
-    char url[64];
 
-    (void)snprintf(url, sizeof(url), "tcp://127.0.0.1:%u", free_port());
     for (unsigned rank = 0; rank < 2; rank++)
         process_start(&workers[rank], NULL,
                       ARGS(support_program("sparring-worker"), JOB, "--init-method", url,
@@ -67,23 +65,22 @@ START_TEST(test_by_hand)
                       process_output(&workers[rank]));
     check_run(run_dir);
 }
+
+START_TEST(test_by_hand)
+{
+    char url[64];
+
+    (void)snprintf(url, sizeof(url), "tcp://127.0.0.1:%u", free_port());
+    run_by_hand(url, support_path("by-hand"));
+}
 END_TEST
 
 START_TEST(test_shared_file)
 {
-    const char *run_dir = support_path("by-file");
-    struct process workers[2];
     char url[600];
 
     (void)snprintf(url, sizeof(url), "file://%s", support_path("store"));
-    for (unsigned rank = 0; rank < 2; rank++)
-        process_start(&workers[rank], NULL,
-                      ARGS(support_program("sparring-worker"), JOB, "--init-method", url,
-                           "--world-size", "2", "--rank", rank ? "1" : "0", "--run-dir", run_dir));
-    for (unsigned rank = 0; rank < 2; rank++)
-        ck_assert_msg(process_wait(&workers[rank], JOB_TIMEOUT_MS) == 0, "rank %u: %s", rank,
-                      process_output(&workers[rank]));
-    check_run(run_dir);
+    run_by_hand(url, support_path("by-file"));
 }
 END_TEST
 
