@@ -3,7 +3,7 @@
  * the round trip, and every way of not being let in, with words that name what is wrong.
  */
 #include "tests/common/rpc/rpc_support.h"
-#include "tests/support/process.h"
+#include "tests/support/certificate.h"
 
 #include "common/base/clock.h"
 
@@ -16,51 +16,11 @@
 
 static struct error err;
 
-static bool have_openssl(void)
-{
-    struct process probe;
-
-    process_start(&probe, NULL, ARGS("openssl", "version"));
-    if (process_wait(&probe, 20000) == 0)
-        return true;
-    (void)printf("skipped: TLS tests need the openssl command\n");
-    return false;
-}
-
-static const char *file_of(const char *name, const char *suffix)
-{
-    char text[64];
-
-    (void)snprintf(text, sizeof(text), "%s.%s", name, suffix);
-    return support_path(text);
-}
-
-static void make_authority(const char *name)
-{
-    (void)process_run(0, 20000, NULL,
-                      ARGS("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
-                           "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=test",
-                           "-keyout", file_of(name, "key"), "-out", file_of(name, "pem")));
-}
-
-static void make_certificate(const char *name, const char *authority, const char *alt_name)
-{
-    (void)process_run(0, 20000, NULL,
-                      ARGS("openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-                           "-nodes", "-subj", "/CN=test", "-addext", alt_name, "-keyout",
-                           file_of(name, "key"), "-out", file_of(name, "csr")));
-    (void)process_run(0, 20000, NULL,
-                      ARGS("openssl", "x509", "-req", "-days", "2", "-copy_extensions", "copy",
-                           "-CAcreateserial", "-in", file_of(name, "csr"), "-CA",
-                           file_of(authority, "pem"), "-CAkey", file_of(authority, "key"), "-out",
-                           file_of(name, "pem")));
-}
-
 static struct rpc_security security_of(const char *authority, const char *name)
 {
-    return (struct rpc_security){.ca_file = file_of(authority, "pem"),
-                                 .cert_file = file_of(name, "pem"),
-                                 .key_file = file_of(name, "key")};
+    return (struct rpc_security){.ca_file = certificate_file(authority, "pem"),
+                                 .cert_file = certificate_file(name, "pem"),
+                                 .key_file = certificate_file(name, "key")};
 }
 
 static void open_tls(struct echo *echo, const char *name)
@@ -98,11 +58,11 @@ START_TEST(round_trip)
     struct seen seen;
     struct echo echo;
 
-    if (!have_openssl())
+    if (!certificate_can_make())
         return;
-    make_authority("ca");
-    make_certificate("server", "ca", "subjectAltName=IP:127.0.0.1");
-    make_certificate("worker", "ca", "subjectAltName=DNS:worker");
+    certificate_make_authority("ca");
+    certificate_make("server", "ca", "subjectAltName=IP:127.0.0.1");
+    certificate_make("worker", "ca", "subjectAltName=DNS:worker");
     open_tls(&echo, "server");
     security = security_of("ca", "worker");
     assert_ok(ask(rpc_server_port(echo.server), &security, DEADLINE_MS));
@@ -132,14 +92,14 @@ START_TEST(strangers_are_not_let_in)
     struct rpc_security security = {0};
     struct echo echo;
 
-    if (!have_openssl())
+    if (!certificate_can_make())
         return;
-    make_authority("ca");
-    make_authority("other");
-    make_certificate("server", "ca", "subjectAltName=IP:127.0.0.1");
-    make_certificate("elsewhere", "ca", "subjectAltName=DNS:elsewhere.invalid");
-    make_certificate("worker", "ca", "subjectAltName=DNS:worker");
-    make_certificate("stranger", "other", "subjectAltName=DNS:worker");
+    certificate_make_authority("ca");
+    certificate_make_authority("other");
+    certificate_make("server", "ca", "subjectAltName=IP:127.0.0.1");
+    certificate_make("elsewhere", "ca", "subjectAltName=DNS:elsewhere.invalid");
+    certificate_make("worker", "ca", "subjectAltName=DNS:worker");
+    certificate_make("stranger", "other", "subjectAltName=DNS:worker");
     open_tls(&echo, "server");
     assert_fails(ask(rpc_server_port(echo.server), &security, REFUSAL_MS), STATUS_UNREACHABLE,
                  "cannot reach 127.0.0.1");    /* plaintext */
@@ -171,12 +131,12 @@ START_TEST(files_are_checked)
     config.security = (struct rpc_security){
         .ca_file = support_path("none.pem"), .cert_file = "a.pem", .key_file = "a.key"};
     assert_fails(echo_try_open(&echo, &config, &err), STATUS_NOT_FOUND, "none.pem");
-    if (!have_openssl())
+    if (!certificate_can_make())
         return;
-    make_authority("ca");
-    make_certificate("server", "ca", "subjectAltName=IP:127.0.0.1");
+    certificate_make_authority("ca");
+    certificate_make("server", "ca", "subjectAltName=IP:127.0.0.1");
     config.security = security_of("ca", "server");
-    config.security.key_file = file_of("ca", "key"); /* another key */
+    config.security.key_file = certificate_file("ca", "key"); /* another key */
     assert_fails(echo_try_open(&echo, &config, &err), STATUS_INVALID, "do not work together");
     config.security = security_of("ca", "server");
     config.security.ca_file = support_write("rubbish.pem", "rubbish", 7);

@@ -1,0 +1,85 @@
+/*
+ * A whole job under mutual TLS: the store and the parameter server ask every worker for a
+ * certificate; a worker without one is turned away, and a plaintext bind beyond loopback is
+ * refused.
+ */
+#include "tests/integration/job.h"
+#include "tests/support/certificate.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include "common/base/file.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SMALL                                                                                      \
+    "--model", "mlp:16-8-4", "--data", "random:512,16,4", "--batch-size", "8", "--steps", "20"
+
+static void start_server(struct process *server, char *address, size_t size)
+{
+    const char *port_file = support_path("port");
+    struct error err = {0};
+    char *text;
+    size_t length;
+
+    process_start(server, NULL,
+                  ARGS(support_program("sparring-server"), "--listen", "127.0.0.1:0", "--port-file",
+                       port_file, "--tls-ca", certificate_file("ca", "pem"), "--tls-cert",
+                       certificate_file("node", "pem"), "--tls-key",
+                       certificate_file("node", "key")));
+    process_wait_output(server, "serving on", 10000);
+    assert_ok(file_read(port_file, 64, &text, &length, &err));
+    (void)snprintf(address, size, "127.0.0.1:%.*s", (int)strcspn(text, "\n"), text);
+    free(text);
+}
+
+START_TEST(test_job_under_tls)
+{
+    struct process server;
+    struct job job = {.ranks = 2};
+    char address[64];
+    json_t *summary;
+
+    if (!certificate_can_make())
+        return;
+    certificate_make_authority("ca");
+    certificate_make("node", "ca", "subjectAltName=IP:127.0.0.1");
+    start_server(&server, address, sizeof(address));
+    job.worker = ARGS(SMALL, "--sync", "ps", "--servers", address, "--tls-ca",
+                      certificate_file("ca", "pem"), "--tls-cert", certificate_file("node", "pem"),
+                      "--tls-key", certificate_file("node", "key"));
+    summary = job_summary(job_run(&job, 0));
+    ck_assert_str_eq(json_string_value(json_object_get(summary, "status")), "ok");
+    json_decref(summary);
+
+    (void)process_run(4, 20000, NULL,
+                      ARGS(support_program("sparring-worker"), SMALL, "--sync", "ps", "--servers",
+                           address, "--timeout-ms", "1500"));
+    process_signal(&server, SIGTERM);
+    ck_assert_int_eq(process_wait(&server, 10000), 0);
+}
+END_TEST
+
+START_TEST(test_plaintext_stays_on_loopback)
+{
+    const char *output = process_run(
+        2, 10000, NULL, ARGS(support_program("sparring-server"), "--listen", "0.0.0.0:0"));
+
+    ck_assert_ptr_nonnull(strstr(output, "--insecure"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("tls");
+    TCase *cases = tcase_create("tls");
+
+    tcase_set_timeout(cases, 120);
+    tcase_add_test(cases, test_job_under_tls);
+    tcase_add_test(cases, test_plaintext_stays_on_loopback);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
