@@ -179,12 +179,14 @@ static void warn_about_outliers(struct comparison *c)
 
     for (size_t i = 0; i < c->list->length; i++)
         if (c->outlier_scores[i] > STATISTICS_OUTLIER)
-            strbuf_addf(&names, "%s%s (modified z-score %.1f)", names.length > 0 ? ", " : "",
-                        c->list->runs[i].name, c->outlier_scores[i]);
+            strbuf_addf(&names, "%s%s (%.1f)", names.length > 0 ? ", " : "", c->list->runs[i].name,
+                        c->outlier_scores[i]);
     if (names.length > 0)
-        text_list_addf(&c->warnings,
-                       "outliers among the runs of their mode, kept in every figure: %s",
-                       names.text);
+        text_list_addf(
+            &c->warnings,
+            "outliers among the runs of their mode (modified z-score), kept in every figure: "
+            "%s",
+            names.text);
     if (!strbuf_ok(&names))
         c->warnings.failed = true;
     strbuf_release(&names);

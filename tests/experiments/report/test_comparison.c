@@ -321,7 +321,7 @@ START_TEST(test_warnings)
                       "\"backend\":\"ring\",\"servers\":0,\"batch_size\":64,\"lr\":0.05,\"seed\":4,"
                       "\"reduce\":\"fast\",\"ps_update\":\"server\",\"device\":\"cpu\"}}");
     c = read_match(path);
-    assert_mentions(&c->warnings, "kept in every figure: ring-4 (modified z-score ");
+    assert_mentions(&c->warnings, "(modified z-score), kept in every figure: ring-4 (");
     assert_mentions(&c->warnings, "run ring-4 diverged");
     assert_mentions(&c->warnings, "run ring-3: summary.json says 5 samples/s");
     ck_assert_uint_eq(c->modes[0].spreads[METRIC_samples_per_second].n, 5);
