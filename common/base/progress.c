@@ -36,8 +36,12 @@ static void format_left(const struct progress *p, uint64_t done, int64_t now, ch
                         size_t size)
 {
     double elapsed = (double)(now - p->started_ns) * 1e-9;
-    double left = done ? elapsed * (double)(p->total - done) / (double)done : 0;
+    double left;
 
+    text[0] = '\0';
+    if (done == 0) /* nothing to judge by yet */
+        return;
+    left = elapsed * (double)(p->total - done) / (double)done;
     (void)snprintf(text, size, " %u:%02u left", (unsigned)left / 60, (unsigned)left % 60);
 }
 
