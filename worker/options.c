@@ -6,6 +6,7 @@
 #include "common/shard_map/shard_map.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #define AT(field) offsetof(struct worker_options, field)
@@ -373,6 +374,24 @@ const struct option_set worker_option_set = {
     .count = sizeof(specs) / sizeof(specs[0]),
 };
 
+/* A name that this build knows, said before any rank waits for another. */
+static enum status check_backend(const char *name, struct error *err)
+{
+    char known[256] = "auto";
+    size_t used = strlen(known);
+
+    if (strcmp(name, "auto") == 0)
+        return STATUS_OK;
+    for (const char *const *backend = collective_backends(); *backend; backend++) {
+        if (strcmp(name, *backend) == 0)
+            return STATUS_OK;
+        if (used < sizeof(known))
+            used += (size_t)snprintf(known + used, sizeof(known) - used, ", %s", *backend);
+    }
+    return error_set(err, STATUS_INVALID, "--backend '%s' is not in this build, which has %s", name,
+                     known);
+}
+
 enum status worker_options_check(const struct worker_options *o, struct error *err)
 {
     if (o->model[0] == '\0')
@@ -388,7 +407,7 @@ enum status worker_options_check(const struct worker_options *o, struct error *e
     if (o->partition_bytes % sizeof(float) != 0)
         return error_set(err, STATUS_INVALID, "--partition-bytes %ju is no multiple of 4",
                          (uintmax_t)o->partition_bytes);
-    return STATUS_OK;
+    return check_backend(o->backend, err);
 }
 
 enum status worker_options_optimizer(const struct worker_options *o, struct optimizer_config *ret,
