@@ -237,11 +237,12 @@ static const struct option_spec specs[] = {
      .env = "SPARRING_PARTITION_BYTES",
      .kind = OPTION_BYTES,
      .offset = AT(partition_bytes),
-     .default_text = "1M",
-     .min = PARTITION_BYTES_MIN,
+     .default_text = "0",
+     .min = 0,
      .max = PARTITION_BYTES_MAX,
      .metavar = "BYTES",
-     .help = "Piece of the parameters that one message of ps carries."},
+     .help = "Piece of the parameters that one message of ps carries, 4K to 4M; 0: at most 1M, "
+             "equal pieces for all servers."},
     {.help = "Device:"},
     {.name = "device",
      .env = "SPARRING_DEVICE",
@@ -404,9 +405,11 @@ enum status worker_options_check(const struct worker_options *o, struct error *e
                          "'sparring launch --servers K' sets)");
     if (o->bucket_cap_mb < 0 && o->bucket_cap_mb != -1)
         return error_set(err, STATUS_INVALID, "--bucket-cap-mb %g is negative", o->bucket_cap_mb);
-    if (o->partition_bytes % sizeof(float) != 0)
-        return error_set(err, STATUS_INVALID, "--partition-bytes %ju is no multiple of 4",
-                         (uintmax_t)o->partition_bytes);
+    if (o->partition_bytes % sizeof(float) != 0 ||
+        (o->partition_bytes > 0 && o->partition_bytes < PARTITION_BYTES_MIN))
+        return error_set(err, STATUS_INVALID,
+                         "--partition-bytes %ju is neither 0 nor a multiple of 4 from %u up",
+                         (uintmax_t)o->partition_bytes, PARTITION_BYTES_MIN);
     return check_backend(o->backend, err);
 }
 

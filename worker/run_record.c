@@ -217,8 +217,8 @@ static void add_configuration(const struct run_facts *facts, struct strbuf *out)
                 (intmax_t)o->batch_size, o->lr, o->momentum);
     strbuf_addf(out, ",\"weight_decay\":%.17g,\"seed\":%jd,\"accumulate_steps\":%jd",
                 o->weight_decay, (intmax_t)o->seed, (intmax_t)o->accumulate_steps);
-    strbuf_addf(out, ",\"samples\":%jd,\"bucket_cap_mb\":%.17g,\"partition_bytes\":%ju",
-                (intmax_t)o->samples, o->bucket_cap_mb, (uintmax_t)o->partition_bytes);
+    strbuf_addf(out, ",\"samples\":%jd,\"bucket_cap_mb\":%.17g,\"partition_bytes\":%zu",
+                (intmax_t)o->samples, o->bucket_cap_mb, facts->partition_bytes);
     add_member(out, "model", o->model);
     add_member(out, "data", o->data);
     add_member(out, "optimizer", o->optimizer);

@@ -31,6 +31,7 @@ struct run_facts {
     const struct tensor_table *table;
     const char *device;
     const char *sync_detail; /* "ring", "2 servers", "" */
+    size_t partition_bytes;  /* of ps, as used */
     const char *store_address;
 };
 

@@ -7,6 +7,7 @@
 
 #include "common/checkpoint/safetensors.h"
 #include "common/manifest/manifest.h"
+#include "common/shard_map/shard_map.h"
 #include "worker/agree.h"
 
 #include <stdio.h>
@@ -121,6 +122,16 @@ static enum status open_local_parts(struct trainer *t, struct error *err)
     return status;
 }
 
+static void choose_partitions(struct trainer *t)
+{
+    size_t servers = worker_options_server_count(t->options);
+
+    t->partition_bytes = (size_t)t->options->partition_bytes;
+    if (t->partition_bytes == 0)
+        t->partition_bytes = shard_map_partition_bytes(model_table(t->model)->count,
+                                                       servers > 0 ? (unsigned)servers : 1);
+}
+
 /* What must be equal on all ranks. */
 static enum status write_manifest(struct trainer *t, struct error *err)
 {
@@ -143,7 +154,7 @@ static enum status write_manifest(struct trainer *t, struct error *err)
     manifest_add(m, "reduce", "%s", o->reduce);
     manifest_add(m, "ps update", "%s", o->ps_update);
     manifest_add(m, "servers", "%zu", worker_options_server_count(o));
-    manifest_add(m, "partition bytes", "%ju", (uintmax_t)o->partition_bytes);
+    manifest_add(m, "partition bytes", "%zu", t->partition_bytes);
     manifest_add_optimizer(m, &t->optimizer_config);
     manifest_add_tensors(m, model_table(t->model));
     if (!strbuf_ok(m))
@@ -195,7 +206,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .servers = o->servers,
         .servers_origin = option_origin_text(&worker_option_set, t->origins, "servers"),
         .update_on_server = strcmp(o->ps_update, "server") == 0,
-        .partition_bytes = (size_t)o->partition_bytes,
+        .partition_bytes = t->partition_bytes,
         .optimizer = t->optimizer_config,
         .security = worker_options_security(o),
     };
@@ -225,8 +236,10 @@ enum status trainer_open(struct trainer *t, struct error *err)
 {
     enum status status = open_local_parts(t, err);
 
-    if (status == STATUS_OK)
-        status = write_manifest(t, err);
+    if (status != STATUS_OK)
+        return status;
+    choose_partitions(t);
+    status = write_manifest(t, err);
     if (status == STATUS_OK)
         status = meet_ranks(t, err);
     if (status != STATUS_OK)
@@ -239,6 +252,7 @@ enum status trainer_open(struct trainer *t, struct error *err)
         .table = model_table(t->model),
         .device = compute_name(t->compute),
         .sync_detail = t->sync_detail,
+        .partition_bytes = t->partition_bytes,
         .store_address = t->store ? store_address(t->store) : "",
     };
     status = run_record_open(&t->record, &t->facts, (size_t)t->total_steps, err);

@@ -35,7 +35,8 @@ struct trainer {
     struct run_facts facts;
     struct run_record record;
     char sync_detail[64];
-    uint64_t total_steps; /* updates of the whole run */
+    size_t partition_bytes; /* as used: chosen when the option is 0 */
+    uint64_t total_steps;   /* updates of the whole run */
 };
 
 /* Everything up to and including the agreement on initial parameters.  On failure call

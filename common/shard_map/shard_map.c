@@ -64,6 +64,21 @@ enum status shard_map_make(size_t element_count, size_t partition_bytes, unsigne
     return STATUS_OK;
 }
 
+static size_t divide_up(size_t a, size_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+size_t shard_map_partition_bytes(size_t element_count, unsigned server_count)
+{
+    size_t default_elements = PARTITION_BYTES_DEFAULT / sizeof(float);
+    size_t per_server = divide_up(element_count, server_count);
+    size_t rounds = divide_up(per_server, default_elements);
+    size_t bytes = rounds ? divide_up(per_server, rounds) * sizeof(float) : 0;
+
+    return bytes < PARTITION_BYTES_MIN ? PARTITION_BYTES_MIN : bytes;
+}
+
 void shard_map_release(struct shard_map *m)
 {
     if (!m)

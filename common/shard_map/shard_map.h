@@ -47,6 +47,14 @@ struct shard_map {
 enum status shard_map_make(size_t element_count, size_t partition_bytes, unsigned server_count,
                            struct shard_map *ret, struct error *err);
 
+/*
+ * The partition size that serves a slab of element_count on server_count servers well: every server
+ * gets the same number of equal partitions, the fewest that keep a partition at
+ * PARTITION_BYTES_DEFAULT or less. A multiple of 4 within PARTITION_BYTES_MIN and
+ * PARTITION_BYTES_MAX.
+ */
+size_t shard_map_partition_bytes(size_t element_count, unsigned server_count);
+
 /* NULL and a zeroed map are allowed. */
 void shard_map_release(struct shard_map *m);
 

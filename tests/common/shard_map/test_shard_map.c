@@ -183,6 +183,28 @@ START_TEST(test_allocations_fail)
 }
 END_TEST
 
+START_TEST(test_chosen_size_balances)
+{
+    /* mlp:784-128-10, mlp:784-1024-1024-10, resnet50, 64 MiB and one element less or more */
+    static const size_t counts[] = {101770, 1863690, 25557032, 16777216, 16777215, 16777217};
+
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        for (unsigned k = 1; k <= SERVERS_MAX; k++) {
+            size_t bytes = shard_map_partition_bytes(counts[i], k);
+            struct shard_map map = {0};
+
+            ck_assert_uint_le(bytes, PARTITION_BYTES_DEFAULT);
+            assert_ok(shard_map_make(counts[i], bytes, k, &map, &err));
+            ck_assert_uint_eq(map.length % k, 0);
+            ck_assert_double_le(shard_map_imbalance(&map), 1.001);
+            shard_map_release(&map);
+        }
+    }
+    ck_assert_uint_eq(shard_map_partition_bytes(67, 2), PARTITION_BYTES_MIN);
+    ck_assert_uint_eq(shard_map_partition_bytes(101770, 2), 203540);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("shard_map");
@@ -191,6 +213,7 @@ int main(void)
     tcase_add_test(tests, test_every_small_shape);
     tcase_add_test(tests, test_random_shapes);
     tcase_add_test(tests, test_known_maps);
+    tcase_add_test(tests, test_chosen_size_balances);
     tcase_add_test(tests, test_refused_numbers);
     tcase_add_test(tests, test_allocations_fail);
     suite_add_tcase(suite, tests);
