@@ -1,0 +1,30 @@
+/*
+ * tcp_ceiling: the bytes of a ring all-reduce over plain TCP, without headers, sums or order: what
+ * the sockets of this machine give to anybody.
+ */
+#ifndef SPARRING_EXPERIMENTS_BENCH_TCP_CEILING_H
+#define SPARRING_EXPERIMENTS_BENCH_TCP_CEILING_H
+
+#include "common/base/error.h"
+#include "common/store/store.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct tcp_ceiling {
+    int right_fd; /* -1: closed */
+    int left_fd;
+};
+
+/* Join the ranks of `store` to a ring on 127.0.0.1. */
+enum status tcp_ceiling_open(struct tcp_ceiling *c, struct store *store, int64_t timeout_ms,
+                             struct error *err);
+
+/* Send `amount` bytes to the right and receive as many from the left at the same time, in and out
+ * of data[0..size) over and over. */
+enum status tcp_ceiling_run(const struct tcp_ceiling *c, void *data, size_t size, uint64_t amount,
+                            int64_t timeout_ms, struct error *err);
+
+void tcp_ceiling_close(struct tcp_ceiling *c);
+
+#endif
