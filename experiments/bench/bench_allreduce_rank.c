@@ -113,27 +113,42 @@ static enum status time_round(struct bench_rank *b, size_t series, uint64_t byte
     return STATUS_OK;
 }
 
-/* Warm up and find out how many operations make a round; the same number on all ranks, because the
- * slowest rank's time is. */
+/* How many operations fill ROUND_NS.  The number grows until a round is long enough to judge by:
+ * the first operations after a pause can cost ten times the later ones (Gloo's threads wake late).
+ */
+static enum status calibrate(struct bench_rank *b, size_t series, uint64_t bytes,
+                             uint64_t *ret_iterations, struct error *err)
+{
+    uint64_t count = 1;
+    double seconds = 0;
+    enum status status = time_round(b, series, bytes, count, &seconds, err);
+
+    while (status == STATUS_OK && seconds * (double)count < ROUND_NS * 0.5e-9 &&
+           count < ITERATIONS_MAX) {
+        count = 4 * count < ITERATIONS_MAX ? 4 * count : ITERATIONS_MAX;
+        status = time_round(b, series, bytes, count, &seconds, err);
+    }
+    if (status != STATUS_OK)
+        return status;
+    count = seconds > 0 ? (uint64_t)(ROUND_NS * 1e-9 / seconds) : ITERATIONS_MAX;
+    *ret_iterations = count < 1 ? 1 : count > ITERATIONS_MAX ? ITERATIONS_MAX : count;
+    return STATUS_OK;
+}
+
+/* Warm up and choose the length of a round; the same on all ranks, because the slowest rank's time
+ * is. */
 static enum status prepare(struct bench_rank *b, size_t series, uint64_t bytes,
                            uint64_t *ret_iterations, struct error *err)
 {
-    uint64_t wanted = allreduce_iterations(b->options);
-    double seconds = 0;
+    double seconds;
     enum status status = STATUS_OK;
 
     if (b->options->warmup > 0)
         status = time_round(b, series, bytes, (uint64_t)b->options->warmup, &seconds, err);
-    if (status == STATUS_OK && wanted == 0)
-        status = time_round(b, series, bytes, 1, &seconds, err);
-    if (status != STATUS_OK)
-        return status;
-    if (wanted == 0) {
-        wanted = seconds > 0 ? (uint64_t)(ROUND_NS * 1e-9 / seconds) : ITERATIONS_MAX;
-        wanted = wanted < 1 ? 1 : wanted > ITERATIONS_MAX ? ITERATIONS_MAX : wanted;
-    }
-    *ret_iterations = wanted;
-    return STATUS_OK;
+    *ret_iterations = allreduce_iterations(b->options);
+    if (status == STATUS_OK && *ret_iterations == 0)
+        status = calibrate(b, series, bytes, ret_iterations, err);
+    return status;
 }
 
 /* One operation on known values; elements of all ranks that are wrong. */
