@@ -11,6 +11,25 @@ import os
 import statistics
 import time
 
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="mlp:784-1024-1024-10 or linear:10-5-2")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--ddp", action="store_true", help="synchronise with DistributedDataParallel over gloo")
+    parser.add_argument("--out", required=True)
+    return parser.parse_args()
+
+
+a = parse_arguments()
+# torch.set_num_threads does not reach every BLAS: OpenBLAS with its own threads reads this when it is loaded.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = str(a.threads)
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
 import torch
 import torch.distributed as dist
 import torch.nn as nn
@@ -29,18 +48,7 @@ def make_model(spec):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="mlp:784-1024-1024-10 or linear:10-5-2")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--lr", type=float, default=0.01)
-    parser.add_argument("--ddp", action="store_true", help="synchronise with DistributedDataParallel over gloo")
-    parser.add_argument("--out", required=True)
-    a = parser.parse_args()
-
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
     model, features, classes = make_model(a.model)
