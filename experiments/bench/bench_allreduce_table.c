@@ -58,8 +58,8 @@ static void add_row(struct allreduce_table *t, const struct allreduce_record *re
     bench_row_int(r, "iterations", (int64_t)record->iterations);
     bench_row_int(r, "rounds", (int64_t)record->rounds);
     bench_row_summary(r, "time_us", bench_scale(record->seconds, 1e6));
-    bench_row_summary(r, "algbw_gb_per_s", algbw);
-    bench_row_summary(r, "busbw_gb_per_s", busbw);
+    bench_row_summary(r, "algbw", algbw);
+    bench_row_summary(r, "busbw", busbw);
     if (is_backend)
         bench_row_int(r, "wrong", (int64_t)record->wrong);
     bench_row_end(r);
