@@ -1,9 +1,12 @@
 /*
  * collective: operations that all ranks of a group call in the same order with the same sizes.
- * Backends: `ring` (TCP between all ranks, this code) and `gloo` (the real library, for
- * comparison). Each call carries (sequence, operation, count, generation); ranks that disagree fail
- * with both sides named. Threads: one caller at a time per group.  Every call blocks at most
- * cfg.timeout_ms.
+ * Backends: `ring` (TCP between neighbours, this code) and `gloo` (the real library, for
+ * comparison).  Each call of the ring carries (group, sequence, operation, count): ranks that
+ * disagree fail with both sides named.  A call that fails names the rank that caused it, and so do
+ * those of all other survivors (Gloo names an address); after that the group is dead and every call
+ * returns the first error again.
+ * Threads: one caller at a time per group.  Every call blocks at most cfg.timeout_ms, and a failing
+ * one two seconds more where the store hangs, too.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_COLLECTIVE_H
 #define SPARRING_COMMON_COLLECTIVE_COLLECTIVE_H
@@ -25,13 +28,13 @@ enum reduce_order {
 
 struct collective_config {
     const char *backend; /* "auto" (ring), "ring", "gloo" */
-    const char *name;    /* prefix of this group's keys in the store */
+    const char *name; /* prefix of this group's keys in the store; one group per name and store */
     unsigned rank;
     unsigned world_size;
     struct store *store; /* borrowed for the group's life; addresses are exchanged through it */
-    const char
-        *interface_host; /* address to bind and publish; NULL: the one that reaches the store */
-    int64_t timeout_ms;  /* of every operation, and of the connection phase */
+    const char *interface_host; /* address or interface to bind and publish; NULL: the address that
+                                   reaches the store */
+    int64_t timeout_ms;         /* of every operation, and of the connection phase */
 };
 
 /* Monotone counters of one rank. */

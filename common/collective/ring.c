@@ -20,6 +20,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,8 @@ struct ring {
     struct store *store; /* borrowed */
     uint64_t group_id;
     int64_t timeout_ms;
-    uint64_t sequence; /* operations started */
+    uint64_t sequence;        /* operations started */
+    uint64_t judged_sequence; /* newest operation that was not done half-way to its time-out */
     struct ring_stream stream;
     unsigned char *tokens; /* one byte per rank: what a barrier gathers */
     struct error failure;  /* the first one; STATUS_OK while the group works */
@@ -68,12 +70,30 @@ static uint64_t total_bytes(const struct ring_run *run)
     return run->plan->receive_bytes + run->plan->send_bytes;
 }
 
+/* Which rank hung, by what was said half-way; false while nobody is suspected. */
+static bool find_suspect(const struct ring *r, uint64_t sequence, unsigned *ret_rank)
+{
+    if (r->judged_sequence < sequence)
+        return false;
+    if (r->stream.alive_sequence < sequence)
+        *ret_rank = right_of(r);
+    else if (r->stream.blamed_sequence >= sequence)
+        *ret_rank = r->stream.blamed_rank;
+    else
+        return false;
+    return true;
+}
+
 static enum status lost(struct ring *r, const struct trouble *t, unsigned peer, struct error *err)
 {
     char text[RING_TEXT_SIZE + 96];
+    unsigned suspect;
 
     if (store_find_failure(r->store, NOTICE_WAIT_MS, err))
         return error_prefix(err, "%s: ", t->text);
+    if (find_suspect(r, t->operation->sequence, &suspect) && suspect != peer)
+        return error_set(err, STATUS_TIMEOUT, "%s: rank %u gave up waiting for rank %u (it hangs)",
+                         t->text, peer, suspect);
     (void)snprintf(text, sizeof(text), "its connection to rank %u ended in %s", r->base.rank,
                    t->text);
     store_report_failure(r->store, peer, text);
@@ -82,14 +102,13 @@ static enum status lost(struct ring *r, const struct trouble *t, unsigned peer, 
                      done_bytes(t->run), total_bytes(t->run));
 }
 
-/* Who did not do its part: the neighbour if it said nothing, else whoever was blamed, else the
- * neighbour that the next byte must come from or go to. */
+/* The suspect, or else the neighbour that the next byte must come from or go to. */
 static unsigned culprit_of(const struct ring *r, const struct trouble *t)
 {
-    if (r->stream.alive_sequence < t->operation->sequence)
-        return right_of(r);
-    if (r->stream.blamed_sequence >= t->operation->sequence)
-        return r->stream.blamed_rank;
+    unsigned suspect;
+
+    if (find_suspect(r, t->operation->sequence, &suspect))
+        return suspect;
     return t->run->received.done < t->run->plan->receive_bytes ? left_of(r) : right_of(r);
 }
 
@@ -179,6 +198,7 @@ static enum ring_outcome run_quarters(struct ring *r, struct ring_run *run, uint
     outcome = ring_stream_run(&r->stream, run, start_ns + 2 * quarter_ns);
     if (outcome != RING_PAUSED)
         return outcome;
+    r->judged_sequence = sequence;
     if (r->stream.alive_sequence < sequence)
         say(r, RING_NOTE_BLAME, right_of(r), sequence);
     return ring_stream_run(&r->stream, run, end_ns);

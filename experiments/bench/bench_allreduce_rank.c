@@ -227,7 +227,7 @@ static enum status open_series(struct bench_rank *b, struct error *err)
     enum status status = open_group(b, "ring", "control", &b->control, err);
 
     for (size_t s = 0; s < b->list.length && status == STATUS_OK; s++) {
-        char name[16];
+        char name[32];
 
         (void)snprintf(name, sizeof(name), "series%zu", s);
         if (b->list.series[s].kind == SERIES_BACKEND)

@@ -19,23 +19,34 @@
 
 #define TIMEOUT_MS 20000
 
-/* "file://<folder>/store", made once by the parent: a child process has another folder. */
-static const char *init_method(void)
-{
-    static char method[512];
+/* Made once by the parent: a child process has another folder, and must know the port. */
+static char init_method[512];
 
-    if (method[0] == '\0')
-        (void)snprintf(method, sizeof(method), "file://%s/store", support_folder());
-    return method;
+static void choose_file(void)
+{
+    if (init_method[0] == '\0')
+        (void)snprintf(init_method, sizeof(init_method), "file://%s/store", support_folder());
+}
+
+void world_use_grpc(void)
+{
+    struct endpoint e = {.host = "127.0.0.1", .port = 0};
+    struct error err = {0};
+    int fd;
+
+    assert_ok(net_listen(&e, "test", &fd, &e.port, &err)); /* a free port, free again at once */
+    (void)close(fd);
+    (void)snprintf(init_method, sizeof(init_method), "tcp://127.0.0.1:%u", (unsigned)e.port);
 }
 
 struct store *world_store(unsigned rank, unsigned size, struct error *err)
 {
     struct launch_env launch = {.rank = rank, .world_size = size};
     struct store_config config = {
-        .init_method = init_method(), .launch = &launch, .group = "", .timeout_ms = TIMEOUT_MS};
+        .init_method = init_method, .launch = &launch, .group = "", .timeout_ms = TIMEOUT_MS};
     struct store *store = NULL;
 
+    choose_file();
     if (store_open(&config, &store, err) != STATUS_OK)
         return NULL;
     return store;
@@ -89,7 +100,7 @@ void world_run(const char *backend, unsigned size, world_body *body, void *argum
     char name[32];
 
     ck_assert_uint_le(size, WORLD_RANKS_MAX);
-    (void)init_method(); /* before threads ask for it */
+    choose_file();
     (void)snprintf(name, sizeof(name), "world%u", worlds++);
     for (unsigned r = 0; r < size; r++) {
         threads[r] = (struct world_thread){.backend = backend,
@@ -114,43 +125,43 @@ struct child {
     int ready_fd;
 };
 
-/* All-reduce until a call fails; returns its status. */
-static enum status child_loop(const struct child *c, struct error *err)
+/* All-reduce until a call fails; the report is complete before anything is closed. */
+static void child_loop(const struct child *c, int report_fd)
 {
-    struct store *store = world_store(c->rank, c->size, err);
+    struct error err = {0};
+    struct world_report report = {0};
+    struct store *store = world_store(c->rank, c->size, &err);
     struct collective *group = NULL;
-    enum status status = store ? STATUS_OK : err->status;
+    enum status status = store ? STATUS_OK : err.status;
     float *data = calloc(c->count, sizeof(float));
 
     if (status == STATUS_OK)
-        status = world_open("ring", "job", c->rank, c->size, store, c->timeout_ms, &group, err);
+        status = world_open("ring", "job", c->rank, c->size, store, c->timeout_ms, &group, &err);
     while (status == STATUS_OK && data) {
-        status = collective_all_reduce(group, data, c->count, REDUCE_FAST, err);
+        status = collective_all_reduce(group, data, c->count, REDUCE_FAST, &err);
         if (status == STATUS_OK)
             (void)!write(c->ready_fd, "x", 1);
     }
+    report.status = status;
+    report.ended_ns = clock_now_ns();
+    memcpy(report.text, err.text, sizeof(report.text));
+    (void)net_send_all(report_fd, &report, sizeof(report), clock_deadline_ns(10000), NULL);
     free(data);
     collective_close(group);
-    return status;
+    store_close(store, 3000); /* rank 0 may be the host of the others' store */
 }
 
 static void child_main(const struct child *c, int report_fd)
 {
-    struct error err = {0};
-    struct world_report report = {0};
-
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)signal(SIGPIPE, SIG_IGN);
-    report.status = child_loop(c, &err);
-    report.ended_ns = clock_now_ns();
-    memcpy(report.text, err.text, sizeof(report.text));
-    (void)net_send_all(report_fd, &report, sizeof(report), clock_deadline_ns(10000), NULL);
+    child_loop(c, report_fd);
     _exit(0);
 }
 
 void world_start(unsigned size, size_t count, int64_t timeout_ms, struct world_process *processes)
 {
-    (void)init_method();
+    choose_file();
     for (unsigned r = 0; r < size; r++) {
         int ready[2];
         int report[2];

@@ -1,6 +1,6 @@
 /*
- * ring_world: n ranks of one group for a test, over a file store in the test's folder: threads of
- * this process, or child processes that may be killed or stopped.
+ * ring_world: n ranks of one group for a test, over a file store in the test's folder or
+ * a gRPC store: threads of this process, or child processes that may be killed or stopped.
  */
 #ifndef SPARRING_TESTS_COMMON_COLLECTIVE_RING_WORLD_H
 #define SPARRING_TESTS_COMMON_COLLECTIVE_RING_WORLD_H
@@ -13,6 +13,10 @@
 #include <sys/types.h>
 
 #define WORLD_RANKS_MAX 8
+
+/* Stores of this test are gRPC from now on, with rank 0 as the host; call before the first world.
+ */
+void world_use_grpc(void);
 
 /* A store handle of one rank; all worlds of one test share the file, so group names must differ. */
 struct store *world_store(unsigned rank, unsigned size, struct error *err);
