@@ -1,6 +1,6 @@
 /*
- * version: what was built.  SPARRING_VERSION is the release; the commit is known to one file only, so that a
- * new commit recompiles one file.
+ * version: what was built.  SPARRING_VERSION is the release; the commit is known to one file only,
+ * so that a new commit recompiles one file.
  */
 #ifndef SPARRING_COMMON_BASE_VERSION_H
 #define SPARRING_COMMON_BASE_VERSION_H

@@ -30,8 +30,9 @@ enum option_kind {
 };
 
 struct option_spec {
-    const char *name; /* without dashes, "batch-size"; NULL with help: a heading of --help, "Files:" */
-    const char *env;  /* "SPARRING_BATCH_SIZE" or NULL */
+    const char
+        *name; /* without dashes, "batch-size"; NULL with help: a heading of --help, "Files:" */
+    const char *env; /* "SPARRING_BATCH_SIZE" or NULL */
     enum option_kind kind;
     size_t offset;            /* offsetof in the program's struct */
     const char *default_text; /* parsed like any other value; NULL: zero, and "not given" */

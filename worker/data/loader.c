@@ -2,9 +2,9 @@
  * A prefetch thread and its consumer share a ring of slots.  The thread fills them in turn as they
  * become free; the consumer takes them in the same order and holds one until its next call.  The
  * thread is woken when half of the slots are empty, not for each: with small models a wake-up costs
- * as much as a batch (two slots: 448,000 samples/s; eight: 530,000; mlp:784-128-10, 2 ranks).  A slot's buffers belong to the thread while it is
- * EMPTY and to the consumer while it is FULL; `mutex` guards the states and `stopping` only, and
- * gathering happens without it.
+ * as much as a batch (two slots: 448,000 samples/s; eight: 530,000; mlp:784-128-10, 2 ranks).  A
+ * slot's buffers belong to the thread while it is EMPTY and to the consumer while it is FULL;
+ * `mutex` guards the states and `stopping` only, and gathering happens without it.
  */
 #include "worker/data/loader.h"
 
@@ -33,7 +33,7 @@ struct loader {
     struct slot slots[SLOTS];
     unsigned empty; /* guarded by mutex: slots that are EMPTY */
     unsigned next;  /* consumer's: the slot that loader_next takes */
-    bool held;     /* consumer's: the slot before `next` is still borrowed */
+    bool held;      /* consumer's: the slot before `next` is still borrowed */
     pthread_t thread;
     bool started;
     pthread_mutex_t mutex;
