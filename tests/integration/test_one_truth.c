@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MODEL      "mlp:20-33-7"
-#define PARAMETERS (20 * 33 + 33 + 33 * 7 + 7)
+#define MODEL      "mlp:40-64-48-7" /* six partitions of 4 KiB, so both servers hold some */
+#define PARAMETERS (40 * 64 + 64 + 64 * 48 + 48 + 48 * 7 + 7)
 #define BYTES      ((int64_t)PARAMETERS * 4)
 
 static const char *run(unsigned ranks, unsigned servers, const char *sync, const char *update,
@@ -21,7 +21,7 @@ static const char *run(unsigned ranks, unsigned servers, const char *sync, const
     struct job job = {
         .ranks = ranks,
         .servers = servers,
-        .worker = ARGS("--model", MODEL, "--data", "random:960,20,7", "--batch-size", batch,
+        .worker = ARGS("--model", MODEL, "--data", "random:960,40,7", "--batch-size", batch,
                        "--epochs", "2", "--lr", "0.05", "--momentum", "0.9", "--nesterov",
                        "--weight-decay", "0.01", "--seed", "3", "--sync", sync, "--ps-update",
                        update, "--reduce", reduce, "--partition-bytes", "4K", "--threads", "1",
@@ -111,7 +111,7 @@ START_TEST(test_accumulation_is_a_larger_batch)
     struct job job = {
         .ranks = 2,
         .worker =
-            ARGS("--model", MODEL, "--data", "random:960,20,7", "--batch-size", "16",
+            ARGS("--model", MODEL, "--data", "random:960,40,7", "--batch-size", "16",
                  "--accumulate-steps", "2", "--epochs", "2", "--lr", "0.025", "--shuffle=false",
                  "--device", job_device(), "--evaluate", "never", "--save", twice),
     };
@@ -119,7 +119,7 @@ START_TEST(test_accumulation_is_a_larger_batch)
 
     /* Gradients of the two batches are summed, not averaged (as in no_sync): half the rate. */
     (void)job_run(&job, 0);
-    job.worker = ARGS("--model", MODEL, "--data", "random:960,20,7", "--batch-size", "32",
+    job.worker = ARGS("--model", MODEL, "--data", "random:960,40,7", "--batch-size", "32",
                       "--epochs", "2", "--lr", "0.05", "--shuffle=false", "--device", job_device(),
                       "--evaluate", "never", "--save", once);
     (void)job_run(&job, 0);

@@ -35,7 +35,9 @@ enum status model_init(struct model *m, uint64_t seed, enum random_rounding roun
 /* The host parameters were changed: make the device see them. */
 enum status model_params_changed(struct model *m, struct error *err);
 
-/* Called during backward: gradient elements [0, ready_count) of the slab are final on the host. */
+/* Called during backward: gradient elements [0, ready_count) of the slab are final on the host.
+ * Parameters of the elements that are new in this call are read until the next call; after the last
+ * one none are. */
 typedef void model_ready_fn(void *user, size_t ready_count);
 
 /*

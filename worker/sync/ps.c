@@ -212,15 +212,31 @@ static void expect_answer(struct sync_ps *s)
     (void)pthread_mutex_unlock(&s->lock);
 }
 
+/*
+ * Elements whose gradients may leave now.  When parameters come back they land where the model
+ * reads them, and backward still reads the weights of the layer that it has just marked (for the
+ * gradient of its input): so with the optimizer on the server a layer leaves when the next one is
+ * marked.
+ */
+static size_t may_leave(struct sync_ps *s, size_t ready_count)
+{
+    size_t before = s->marked;
+
+    s->marked = ready_count;
+    return s->base.yields == SYNC_YIELDS_PARAMETERS && ready_count < s->count ? before
+                                                                              : ready_count;
+}
+
 static void ps_ready(struct sync *base, size_t ready_count)
 {
     struct sync_ps *s = (struct sync_ps *)base;
+    size_t leaving = may_leave(s, ready_count);
 
     while (s->queued < s->map.length) {
         size_t i = s->queued;
         const struct partition *p = &s->map.partitions[i];
 
-        if (p->offset + p->count > ready_count)
+        if (p->offset + p->count > leaving)
             return;
         if (s->world_size > 1)
             vector_scale(s->grads + p->offset, s->scale, p->count);
@@ -239,6 +255,7 @@ static enum status begin_round(struct sync_ps *s, uint64_t round, struct error *
     s->round = round;
     s->received = 0;
     s->queued = 0;
+    s->marked = 0;
     (void)pthread_mutex_unlock(&s->lock);
     return status;
 }

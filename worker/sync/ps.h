@@ -24,6 +24,7 @@ struct sync_ps {
     struct ps_link *links; /* owned, one per server */
     unsigned link_count;
     size_t queued; /* partitions of this round handed over; training thread writes it under lock */
+    size_t marked; /* what ready said last; the training thread's */
     atomic_size_t outstanding; /* payloads that core still holds */
 
     pthread_mutex_t lock;

@@ -53,7 +53,10 @@ struct sync_ops {
     /* Blocks until every rank has rank 0's parameters in its slab. */
     enum status (*start)(struct sync *s, struct error *err);
     enum status (*begin)(struct sync *s, uint64_t step, struct error *err);
-    /* Does not block: hands elements [0, ready_count) of the gradient slab over. */
+    /* Does not block: hands elements [0, ready_count) of the gradient slab over.  The model may go
+     * on reading the parameters of elements that were new in this call until the next one; after
+     * the call with the whole slab it reads none.  So an implementation that yields parameters must
+     * not overwrite those earlier. */
     void (*ready)(struct sync *s, size_t ready_count);
     /* Blocks until the slab that `yields` names is complete. */
     enum status (*finish)(struct sync *s, struct error *err);

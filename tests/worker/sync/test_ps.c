@@ -496,6 +496,39 @@ START_TEST(test_more_servers_than_partitions)
 }
 END_TEST
 
+/* Backward still reads the weights of the layer marked last: where parameters come back, its
+ * gradient stays until the next mark.  Where gradients come back it leaves at once. */
+START_TEST(test_a_layer_in_use_is_not_overwritten)
+{
+    struct bench b;
+    struct rank r;
+    struct sync_config config;
+    uint64_t before;
+
+    bench_open(&b, 1, 1);
+    b.update = _i == 1;
+    bench_serve(&b);
+    rank_open(&r, &b, 0);
+    config = rank_config(&r);
+    assert_ok(sync_open(&config, &r.sync, &err));
+    assert_ok(sync_start(r.sync, &err));
+    before = sync_counters(r.sync).tx_payload_bytes;
+    assert_ok(sync_begin(r.sync, 0, &err));
+    sync_ready(r.sync, 3 * FULL);
+    ck_assert_uint_eq(sync_counters(r.sync).tx_payload_bytes - before,
+                      b.update ? 0 : 3 * FULL * sizeof(float));
+    sync_ready(r.sync, 5 * FULL);
+    ck_assert_uint_eq(sync_counters(r.sync).tx_payload_bytes - before,
+                      (b.update ? 3 : 5) * FULL * sizeof(float));
+    sync_ready(r.sync, COUNT);
+    ck_assert_uint_eq(sync_counters(r.sync).tx_payload_bytes - before, COUNT * sizeof(float));
+    assert_ok(sync_finish(r.sync, &err));
+    sync_close(r.sync, NULL);
+    rank_release(&r);
+    bench_close(&b);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ps");
@@ -506,6 +539,7 @@ int main(void)
     tcase_set_timeout(equal, 60);
     tcase_add_loop_test(equal, test_equals_the_serial_run, 0, (int)(RANKS_MAX * SERVERS_MAX));
     tcase_add_test(equal, test_a_second_job_starts_afresh);
+    tcase_add_loop_test(equal, test_a_layer_in_use_is_not_overwritten, 0, 2);
     suite_add_tcase(suite, equal);
     tcase_set_timeout(ends, 30);
     tcase_add_test(ends, test_a_failed_rank_is_named);
