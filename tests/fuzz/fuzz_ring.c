@@ -49,7 +49,7 @@ static void fuzz_stream(unsigned choice, const uint8_t *notes, size_t note_bytes
     const struct ring_operation operation = {.call = RING_CALL_ALL_REDUCE, .count = COUNT};
     struct ring_plan plan = make_plan(choice);
     unsigned char header[RING_HEADER_BYTES];
-    unsigned char *buffer = calloc(1, COUNT * sizeof(float)); /* ends where the sanitizer sees it */
+    float *buffer = calloc(COUNT, sizeof(float)); /* ends where the sanitizer sees it */
     struct ring_stream s;
     struct ring_run run;
     int right[2];
