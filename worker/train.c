@@ -240,7 +240,10 @@ static enum status finish(struct trainer *t, struct run_outcome *outcome, struct
 /* When another rank failed first, that is the reason; else tell the others of ours. */
 static void settle_failure(struct trainer *t, struct error *err)
 {
-    if (!t->store || store_find_failure(t->store, 0, err))
+    if (stop_requested()) /* the others may have stopped a step earlier: that is no failure of
+                             theirs */
+        (void)error_set(err, STATUS_CANCELLED, "stopped by signal %d", stop_requested());
+    if (!t->store || (!stop_requested() && store_find_failure(t->store, 0, err)))
         return;
     store_report_failure(t->store, t->launch->rank, err->text);
 }
