@@ -267,6 +267,7 @@ enum status train_run(const struct worker_options *options, const struct option_
             log_info("ranks: %u, parameters: %zu, updates: %ju, %s on %s", launch->world_size,
                      model_table(t.model)->count, (uintmax_t)t.total_steps, options->sync,
                      compute_name(t.compute));
+        log_debug("training starts");
         status = run_steps(&t, &outcome, err);
     }
     if (status == STATUS_OK)

@@ -25,7 +25,7 @@ static void expect_text(const char *output, const char *text)
     ck_assert_msg(strstr(output, text) != NULL, "no '%s' in:\n%s", text, output);
 }
 
-/* Start `count` endless workers that meet in a shared file, and wait until rank 0 trains. */
+/* Start `count` endless workers that meet in a shared file, and wait until all of them train. */
 static void start_workers(struct process *workers, unsigned count, const char *sync,
                           const char *servers, const char *timeout_ms)
 {
@@ -44,9 +44,11 @@ static void start_workers(struct process *workers, unsigned count, const char *s
         process_start(&workers[rank], NULL,
                       ARGS(support_program("sparring-worker"), ENDLESS, "--sync", sync, "--servers",
                            servers, "--init-method", url, "--world-size", world, "--rank", own,
-                           "--timeout-ms", timeout_ms, "--device", "cpu", "--threads", "1"));
+                           "--timeout-ms", timeout_ms, "--device", "cpu", "--threads", "1",
+                           "--log-level", "debug"));
     }
-    process_wait_output(&workers[0], "ranks: ", 20000);
+    for (unsigned rank = 0; rank < count; rank++)
+        process_wait_output(&workers[rank], "training starts", 20000);
 }
 
 static void expect_named(struct process *workers, unsigned count, unsigned victim, const char *text,
@@ -130,6 +132,20 @@ START_TEST(test_killed_server_is_named)
     process_signal(&server, SIGKILL);
     (void)process_wait(&server, 1000);
     expect_named(workers, 2, 2, address, 10000);
+}
+END_TEST
+
+START_TEST(test_ranks_told_to_stop_say_so)
+{
+    struct process workers[2];
+
+    start_workers(workers, 2, "allreduce", "", "5000");
+    for (unsigned rank = 0; rank < 2; rank++)
+        process_signal(&workers[rank], SIGTERM);
+    for (unsigned rank = 0; rank < 2; rank++) {
+        ck_assert_int_eq(process_wait(&workers[rank], 10000), 6);
+        expect_text(process_output(&workers[rank]), "stopped by signal 15");
+    }
 }
 END_TEST
 
@@ -272,6 +288,7 @@ int main(void)
     tcase_add_test(cases, test_stopped_rank_is_named_within_the_timeout);
     tcase_add_test(cases, test_killed_worker_of_a_server);
     tcase_add_test(cases, test_killed_server_is_named);
+    tcase_add_test(cases, test_ranks_told_to_stop_say_so);
     tcase_add_test(cases, test_missing_rank_is_named);
     tcase_add_test(cases, test_port_in_use_names_holder_and_origin);
     tcase_add_test(cases, test_every_difference_is_listed);
