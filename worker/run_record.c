@@ -268,6 +268,8 @@ enum status run_record_finish(struct run_record *r, const struct run_facts *fact
 
     metrics_begin(m, "end");
     metrics_add_text(m, "status", outcome->status);
+    if (outcome->text[0] != '\0')
+        metrics_add_text(m, "error", outcome->text);
     metrics_add_int(m, "steps", (int64_t)r->steps);
     metrics_add_int(m, "tx_wire_bytes", (int64_t)outcome->tx_wire);
     metrics_add_int(m, "rx_wire_bytes", (int64_t)outcome->rx_wire);

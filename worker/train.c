@@ -240,12 +240,20 @@ static enum status finish(struct trainer *t, struct run_outcome *outcome, struct
 /* When another rank failed first, that is the reason; else tell the others of ours. */
 static void settle_failure(struct trainer *t, struct error *err)
 {
-    if (stop_requested()) /* the others may have stopped a step earlier: that is no failure of
-                             theirs */
+    if (stop_requested()) /* that another rank stopped a step earlier is no failure of its own */
         (void)error_set(err, STATUS_CANCELLED, "stopped by signal %d", stop_requested());
     if (!t->store || (!stop_requested() && store_find_failure(t->store, 0, err)))
         return;
     store_report_failure(t->store, t->launch->rank, err->text);
+}
+
+/* What the records end with; a disk that is full must not hide the reason. */
+static void record_failure(struct trainer *t, struct run_outcome *outcome, const struct error *why)
+{
+    outcome->status = status_name(why->status);
+    outcome->text = why->text;
+    outcome->samples_per_second = run_record_samples_per_second(&t->record);
+    (void)run_record_finish(&t->record, &t->facts, outcome, NULL);
 }
 
 enum status train_run(const struct worker_options *options, const struct option_result *origins,
@@ -257,10 +265,10 @@ enum status train_run(const struct worker_options *options, const struct option_
                         .manifest = STRBUF_INIT,
                         .record.metrics.fd = -1};
     struct run_outcome outcome = {.status = "ok", .text = ""};
-    enum status status;
+    enum status status = trainer_open(&t, err);
+    bool opened = status == STATUS_OK;
 
-    status = trainer_open(&t, err);
-    if (status == STATUS_OK) {
+    if (opened) {
         if (launch->rank == 0 && compute_note(t.compute)[0])
             log_info("%s", compute_note(t.compute));
         if (launch->rank == 0)
@@ -274,6 +282,8 @@ enum status train_run(const struct worker_options *options, const struct option_
         status = finish(&t, &outcome, err);
     if (status != STATUS_OK)
         settle_failure(&t, err);
+    if (status != STATUS_OK && opened)
+        record_failure(&t, &outcome, err);
     trainer_close(&t, status == STATUS_OK ? NULL : err);
     return status;
 }
