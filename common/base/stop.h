@@ -1,7 +1,7 @@
 /*
  * stop: the one flag that signals set.  SIGTERM and SIGINT ask for an orderly stop (a daemon
- * drains, a worker ends after its step); a second one ends the process at once.  SIGPIPE is
- * ignored.
+ * drains, a worker ends after its step); a second one ends the process at once.  SIGPIPE and
+ * SIGXFSZ (a file past its limit) are ignored: the write says what is wrong.
  */
 #ifndef SPARRING_COMMON_BASE_STOP_H
 #define SPARRING_COMMON_BASE_STOP_H

@@ -232,13 +232,28 @@ START_TEST(test_world_size_mismatch)
 }
 END_TEST
 
+/* A limit on the size of files stands for a full disk: the write fails half-way, whoever runs the
+ * test. */
 START_TEST(test_full_disk)
 {
-    const char *output = process_run(1, 20000, NULL,
-                                     ARGS(support_program("sparring-worker"), SMALL, "--steps", "3",
-                                          "--save", "/dev/full/x.safetensors"));
+    const char *worker = support_program("sparring-worker");
+    const char *save = support_write("old.safetensors", "old", 3);
+    const char *run_dir = support_path("full");
+    struct error err = {0};
+    char *text;
+    size_t size;
 
-    expect_text(output, "/dev/full");
+    expect_text(process_run(1, 20000, NULL,
+                            ARGS("/bin/sh", "-c", "ulimit -f 40; exec \"$@\"", "sh", worker, SMALL,
+                                 "--steps", "200", "--run-dir", run_dir)),
+                "rank0.jsonl");
+    expect_text(process_run(1, 20000, NULL,
+                            ARGS("/bin/sh", "-c", "ulimit -f 1; exec \"$@\"", "sh", worker, SMALL,
+                                 "--steps", "3", "--save", save)),
+                "old.safetensors");
+    assert_ok(file_read(save, 64, &text, &size, &err)); /* what was there is still there */
+    ck_assert_str_eq(text, "old");
+    free(text);
 }
 END_TEST
 
