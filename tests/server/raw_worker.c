@@ -147,7 +147,8 @@ void raw_begin_join(struct raw_worker *w, const struct join_request *request)
     drop(&w->join);
     assert_ok(wire_pack_join_request(request, &bytes, &size, &err));
     start(w, &w->join, SERVICE_JOIN);
-    ck_assert_int_eq(rpc_call_send(w->join.call, bytes, size, NULL), STATUS_OK);
+    /* A draining server may have refused the call before this: then its end tells. */
+    (void)rpc_call_send(w->join.call, bytes, size, NULL);
     rpc_call_send_done(w->join.call);
     free(bytes);
 }
