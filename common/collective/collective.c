@@ -1,16 +1,18 @@
 /*
- * The backend table and the checks that hold for every backend.  No locks: one caller at a time
- * per group.
+ * The backend table, groups and their facts.  Operations are in collective_work.c.
  */
 #include "common/collective/collective.h"
 
+#include "common/base/clock.h"
+#include "common/base/memory.h"
 #include "common/base/strbuf.h"
 #include "common/collective/collective_ops.h"
 
 #include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* The first one is "auto". */
 static const struct collective_ops *const backends[] = {
     &collective_ring_ops,
 #ifdef SPARRING_HAVE_GLOO
@@ -32,6 +34,41 @@ const char *const *collective_backends(void)
 
     return names;
 }
+
+const char *collective_call_name(enum collective_call call)
+{
+    static const char *const names[COLLECTIVE_CALL_COUNT] = {
+        [COLLECTIVE_ALL_REDUCE] = "all_reduce",
+        [COLLECTIVE_BROADCAST] = "broadcast",
+        [COLLECTIVE_REDUCE] = "reduce",
+        [COLLECTIVE_ALL_GATHER] = "all_gather",
+        [COLLECTIVE_GATHER] = "gather",
+        [COLLECTIVE_SCATTER] = "scatter",
+        [COLLECTIVE_REDUCE_SCATTER] = "reduce_scatter",
+        [COLLECTIVE_ALL_TO_ALL] = "all_to_all",
+        [COLLECTIVE_SEND] = "send",
+        [COLLECTIVE_RECV] = "recv",
+        [COLLECTIVE_BARRIER] = "barrier",
+        [COLLECTIVE_CLOSE] = "close",
+    };
+
+    return (unsigned)call < COLLECTIVE_CALL_COUNT && names[call] ? names[call] : "?";
+}
+
+const char *fault_name(enum fault fault)
+{
+    static const char *const names[FAULT_COUNT] = {
+        [FAULT_NONE] = "none",         [FAULT_DEAD] = "dead",
+        [FAULT_STOPPED] = "stopped",   [FAULT_STALLED] = "stalled",
+        [FAULT_SLOW] = "slow",         [FAULT_DESYNC] = "desynchronised",
+        [FAULT_NETWORK] = "network",   [FAULT_FINISHED] = "finished",
+        [FAULT_EXCLUDED] = "excluded", [FAULT_FAILED] = "failed",
+    };
+
+    return (unsigned)fault < FAULT_COUNT ? names[fault] : "?";
+}
+
+/* ---- opening ---- */
 
 static const struct collective_ops *find_backend(const char *name)
 {
@@ -55,59 +92,157 @@ static enum status unknown_backend(const char *name, struct error *err)
     return STATUS_CONFIG;
 }
 
+static void copy_text(char *to, size_t size, const char *text)
+{
+    (void)snprintf(to, size, "%s", text ? text : "");
+}
+
+static enum status fill_head(struct collective *g, const struct collective_config *config,
+                             struct error *err)
+{
+    enum status status;
+
+    copy_text(g->name, sizeof(g->name), config->name);
+    copy_text(g->host_id, sizeof(g->host_id), config->host_id);
+    copy_text(g->interface_host, sizeof(g->interface_host), config->interface_host);
+    copy_text(g->transport, sizeof(g->transport), config->transport ? config->transport : "tcp");
+    g->id = signature_group_id(config->name);
+    g->generation = 1;
+    g->rank = config->rank;
+    g->world_size = config->world_size;
+    g->timeout_ms = config->timeout_ms;
+    g->heartbeat_timeout_ms =
+        config->heartbeat_timeout_ms > 0 ? config->heartbeat_timeout_ms : 1500;
+    g->streams = config->streams;
+    g->segment_bytes = config->segment_bytes;
+    g->store = config->store;
+    g->mesh = config->mesh;
+    g->flight = config->flight;
+    g->culprit = -1;
+    status = mem_calloc(g->world_size, sizeof(*g->members), "members", &g->members, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(g->world_size, sizeof(*g->sent), "sequences", &g->sent, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(g->world_size, sizeof(*g->received), "sequences", &g->received, err);
+    if (status == STATUS_OK)
+        status =
+            mem_calloc_aligned(COLLECTIVE_WORKS_MAX, sizeof(*g->works), "works", &g->works, err);
+    for (unsigned r = 0; r < g->world_size && status == STATUS_OK; r++)
+        g->members[r] = r;
+    return status;
+}
+
+static void release_head(struct collective *g)
+{
+    free(g->members);
+    free(g->sent);
+    free(g->received);
+    free(g->works);
+    free(g);
+}
+
 enum status collective_open(const struct collective_config *config, struct collective **ret_group,
                             struct error *err)
 {
     const struct collective_ops *ops = find_backend(config->backend);
+    int64_t deadline_ns = clock_deadline_ns(config->timeout_ms);
+    struct collective *g;
+    enum status status;
 
     if (!ops)
         return unknown_backend(config->backend, err);
     if (config->world_size == 0 || config->rank >= config->world_size)
         return error_set(err, STATUS_CONFIG, "rank %u is not below the world size %u", config->rank,
                          config->world_size);
-    return ops->open(config, ret_group, err);
+    status = ops->check ? ops->check(config, err) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = mem_calloc_aligned(1, ops->size, ops->name, &g, err);
+    if (status != STATUS_OK)
+        return status;
+    g->ops = ops;
+    status = fill_head(g, config, err);
+    if (status == STATUS_OK) {
+        status = ops->open(g, deadline_ns, err);
+        if (status != STATUS_OK)
+            ops->close(g);
+    }
+    if (status != STATUS_OK) {
+        release_head(g);
+        return status;
+    }
+    g->store = NULL;
+    *ret_group = g;
+    return STATUS_OK;
 }
 
-enum status collective_all_reduce(struct collective *group, float *data, size_t count,
-                                  enum reduce_order order, struct error *err)
+void collective_close(struct collective *group)
 {
-    return group->ops->all_reduce(group, data, count, order, err);
+    if (!group)
+        return;
+    group->ops->close(group);
+    release_head(group);
 }
 
-enum status collective_broadcast(struct collective *group, void *data, size_t bytes, unsigned root,
-                                 struct error *err)
+static enum status exchange_through_store(struct collective *g, const char *what, const void *mine,
+                                          size_t size, void *all, int64_t deadline_ns,
+                                          struct error *err)
 {
-    assert(root < group->world_size);
-    return group->ops->broadcast(group, data, bytes, root, err);
+    char key[256];
+    enum status status;
+
+    (void)snprintf(key, sizeof(key), "%s/%u/%s/%u", g->name, g->generation, what, g->rank);
+    status = store_set(g->store, key, mine, size, err);
+    for (unsigned r = 0; r < g->world_size && status == STATUS_OK; r++) {
+        char *value = NULL;
+        size_t length;
+
+        (void)snprintf(key, sizeof(key), "%s/%u/%s/%u", g->name, g->generation, what, r);
+        status = store_get(g->store, key, clock_left_ms(deadline_ns), &value, &length, err);
+        if (status == STATUS_OK && length != size)
+            status = error_set(err, STATUS_MISMATCH, "rank %u gave %zu bytes for '%s', not %zu", r,
+                               length, what, size);
+        if (status == STATUS_OK)
+            memcpy((char *)all + r * size, value, size);
+        free(value);
+    }
+    return status;
 }
 
-enum status collective_all_gather(struct collective *group, const void *mine, size_t bytes,
-                                  void *all, struct error *err)
+enum status collective_exchange(struct collective *group, const char *what, const void *mine,
+                                size_t size, void *all, int64_t deadline_ns, struct error *err)
 {
-    if (bytes > 0)
-        memmove((char *)all + group->rank * bytes, mine, bytes);
-    return group->ops->all_gather(group, bytes, all, err);
+    return exchange_through_store(group, what, mine, size, all, deadline_ns, err);
 }
 
-enum status collective_barrier(struct collective *group, struct error *err)
+enum status collective_register(struct collective *group, const struct shared_memory *memory,
+                                struct error *err)
 {
-    return group->ops->barrier(group, err);
+    if (!group->ops->register_memory || group->world_size == 1)
+        return STATUS_OK;
+    return group->ops->register_memory(group, memory, clock_deadline_ns(group->timeout_ms), err);
 }
 
-void collective_all_reduce_bytes(const struct collective *group, size_t count,
-                                 enum reduce_order order, uint64_t *ret_tx, uint64_t *ret_rx)
+/* ---- facts ---- */
+
+unsigned collective_rank(const struct collective *group)
 {
-    group->ops->all_reduce_bytes(group, count, order, ret_tx, ret_rx);
+    return group->rank;
 }
 
-double collective_bus_factor(unsigned world_size)
+unsigned collective_world_size(const struct collective *group)
 {
-    return world_size == 0 ? 0 : 2.0 * (world_size - 1) / world_size;
+    return group->world_size;
 }
 
-struct collective_stats collective_get_stats(const struct collective *group)
+unsigned collective_generation(const struct collective *group)
 {
-    return group->stats;
+    return group->generation;
+}
+
+unsigned collective_world_rank(const struct collective *group, unsigned rank)
+{
+    assert(rank < group->world_size);
+    return group->members[rank];
 }
 
 const char *collective_backend(const struct collective *group)
@@ -115,8 +250,86 @@ const char *collective_backend(const struct collective *group)
     return group->ops->name;
 }
 
-void collective_close(struct collective *group)
+enum fault collective_fault(const struct collective *group, unsigned *ret_rank)
 {
-    if (group)
-        group->ops->close(group);
+    if (ret_rank && group->culprit >= 0)
+        *ret_rank = (unsigned)group->culprit;
+    return group->fault;
+}
+
+struct mesh *collective_mesh(const struct collective *group)
+{
+    return group->mesh;
+}
+
+void collective_expected_bytes(const struct collective *group, const struct collective_args *args,
+                               uint64_t *ret_tx, uint64_t *ret_rx)
+{
+    *ret_tx = 0;
+    *ret_rx = 0;
+    if (group->world_size > 1)
+        group->ops->expected_bytes(group, args, ret_tx, ret_rx);
+}
+
+double collective_bus_factor(enum collective_call call, unsigned world_size)
+{
+    double others = world_size == 0 ? 0 : (double)(world_size - 1) / world_size;
+
+    switch (call) {
+    case COLLECTIVE_ALL_REDUCE:
+        return 2.0 * others;
+    case COLLECTIVE_REDUCE_SCATTER:
+    case COLLECTIVE_ALL_GATHER:
+    case COLLECTIVE_ALL_TO_ALL:
+    case COLLECTIVE_GATHER:
+    case COLLECTIVE_SCATTER:
+        return others;
+    default:
+        return 1.0;
+    }
+}
+
+struct collective_stats collective_get_stats(const struct collective *group)
+{
+    return group->stats;
+}
+
+size_t collective_input_bytes(const struct collective *group, const struct collective_args *args)
+{
+    size_t bytes = args->count * dtype_size(args->dtype);
+
+    switch (args->call) {
+    case COLLECTIVE_BROADCAST:
+        return group->rank == args->root ? bytes : 0;
+    case COLLECTIVE_SCATTER:
+        return group->rank == args->root ? bytes * group->world_size : 0;
+    case COLLECTIVE_REDUCE_SCATTER:
+    case COLLECTIVE_ALL_TO_ALL:
+        return bytes * group->world_size;
+    case COLLECTIVE_RECV:
+    case COLLECTIVE_BARRIER:
+        return 0;
+    default:
+        return bytes;
+    }
+}
+
+size_t collective_output_bytes(const struct collective *group, const struct collective_args *args)
+{
+    size_t bytes = args->count * dtype_size(args->dtype);
+
+    switch (args->call) {
+    case COLLECTIVE_REDUCE:
+        return group->rank == args->root ? bytes : 0;
+    case COLLECTIVE_GATHER:
+        return group->rank == args->root ? bytes * group->world_size : 0;
+    case COLLECTIVE_ALL_GATHER:
+    case COLLECTIVE_ALL_TO_ALL:
+        return bytes * group->world_size;
+    case COLLECTIVE_SEND:
+    case COLLECTIVE_BARRIER:
+        return 0;
+    default:
+        return bytes;
+    }
 }

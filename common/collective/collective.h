@@ -1,55 +1,195 @@
 /*
- * collective: operations that all ranks of a group call in the same order with the same sizes.
- * Backends: `ring` (TCP between neighbours, this code) and `gloo` (the real library, for
- * comparison).  Each call of the ring carries (group, sequence, operation, count): ranks that
- * disagree fail with both sides named.  A call that fails names the rank that caused it, and so do
- * those of all other survivors (Gloo names an address); after that the group is dead and every call
- * returns the first error again.
- * Threads: one caller at a time per group.  Every call blocks at most cfg.timeout_ms, and a failing
- * one two seconds more where the store hangs, too.
+ * collective: operations that all ranks of a group call in the same order with the same arguments.
+ *
+ * Backends (collective_backends() lists those of this build):
+ *   shm   ranks of one host reduce in shared memory
+ *   ring  TCP between hosts: a pipelined ring for large messages, direct exchanges for small ones
+ *   grpc  the same ring over gRPC streams, to tell architecture and transport apart
+ *   hier  two levels: shm inside a host, ring between hosts
+ *   nccl  device memory, in the CUDA module
+ *   mpi   under mpirun      gloo  the real library; both for comparison
+ *   auto  shm when all ranks share a host, hier when some do, else ring
+ *
+ * An operation is started, which costs nothing and never blocks, and waited for; operations of one
+ * group run in the order of their start, driven by whoever polls or waits.  The blocking calls are
+ * start and wait.
+ *
+ * Never a silent hang.  Every operation carries (group, generation, sequence, call, dtype, op,
+ * count, root); ranks that disagree fail with both sides named.  Past 25 and 50 % of the time-out a
+ * warning names who is missing.  A failure is told apart as dead, stopped, stalled, slow,
+ * desynchronised, network or finished early (enum fault), and names rank, bucket, bytes and
+ * seconds, the same rank on all survivors.  After it the group is dead: every call returns the
+ * first error again, until collective_shrink makes a new group of the survivors.
+ *
+ * Threads: one caller at a time per group.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_COLLECTIVE_H
 #define SPARRING_COMMON_COLLECTIVE_COLLECTIVE_H
 
 #include "common/base/error.h"
+#include "common/base/shared_memory.h"
 #include "common/store/store.h"
+#include "common/tensor/dtype.h"
+#include "common/tensor/reduce.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct collective;
+struct collective_work;
+struct flight;
+struct mesh;
+
+#define COLLECTIVE_TEXT_SIZE 192
+#define COLLECTIVE_WORKS_MAX 64 /* started and not yet waited for, per group */
 
 /* How floating-point sums associate. */
 enum reduce_order {
-    REDUCE_FAST, /* the algorithm's own order: bandwidth-optimal, same result on every rank */
-    REDUCE_REPRODUCIBLE, /* ((g0 + g1) + g2) + ...: ascending ranks, whatever the sizes and segments
-                          */
+    REDUCE_FAST,         /* the algorithm's own order; same result on every rank */
+    REDUCE_REPRODUCIBLE, /* ((g0 + g1) + g2) + ...: ascending ranks, whatever sizes and segments */
 };
 
+/* Values are part of wire headers and of the flight recorder's file: never renumber. */
+enum collective_call {
+    COLLECTIVE_ALL_REDUCE = 1, /* input count, output count */
+    COLLECTIVE_BROADCAST,      /* root's input count -> output count; input unused elsewhere */
+    COLLECTIVE_REDUCE,         /* input count -> root's output count; output unused elsewhere */
+    COLLECTIVE_ALL_GATHER,     /* input count, output n * count, in rank order */
+    COLLECTIVE_GATHER,         /* input count -> root's output n * count */
+    COLLECTIVE_SCATTER,        /* root's input n * count -> output count */
+    COLLECTIVE_REDUCE_SCATTER, /* input n * count, output count: block `rank` of the reduction */
+    COLLECTIVE_ALL_TO_ALL,     /* input n * count, output n * count: block r goes to rank r */
+    COLLECTIVE_SEND,           /* input count -> rank `root` */
+    COLLECTIVE_RECV,           /* output count <- rank `root` */
+    COLLECTIVE_BARRIER,
+    COLLECTIVE_CLOSE, /* not for callers: a rank left in order */
+    COLLECTIVE_CALL_COUNT
+};
+
+/*
+ * One operation.  Input and output are equal (in place; for all_gather and gather input = output +
+ * rank * count, for reduce_scatter and scatter output = input + rank * count) or disjoint.  Buffers
+ * are the caller's, any alignment of the element type, and untouched by the caller from start to
+ * the end of wait.  After a failure outputs are unspecified; an input that is not also the output
+ * is intact.
+ */
+struct collective_args {
+    enum collective_call call;
+    enum dtype dtype;
+    enum reduce_op op;       /* all_reduce, reduce, reduce_scatter */
+    enum reduce_order order; /* likewise */
+    const void *input;
+    void *output;
+    size_t count;  /* elements; see enum collective_call */
+    unsigned root; /* broadcast, reduce, gather, scatter; the peer of send and recv */
+    double factor; /* REDUCE_PREMUL_SUM: this rank's own */
+    int bucket;    /* for messages and the flight recorder: 1, 2, ... of `buckets`; 0: none */
+    int buckets;
+    uint64_t step; /* likewise: of the training */
+};
+
+/* What went wrong with a rank, told apart; the error text says it, too. */
+enum fault {
+    FAULT_NONE,
+    FAULT_DEAD,     /* its process is gone */
+    FAULT_STOPPED,  /* its process exists and does not run (SIGSTOP, a debugger, a frozen host) */
+    FAULT_STALLED,  /* it runs, and has not come to the operation within the time-out */
+    FAULT_SLOW,     /* it is in the operation, and moves, too slowly for the time-out */
+    FAULT_DESYNC,   /* it is in another operation */
+    FAULT_NETWORK,  /* it may run; nothing gets through to it */
+    FAULT_FINISHED, /* it left the group in order, while others had more to do */
+    FAULT_EXCLUDED, /* the others went on without this rank (shrink) */
+    FAULT_FAILED,   /* it reported an error of its own */
+    FAULT_COUNT
+};
+const char *fault_name(enum fault fault); /* "dead" */
+
 struct collective_config {
-    const char *backend; /* "auto" (ring), "ring", "gloo" */
-    const char *name; /* prefix of this group's keys in the store; one group per name and store */
+    const char *backend;   /* a name of the list above */
+    const char *transport; /* under ring: NULL or "tcp", "grpc" */
+    const char *name;      /* of the group, unique in the job; for keys, texts and the recorder */
     unsigned rank;
     unsigned world_size;
-    struct store *store; /* borrowed for the group's life; addresses are exchanged through it */
+    struct store *store;        /* borrowed for the group's life; used while opening only */
+    struct mesh *mesh;          /* borrowed; NULL: the group opens one of its own */
+    struct flight *flight;      /* borrowed; NULL: the group keeps one in memory */
     const char *interface_host; /* address or interface to bind and publish; NULL: the address that
                                    reaches the store */
-    int64_t timeout_ms;         /* of every operation, and of the connection phase */
+    const char *host_id; /* ranks with equal ones share a host; NULL: SPARRING_HOSTID, else found */
+    int64_t timeout_ms;  /* of every operation, and of the connection phase */
+    int64_t heartbeat_timeout_ms; /* silence after which a rank counts as stopped or cut off;
+                                     <= 0: 1500 */
+    unsigned streams;             /* TCP connections per neighbour; 0: tuned */
+    size_t segment_bytes;         /* of the ring's pipeline; 0: tuned */
 };
 
 /* Monotone counters of one rank. */
 struct collective_stats {
     uint64_t operations;
-    uint64_t tx_payload_bytes; /* tensor bytes handed to the network */
+    uint64_t tx_payload_bytes; /* tensor bytes handed to the network or written for other ranks */
     uint64_t rx_payload_bytes;
-    uint64_t tx_wire_bytes; /* payload and our own headers; not TCP/IP's */
+    uint64_t tx_wire_bytes; /* payload and our own headers; not TCP/IP's; 0 through shared memory */
     uint64_t rx_wire_bytes;
 };
 
+/* ---- groups ---- */
+
+/* Every rank calls it.  STATUS_CONFIG: unknown backend, or one that this build, this launch or
+ * these hosts cannot run, and why. */
 enum status collective_open(const struct collective_config *config, struct collective **ret_group,
                             struct error *err);
 
-/* Replace data[0..count) (float32) by its sum over the ranks. */
+/* A group of some ranks of `parent`, with the same backend, mesh and recorder.  Every rank of the
+ * parent calls it with the same list (ranks of the parent, ascending); *ret_group is NULL on ranks
+ * outside the list.  The parent must outlive it. */
+enum status collective_new_group(struct collective *parent, const unsigned *ranks, unsigned count,
+                                 const char *name, struct collective **ret_group,
+                                 struct error *err);
+
+/* After a failure that lost ranks: agree with the survivors on who is left and open a group of
+ * them in the next generation (ranks keep their order; backend, mesh and recorder as before).  The
+ * old group is closed in every case and *group is NULL on failure.  STATUS_PEER_LOST with
+ * FAULT_EXCLUDED when the others went on without this rank. */
+enum status collective_shrink(struct collective **group, struct error *err);
+
+void collective_close(struct collective *group); /* NULL allowed; works still pending are dropped */
+
+unsigned collective_rank(const struct collective *group);
+unsigned collective_world_size(const struct collective *group);
+unsigned collective_generation(const struct collective *group); /* 1, and one more per shrink */
+unsigned collective_world_rank(const struct collective *group, unsigned rank); /* in the job */
+const char *collective_backend(const struct collective *group); /* as chosen: never "auto" */
+/* What went wrong, after a failure; *ret_rank (may be NULL) is the culprit's rank in the job. */
+enum fault collective_fault(const struct collective *group, unsigned *ret_rank);
+struct mesh *collective_mesh(const struct collective *group); /* NULL in a world of one */
+
+/* Memory that peers may touch directly: buffers inside it are reduced without copies.  Every rank
+ * calls it with a region of its own; a no-op (STATUS_OK) for backends without that notion.  The
+ * region must outlive the group. */
+enum status collective_register(struct collective *group, const struct shared_memory *memory,
+                                struct error *err);
+
+/* ---- operations ---- */
+
+/* Queue an operation; never blocks.  STATUS_UNSUPPORTED names backend, operation and type;
+ * STATUS_INVALID: too many works, a root outside the group. */
+enum status collective_start(struct collective *group, const struct collective_args *args,
+                             struct collective_work **ret_work, struct error *err);
+
+/* Advance without blocking; *ret_done when it has ended, well or not (wait then tells). */
+void collective_poll(struct collective_work *work, bool *ret_done);
+
+/* Advance until done or until deadline_ns (clock_now_ns; INT64_MAX: the group's own time-out rules
+ * alone).  STATUS_TIMEOUT with the group alive when the caller's deadline came first: the work is
+ * still pending and must be waited for again.  Otherwise the handle is gone. */
+enum status collective_wait(struct collective_work *work, int64_t deadline_ns, struct error *err);
+
+/* start and wait */
+enum status collective_run(struct collective *group, const struct collective_args *args,
+                           struct error *err);
+
+/* The everyday ones.  Replace data[0..count) (float32) by its sum over the ranks. */
 enum status collective_all_reduce(struct collective *group, float *data, size_t count,
                                   enum reduce_order order, struct error *err);
 
@@ -57,26 +197,38 @@ enum status collective_all_reduce(struct collective *group, float *data, size_t 
 enum status collective_broadcast(struct collective *group, void *data, size_t bytes, unsigned root,
                                  struct error *err);
 
-/* all[rank * bytes] = mine of `rank`, on every rank; mine may be inside all. */
+/* all[rank * bytes] = mine of `rank`, on every rank; mine may be its place inside all. */
 enum status collective_all_gather(struct collective *group, const void *mine, size_t bytes,
                                   void *all, struct error *err);
 
 enum status collective_barrier(struct collective *group, struct error *err);
 
-/* Payload bytes that rank `rank` sends (*ret_tx) and receives (*ret_rx) in one all-reduce of count
- * floats, by the algorithm's formula: ring 2(n-1)/n * S, stated for uneven chunks; what stats must
- * count. */
-void collective_all_reduce_bytes(const struct collective *group, size_t count,
-                                 enum reduce_order order, uint64_t *ret_tx, uint64_t *ret_rx);
+/* A barrier over the control connections that names every rank which did not come within
+ * timeout_ms ("ranks 2, 5 did not reach the barrier"); with !wait_all the first one found.  The
+ * group stays usable. */
+enum status collective_monitored_barrier(struct collective *group, int64_t timeout_ms,
+                                         bool wait_all, struct error *err);
 
-/* Bus-bandwidth factor of an all-reduce: busbw = bytes / seconds * 2(n-1)/n (nccl-tests). */
-double collective_bus_factor(unsigned world_size);
+/* ---- facts ---- */
+
+bool collective_supports(const struct collective *group, const struct collective_args *args);
+
+/* Payload bytes that this rank sends (*ret_tx) and receives (*ret_rx) in one such operation, by the
+ * algorithm's formula; what stats must count. */
+void collective_expected_bytes(const struct collective *group, const struct collective_args *args,
+                               uint64_t *ret_tx, uint64_t *ret_rx);
+
+/* busbw = algbw * factor, algbw = bytes / seconds (nccl-tests, doc/PERFORMANCE.md): all_reduce
+ * 2(n-1)/n; reduce_scatter, all_gather, all_to_all, gather, scatter (n-1)/n with bytes of the whole
+ * n * count; others 1. */
+double collective_bus_factor(enum collective_call call, unsigned world_size);
 
 struct collective_stats collective_get_stats(const struct collective *group);
-const char *collective_backend(const struct collective *group);
-void collective_close(struct collective *group); /* NULL allowed */
 
-/* Names of the backends in this build, NULL-terminated; for --help and errors. */
+/* Names of the backends in this build, NULL-terminated, "auto" not among them. */
 const char *const *collective_backends(void);
+
+const char *
+collective_call_name(enum collective_call call); /* "all_reduce"; "?" outside the list */
 
 #endif

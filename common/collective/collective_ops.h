@@ -1,40 +1,133 @@
 /*
- * collective_ops: what a backend provides; private to this folder.  Callers use collective.h.
+ * collective_ops: what a backend provides, and the heads of groups and works; private to this
+ * folder and to the modules that hold a backend (MPI, CUDA).  Callers use collective.h.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_COLLECTIVE_OPS_H
 #define SPARRING_COMMON_COLLECTIVE_COLLECTIVE_OPS_H
 
 #include "common/collective/collective.h"
+#include "common/collective/mesh.h"
+#include "common/collective/signature.h"
 
-/* The head of every backend's struct. */
-struct collective {
-    const struct collective_ops *ops;
-    unsigned rank;
-    unsigned world_size;
-    struct collective_stats stats; /* kept by the backend */
+/* Room for what a backend must remember about one operation between two calls of run. */
+#define COLLECTIVE_WORK_STATE 1024
+
+enum work_state { WORK_FREE, WORK_QUEUED, WORK_RUNNING, WORK_DONE, WORK_FAILED };
+
+/* One operation in a group's queue. */
+struct collective_work {
+    struct collective *group;
+    struct collective_args args;
+    struct signature signature;
+    enum work_state state;
+    int64_t started_ns; /* of running */
+    unsigned warnings;  /* given so far */
+    size_t flight_slot;
+    uint64_t done_bytes;  /* kept by the backend: payload sent and received ... */
+    uint64_t total_bytes; /* ... of so many; set by the backend when it begins */
+    struct error error;   /* WORK_FAILED */
+    _Alignas(64) unsigned char backend[COLLECTIVE_WORK_STATE]; /* zeroed when the work begins */
 };
 
-/* Every call but all_reduce_bytes blocks, at most the configured time-out; one caller at a time.
- * The world has at least one rank; counts and sizes may be 0. */
+/* The head of every backend's struct, filled before its open. */
+struct collective {
+    const struct collective_ops *ops;
+    char name[64];
+    uint64_t id; /* signature_group_id(name) */
+    uint32_t generation;
+    unsigned rank;
+    unsigned world_size;
+    unsigned *members; /* owned: rank in the job of each rank */
+    int64_t timeout_ms;
+    int64_t heartbeat_timeout_ms;
+    char host_id[96];        /* of this rank */
+    char interface_host[64]; /* "" none */
+    char transport[16];
+    unsigned streams;
+    size_t segment_bytes;
+    struct mesh *mesh; /* NULL in a world of one */
+    bool owns_mesh;
+    size_t mesh_slot;
+    struct mesh_alarm *alarm; /* NULL in a world of one */
+    struct flight *flight;
+    bool owns_flight;
+    struct store *store;           /* borrowed; valid while opening only */
+    uint64_t sequence;             /* collectives started */
+    uint64_t *sent;                /* owned: sends started per peer ... */
+    uint64_t *received;            /* ... and receives */
+    struct collective_stats stats; /* kept by the backend */
+    struct error failure;          /* the first one; STATUS_OK while the group works */
+    enum fault fault;              /* of the failure */
+    int culprit;                   /* rank in the job; -1: none */
+    struct collective_work *works; /* owned, COLLECTIVE_WORKS_MAX, a ring in order of start */
+    size_t first_work, work_count;
+};
+
+enum run_outcome {
+    RUN_DONE,
+    RUN_PENDING, /* until_ns has passed, or the alarm was raised */
+    RUN_FAILED,  /* err is filled; the core finds out who is to blame */
+};
+
 struct collective_ops {
     const char *name;
-    /* Fills the head of *ret_group, which it owns until close. */
-    enum status (*open)(const struct collective_config *config, struct collective **ret_group,
-                        struct error *err);
-    enum status (*all_reduce)(struct collective *group, float *data, size_t count,
-                              enum reduce_order order, struct error *err);
-    enum status (*broadcast)(struct collective *group, void *data, size_t bytes, unsigned root,
-                             struct error *err);
-    /* all[rank * bytes ..) already holds this rank's block. */
-    enum status (*all_gather)(struct collective *group, size_t bytes, void *all, struct error *err);
-    enum status (*barrier)(struct collective *group, struct error *err);
+    size_t size; /* of the backend's struct */
+
+    /* run blocks whatever until_ns says (a library call).  `interrupt` must then end it. */
+    bool blocking;
+
+    /* Why this backend cannot serve such a group here, before anything is opened: STATUS_CONFIG.
+     * NULL: it always can. */
+    enum status (*check)(const struct collective_config *config, struct error *err);
+
+    /* The head is filled, the rest zeroed.  Blocks at most until deadline_ns.  close is called
+     * after a failure, too. */
+    enum status (*open)(struct collective *group, int64_t deadline_ns, struct error *err);
+
+    /* Pure. */
+    bool (*supports)(const struct collective *group, const struct collective_args *args);
+
+    /* Advance `work`, the oldest one, which is supported, until it is done, until_ns has passed or
+     * group->alarm was raised.  May be called with until_ns in the past: then it must not block.
+     * Counts done_bytes and, when done, stats.  world_size is at least 2, except for broadcast,
+     * barrier and the like, which the core answers itself in a world of one. */
+    enum run_outcome (*run)(struct collective *group, struct collective_work *work,
+                            int64_t until_ns, struct error *err);
+
+    /* Make a run that blocks in another thread return soon; any thread; NULL for those that honour
+     * until_ns. */
+    void (*interrupt)(struct collective *group);
+
+    /* See collective_register; NULL: a no-op. */
+    enum status (*register_memory)(struct collective *group, const struct shared_memory *memory,
+                                   int64_t deadline_ns, struct error *err);
+
     /* Pure: the algorithm's formula. */
-    void (*all_reduce_bytes)(const struct collective *group, size_t count, enum reduce_order order,
-                             uint64_t *ret_tx, uint64_t *ret_rx);
+    void (*expected_bytes)(const struct collective *group, const struct collective_args *args,
+                           uint64_t *ret_tx, uint64_t *ret_rx);
+
+    /* In order when group->failure is STATUS_OK, else at once.  Does not free the struct. */
     void (*close)(struct collective *group);
 };
 
+/* The peer that compares signatures says what it saw: RUN_FAILED with both sides named, and the
+ * group's fault set to FAULT_DESYNC. */
+enum run_outcome collective_mismatch(struct collective *group, const struct collective_work *work,
+                                     unsigned peer, const struct signature *theirs,
+                                     struct error *err);
+
+/* Bytes of args' input and output buffers on this rank, by the table of enum collective_call. */
+size_t collective_input_bytes(const struct collective *group, const struct collective_args *args);
+size_t collective_output_bytes(const struct collective *group, const struct collective_args *args);
+
+/* mesh_exchange among the group's members under a tag of the group, its generation and `what`. */
+enum status collective_exchange(struct collective *group, const char *what, const void *mine,
+                                size_t size, void *all, int64_t deadline_ns, struct error *err);
+
+extern const struct collective_ops collective_shm_ops;
 extern const struct collective_ops collective_ring_ops;
+extern const struct collective_ops collective_grpc_ops; /* the ring with its other transport */
+extern const struct collective_ops collective_hier_ops;
 extern const struct collective_ops collective_gloo_ops; /* where the build has Gloo */
 
 #endif

@@ -105,13 +105,13 @@ struct gloo_context {
     uint32_t tag = 0; /* a new one per operation keeps late bytes of a failed one apart */
 };
 
-enum status gloo_open(const struct collective_config *config, const char *host,
-                      struct gloo_context **ret_context, struct error *err)
+enum status gloo_open(const struct gloo_config *config, struct gloo_context **ret_context,
+                      struct error *err)
 {
     std::unique_ptr<gloo_context> made;
     const enum status status = guarded("connecting", err, [&] {
         made = std::make_unique<gloo_context>();
-        gloo::transport::tcp::attr attributes(host);
+        gloo::transport::tcp::attr attributes(config->host);
 
         made->rendezvous =
             std::make_unique<Rendezvous>(config->store, config->name, config->timeout_ms);

@@ -16,10 +16,17 @@
 
 struct gloo_context;
 
-/* Connect to all ranks through config's store, under "<group name>/gloo/".  Every operation then
- * has config's time-out. */
-enum status gloo_open(const struct collective_config *config, const char *host,
-                      struct gloo_context **ret_context, struct error *err);
+struct gloo_config {
+    struct store *store; /* borrowed until gloo_open returns */
+    const char *name;    /* keys are "<name>/gloo/..." */
+    const char *host;    /* address to bind */
+    unsigned rank, world_size;
+    int64_t timeout_ms; /* of every operation, too */
+};
+
+/* Connect to all ranks through the store. */
+enum status gloo_open(const struct gloo_config *config, struct gloo_context **ret_context,
+                      struct error *err);
 
 /* As in collective.h.  All-reduce is Gloo's ring, which associates in its own order. */
 enum status gloo_all_reduce(struct gloo_context *context, float *data, size_t count,

@@ -3,13 +3,12 @@
  * payload is counted by the formula of its ring (facebookincubator/gloo 5b14351, allreduce.cc) once
  * an operation has ended, and wire bytes are payload: its own messages are not visible.
  */
-#include "common/base/memory.h"
 #include "common/collective/collective_ops.h"
 #include "common/collective/gloo.h"
 #include "common/collective/host_address.h"
 
 #include <stdint.h>
-#include <stdlib.h>
+#include <string.h>
 
 #define SEGMENT_MAX_BYTES ((size_t)1 << 20) /* AllreduceOptions' default */
 
@@ -45,14 +44,13 @@ static uint64_t chunk_bytes(unsigned n, size_t count, unsigned index)
 }
 
 /* Rank r sends to r - 1: all chunks but r to reduce, all but r - 1 to gather. */
-static void gloo_all_reduce_bytes(const struct collective *group, size_t count,
-                                  enum reduce_order order, uint64_t *ret_tx, uint64_t *ret_rx)
+static void all_reduce_bytes(const struct collective *group, size_t count, uint64_t *ret_tx,
+                             uint64_t *ret_rx)
 {
     unsigned n = group->world_size;
     unsigned r = group->rank;
     uint64_t both = 2 * (uint64_t)count * sizeof(float);
 
-    (void)order;
     *ret_tx = both - chunk_bytes(n, count, r) - chunk_bytes(n, count, r + n - 1);
     *ret_rx = both - chunk_bytes(n, count, r + 1) - chunk_bytes(n, count, r);
 }
@@ -78,105 +76,104 @@ static enum status explain(const struct gloo_group *g, enum status status, struc
     return error_set(err, notice.status, "%s (%.1000s)", notice.text, err->text);
 }
 
-static enum status gloo_group_all_reduce(struct collective *group, float *data, size_t count,
-                                         enum reduce_order order, struct error *err)
+static void gloo_expected_bytes(const struct collective *group, const struct collective_args *a,
+                                uint64_t *ret_tx, uint64_t *ret_rx)
+{
+    uint64_t bytes = (uint64_t)a->count * dtype_size(a->dtype);
+
+    *ret_tx = *ret_rx = 0;
+    if (a->call == COLLECTIVE_ALL_REDUCE)
+        all_reduce_bytes(group, a->count, ret_tx, ret_rx);
+    else if (a->call == COLLECTIVE_BROADCAST) /* a tree whose shape Gloo keeps to itself: counted is
+                                                 what a rank must receive */
+        *ret_rx = group->rank == a->root ? 0 : bytes;
+    else if (a->call == COLLECTIVE_ALL_GATHER)
+        *ret_tx = *ret_rx = (group->world_size - 1) * bytes;
+}
+
+static bool gloo_supports(const struct collective *group, const struct collective_args *a)
+{
+    (void)group;
+    switch (a->call) {
+    case COLLECTIVE_ALL_REDUCE:
+        return a->dtype == DTYPE_FLOAT32 && a->op == REDUCE_SUM && a->order == REDUCE_FAST;
+    case COLLECTIVE_BROADCAST:
+    case COLLECTIVE_ALL_GATHER:
+    case COLLECTIVE_BARRIER:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static enum status run_call(struct gloo_group *g, const struct collective_args *a,
+                            struct error *err)
+{
+    size_t bytes = a->count * dtype_size(a->dtype);
+
+    if (a->call == COLLECTIVE_BARRIER)
+        return gloo_barrier(g->context, err);
+    if (bytes == 0)
+        return STATUS_OK;
+    if (a->call == COLLECTIVE_ALL_GATHER)
+        return gloo_all_gather(g->context, a->input, bytes, a->output, err);
+    if (a->output != a->input && collective_input_bytes(&g->base, a) > 0)
+        memmove(a->output, a->input, bytes);
+    if (a->call == COLLECTIVE_ALL_REDUCE)
+        return gloo_all_reduce(g->context, a->output, a->count, err);
+    return gloo_broadcast(g->context, a->output, bytes, a->root, err);
+}
+
+static enum run_outcome gloo_run(struct collective *group, struct collective_work *work,
+                                 int64_t until_ns, struct error *err)
 {
     struct gloo_group *g = (struct gloo_group *)group;
-    enum status status = STATUS_OK;
+    enum status status = explain(g, run_call(g, &work->args, err), err);
     uint64_t tx;
     uint64_t rx;
 
-    if (order != REDUCE_FAST)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "the gloo backend cannot sum in rank order; the ring can");
-    if (g->context && count > 0)
-        status = gloo_all_reduce(g->context, data, count, err);
+    (void)until_ns;
     if (status != STATUS_OK)
-        return explain(g, status, err);
-    gloo_all_reduce_bytes(group, count, order, &tx, &rx);
-    count_payload(group, g->context ? tx : 0, g->context ? rx : 0);
-    return STATUS_OK;
-}
-
-/* A binomial tree whose shape Gloo keeps to itself: counted is what a rank must receive. */
-static enum status gloo_group_broadcast(struct collective *group, void *data, size_t bytes,
-                                        unsigned root, struct error *err)
-{
-    struct gloo_group *g = (struct gloo_group *)group;
-    enum status status = STATUS_OK;
-
-    if (g->context && bytes > 0)
-        status = gloo_broadcast(g->context, data, bytes, root, err);
-    if (status == STATUS_OK)
-        count_payload(group, 0, group->rank == root ? 0 : bytes);
-    return explain(g, status, err);
-}
-
-static enum status gloo_group_all_gather(struct collective *group, size_t bytes, void *all,
-                                         struct error *err)
-{
-    struct gloo_group *g = (struct gloo_group *)group;
-    uint64_t others = (uint64_t)(group->world_size - 1) * bytes;
-    enum status status = STATUS_OK;
-
-    if (g->context && bytes > 0)
-        status = gloo_all_gather(g->context, (char *)all + group->rank * bytes, bytes, all, err);
-    if (status == STATUS_OK)
-        count_payload(group, others, others);
-    return explain(g, status, err);
-}
-
-static enum status gloo_group_barrier(struct collective *group, struct error *err)
-{
-    struct gloo_group *g = (struct gloo_group *)group;
-    enum status status = g->context ? gloo_barrier(g->context, err) : STATUS_OK;
-
-    if (status == STATUS_OK)
-        count_payload(group, 0, 0);
-    return explain(g, status, err);
+        return RUN_FAILED;
+    gloo_expected_bytes(group, &work->args, &tx, &rx);
+    count_payload(group, tx, rx);
+    return RUN_DONE;
 }
 
 /* ---- lifetime ---- */
 
 static void gloo_group_close(struct collective *group)
 {
-    struct gloo_group *g = (struct gloo_group *)group;
-
-    gloo_close(g->context);
-    free(g);
+    gloo_close(((struct gloo_group *)group)->context);
 }
 
-static enum status gloo_group_open(const struct collective_config *config,
-                                   struct collective **ret_group, struct error *err)
+static enum status gloo_group_open(struct collective *group, int64_t deadline_ns, struct error *err)
 {
-    struct gloo_group *g;
+    struct gloo_group *g = (struct gloo_group *)group;
     char host[HOST_ADDRESS_SIZE];
-    enum status status = mem_calloc(1, sizeof(*g), "gloo group", &g, err);
+    struct gloo_config config;
 
-    if (status != STATUS_OK)
-        return status;
-    g->base = (struct collective){
-        .ops = &collective_gloo_ops, .rank = config->rank, .world_size = config->world_size};
-    g->store = config->store;
-    if (config->world_size > 1) {
-        host_address_choose(config->interface_host, store_address(config->store), host);
-        status = gloo_open(config, host, &g->context, err);
-    }
-    if (status != STATUS_OK) {
-        gloo_group_close(&g->base);
-        return status;
-    }
-    *ret_group = &g->base;
-    return STATUS_OK;
+    (void)deadline_ns;
+    g->store = group->store;
+    if (group->world_size == 1)
+        return STATUS_OK;
+    host_address_choose(group->interface_host, store_address(group->store), host);
+    config = (struct gloo_config){.store = group->store,
+                                  .name = group->name,
+                                  .host = host,
+                                  .rank = group->rank,
+                                  .world_size = group->world_size,
+                                  .timeout_ms = group->timeout_ms};
+    return gloo_open(&config, &g->context, err);
 }
 
 const struct collective_ops collective_gloo_ops = {
     .name = "gloo",
+    .size = sizeof(struct gloo_group),
+    .blocking = true,
     .open = gloo_group_open,
-    .all_reduce = gloo_group_all_reduce,
-    .broadcast = gloo_group_broadcast,
-    .all_gather = gloo_group_all_gather,
-    .barrier = gloo_group_barrier,
-    .all_reduce_bytes = gloo_all_reduce_bytes,
+    .supports = gloo_supports,
+    .run = gloo_run,
+    .expected_bytes = gloo_expected_bytes,
     .close = gloo_group_close,
 };

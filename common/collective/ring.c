@@ -228,10 +228,6 @@ static enum status run_operation(struct ring *r, struct ring_operation *operatio
         return error_set(err, r->failure.status, "the group failed before: %s", r->failure.text);
     operation->sequence = ++r->sequence;
     operation->group = r->group_id;
-    if (r->base.world_size == 1) {
-        r->base.stats.operations++;
-        return STATUS_OK;
-    }
     ring_operation_encode(operation, header);
     ring_run_init(&run, plan, buffer, header);
     outcome = run_quarters(r, &run, operation->sequence);
@@ -245,49 +241,103 @@ static enum status run_operation(struct ring *r, struct ring_operation *operatio
 
 /* ---- the operations ---- */
 
-static enum status ring_all_reduce(struct collective *group, float *data, size_t count,
-                                   enum reduce_order order, struct error *err)
+static enum status all_reduce(struct ring *r, const struct collective_args *a, struct error *err)
 {
-    struct ring_plan plan = ring_plan_all_reduce(group->rank, group->world_size, count, order);
+    struct ring_plan plan =
+        ring_plan_all_reduce(r->base.rank, r->base.world_size, a->count, a->order);
     struct ring_operation operation = {
-        .call = RING_CALL_ALL_REDUCE, .order = order, .count = count};
+        .call = RING_CALL_ALL_REDUCE, .order = a->order, .count = a->count};
 
-    return run_operation((struct ring *)group, &operation, &plan, data, err);
+    return run_operation(r, &operation, &plan, a->output, err);
 }
 
-static enum status ring_broadcast(struct collective *group, void *data, size_t bytes, unsigned root,
-                                  struct error *err)
+static enum status broadcast(struct ring *r, const struct collective_args *a, struct error *err)
 {
-    struct ring_plan plan = ring_plan_broadcast(group->rank, group->world_size, bytes, root);
-    struct ring_operation operation = {.call = RING_CALL_BROADCAST, .count = bytes, .root = root};
+    size_t bytes = a->count * dtype_size(a->dtype);
+    struct ring_plan plan = ring_plan_broadcast(r->base.rank, r->base.world_size, bytes, a->root);
+    struct ring_operation operation = {
+        .call = RING_CALL_BROADCAST, .count = bytes, .root = a->root};
 
-    return run_operation((struct ring *)group, &operation, &plan, data, err);
+    return run_operation(r, &operation, &plan, a->output, err);
 }
 
-static enum status ring_all_gather(struct collective *group, size_t bytes, void *all,
-                                   struct error *err)
+static enum status all_gather(struct ring *r, const struct collective_args *a, struct error *err)
 {
-    struct ring_plan plan = ring_plan_all_gather(group->rank, group->world_size, bytes);
+    size_t bytes = a->count * dtype_size(a->dtype);
+    struct ring_plan plan = ring_plan_all_gather(r->base.rank, r->base.world_size, bytes);
     struct ring_operation operation = {.call = RING_CALL_ALL_GATHER, .count = bytes};
 
-    return run_operation((struct ring *)group, &operation, &plan, all, err);
+    return run_operation(r, &operation, &plan, a->output, err);
 }
 
 /* Whoever has a token from every rank knows that all have come. */
-static enum status ring_barrier(struct collective *group, struct error *err)
+static enum status barrier(struct ring *r, struct error *err)
 {
-    struct ring *r = (struct ring *)group;
-    struct ring_plan plan = ring_plan_all_gather(group->rank, group->world_size, 1);
+    struct ring_plan plan = ring_plan_all_gather(r->base.rank, r->base.world_size, 1);
     struct ring_operation operation = {.call = RING_CALL_BARRIER};
 
     return run_operation(r, &operation, &plan, r->tokens, err);
 }
 
-static void ring_all_reduce_bytes(const struct collective *group, size_t count,
-                                  enum reduce_order order, uint64_t *ret_tx, uint64_t *ret_rx)
+static bool ring_supports(const struct collective *group, const struct collective_args *a)
 {
-    struct ring_plan plan = ring_plan_all_reduce(group->rank, group->world_size, count, order);
+    (void)group;
+    switch (a->call) {
+    case COLLECTIVE_ALL_REDUCE:
+        return a->dtype == DTYPE_FLOAT32 && a->op == REDUCE_SUM;
+    case COLLECTIVE_BROADCAST:
+    case COLLECTIVE_ALL_GATHER:
+    case COLLECTIVE_BARRIER:
+        return true;
+    default:
+        return false;
+    }
+}
 
+/* The part of the output that this rank's input is, before the ring moves anything. */
+static void place_input(const struct ring *r, const struct collective_args *a)
+{
+    size_t bytes = collective_input_bytes(&r->base, a);
+    char *place = a->output;
+
+    if (a->call == COLLECTIVE_ALL_GATHER)
+        place += r->base.rank * bytes;
+    if (bytes > 0 && place != a->input)
+        memmove(place, a->input, bytes);
+}
+
+static enum run_outcome ring_run(struct collective *group, struct collective_work *work,
+                                 int64_t until_ns, struct error *err)
+{
+    struct ring *r = (struct ring *)group;
+    const struct collective_args *a = &work->args;
+    enum status status = STATUS_INTERNAL;
+
+    (void)until_ns;
+    place_input(r, a);
+    if (a->call == COLLECTIVE_ALL_REDUCE)
+        status = all_reduce(r, a, err);
+    else if (a->call == COLLECTIVE_BROADCAST)
+        status = broadcast(r, a, err);
+    else if (a->call == COLLECTIVE_ALL_GATHER)
+        status = all_gather(r, a, err);
+    else
+        status = barrier(r, err);
+    return status == STATUS_OK ? RUN_DONE : RUN_FAILED;
+}
+
+static void ring_expected_bytes(const struct collective *group, const struct collective_args *a,
+                                uint64_t *ret_tx, uint64_t *ret_rx)
+{
+    size_t bytes = a->count * dtype_size(a->dtype);
+    struct ring_plan plan = {.send_bytes = 0};
+
+    if (a->call == COLLECTIVE_ALL_REDUCE)
+        plan = ring_plan_all_reduce(group->rank, group->world_size, a->count, a->order);
+    else if (a->call == COLLECTIVE_BROADCAST)
+        plan = ring_plan_broadcast(group->rank, group->world_size, bytes, a->root);
+    else if (a->call == COLLECTIVE_ALL_GATHER)
+        plan = ring_plan_all_gather(group->rank, group->world_size, bytes);
     *ret_tx = plan.send_bytes;
     *ret_rx = plan.receive_bytes;
 }
@@ -308,50 +358,37 @@ static void ring_close(struct collective *group)
     }
     ring_stream_release(&r->stream);
     free(r->tokens);
-    free(r);
 }
 
-static enum status ring_open(const struct collective_config *config, struct collective **ret_group,
-                             struct error *err)
+static enum status ring_open(struct collective *group, int64_t deadline_ns, struct error *err)
 {
+    struct ring *r = (struct ring *)group;
     struct error local;
-    struct ring *r;
     enum status status;
 
     if (!err)
         err = &local; /* the prefixes below need one */
-    status = mem_calloc(1, sizeof(*r), "ring", &r, err);
-    if (status != STATUS_OK)
-        return status;
-    r->base = (struct collective){
-        .ops = &collective_ring_ops, .rank = config->rank, .world_size = config->world_size};
-    r->store = config->store;
-    r->group_id = ring_group_id(config->name);
-    r->timeout_ms = config->timeout_ms;
+    r->store = group->store;
+    r->group_id = group->id;
+    r->timeout_ms = group->timeout_ms;
     status = ring_stream_init(&r->stream, err);
     if (status == STATUS_OK)
-        status = mem_calloc(config->world_size, 1, "barrier tokens", &r->tokens, err);
-    if (status == STATUS_OK && config->world_size > 1) {
-        status = ring_connect(config, clock_deadline_ns(config->timeout_ms), &r->stream.right_fd,
-                              &r->stream.left_fd, err);
+        status = mem_calloc(group->world_size, 1, "barrier tokens", &r->tokens, err);
+    if (status == STATUS_OK && group->world_size > 1) {
+        status = ring_connect(group, deadline_ns, &r->stream.right_fd, &r->stream.left_fd, err);
         if (status != STATUS_OK)
-            status = error_prefix(err, "ring '%s' of %u ranks: ", config->name, config->world_size);
+            status = error_prefix(err, "ring '%s' of %u ranks: ", group->name, group->world_size);
     }
-    if (status != STATUS_OK) {
-        ring_close(&r->base);
-        return status;
-    }
-    *ret_group = &r->base;
-    return STATUS_OK;
+    return status;
 }
 
 const struct collective_ops collective_ring_ops = {
     .name = "ring",
+    .size = sizeof(struct ring),
+    .blocking = true,
     .open = ring_open,
-    .all_reduce = ring_all_reduce,
-    .broadcast = ring_broadcast,
-    .all_gather = ring_all_gather,
-    .barrier = ring_barrier,
-    .all_reduce_bytes = ring_all_reduce_bytes,
+    .supports = ring_supports,
+    .run = ring_run,
+    .expected_bytes = ring_expected_bytes,
     .close = ring_close,
 };

@@ -19,33 +19,32 @@
 
 /* ---- through the store ---- */
 
-static void address_key(const struct collective_config *config, unsigned rank, char *key,
-                        size_t size)
+static void address_key(const struct collective *group, unsigned rank, char *key, size_t size)
 {
-    (void)snprintf(key, size, "%s/address/%u", config->name, rank);
+    (void)snprintf(key, size, "%s/address/%u", group->name, rank);
 }
 
-static enum status publish(const struct collective_config *config, const struct endpoint *self,
+static enum status publish(const struct collective *group, const struct endpoint *self,
                            struct error *err)
 {
     char key[256];
     char text[300];
 
-    address_key(config, config->rank, key, sizeof(key));
+    address_key(group, group->rank, key, sizeof(key));
     endpoint_format(self, text, sizeof(text));
-    return store_set(config->store, key, text, strlen(text), err);
+    return store_set(group->store, key, text, strlen(text), err);
 }
 
-static enum status look_up(const struct collective_config *config, unsigned rank,
-                           int64_t deadline_ns, struct endpoint *ret, struct error *err)
+static enum status look_up(const struct collective *group, unsigned rank, int64_t deadline_ns,
+                           struct endpoint *ret, struct error *err)
 {
     char key[256];
     char *text = NULL;
     size_t size;
     enum status status;
 
-    address_key(config, rank, key, sizeof(key));
-    status = store_get(config->store, key, clock_left_ms(deadline_ns), &text, &size, err);
+    address_key(group, rank, key, sizeof(key));
+    status = store_get(group->store, key, clock_left_ms(deadline_ns), &text, &size, err);
     if (status != STATUS_OK)
         return status;
     status = endpoint_parse(text, "address in the store", ret, err);
@@ -57,14 +56,14 @@ static enum status look_up(const struct collective_config *config, unsigned rank
 
 /* Wait until every rank has published its address, so that all ranks name the one that is missing,
  * not a neighbour that waits for it; *ret_right is where the right neighbour listens. */
-static enum status gather(const struct collective_config *config, int64_t deadline_ns,
+static enum status gather(const struct collective *group, int64_t deadline_ns,
                           struct endpoint *ret_right, struct error *err)
 {
-    unsigned right = (config->rank + 1) % config->world_size;
+    unsigned right = (group->rank + 1) % group->world_size;
 
-    for (unsigned r = 0; r < config->world_size; r++) {
+    for (unsigned r = 0; r < group->world_size; r++) {
         struct endpoint peer;
-        enum status status = look_up(config, r, deadline_ns, &peer, err);
+        enum status status = look_up(group, r, deadline_ns, &peer, err);
 
         if (status != STATUS_OK)
             return error_prefix(err, "rank %u has not published its address: ", r);
@@ -74,14 +73,14 @@ static enum status gather(const struct collective_config *config, int64_t deadli
     return STATUS_OK;
 }
 
-static enum status connect_right(const struct collective_config *config,
-                                 const struct endpoint *self, const struct ring_hello *hello,
-                                 int64_t deadline_ns, int *ret_fd, struct error *err)
+static enum status connect_right(const struct collective *group, const struct endpoint *self,
+                                 const struct ring_hello *hello, int64_t deadline_ns, int *ret_fd,
+                                 struct error *err)
 {
-    unsigned right = (config->rank + 1) % config->world_size;
+    unsigned right = (group->rank + 1) % group->world_size;
     unsigned char bytes[RING_HELLO_BYTES];
     struct endpoint peer = {.port = 0};
-    enum status status = gather(config, deadline_ns, &peer, err);
+    enum status status = gather(group, deadline_ns, &peer, err);
 
     if (status != STATUS_OK)
         return status;
@@ -124,19 +123,17 @@ static enum status read_answer(const struct ring_hello *hello, int fd, int64_t d
     return STATUS_OK;
 }
 
-static enum status join(const struct collective_config *config, int listen_fd,
-                        const struct endpoint *self, int64_t deadline_ns, int *right_fd,
-                        int *left_fd, struct error *err)
+static enum status join(const struct collective *group, int listen_fd, const struct endpoint *self,
+                        int64_t deadline_ns, int *right_fd, int *left_fd, struct error *err)
 {
-    struct ring_hello hello = {.group = ring_group_id(config->name),
-                               .rank = config->rank,
-                               .world_size = config->world_size};
+    struct ring_hello hello = {
+        .group = ring_group_id(group->name), .rank = group->rank, .world_size = group->world_size};
     struct ring_hello left = hello;
-    enum status status = publish(config, self, err);
+    enum status status = publish(group, self, err);
 
-    left.rank = (config->rank + config->world_size - 1) % config->world_size;
+    left.rank = (group->rank + group->world_size - 1) % group->world_size;
     if (status == STATUS_OK)
-        status = connect_right(config, self, &hello, deadline_ns, right_fd, err);
+        status = connect_right(group, self, &hello, deadline_ns, right_fd, err);
     if (status == STATUS_OK)
         status = ring_accept(listen_fd, &left, deadline_ns, left_fd, err);
     if (status == STATUS_OK)
@@ -146,8 +143,8 @@ static enum status join(const struct collective_config *config, int listen_fd,
     return status;
 }
 
-enum status ring_connect(const struct collective_config *config, int64_t deadline_ns,
-                         int *ret_right_fd, int *ret_left_fd, struct error *err)
+enum status ring_connect(const struct collective *group, int64_t deadline_ns, int *ret_right_fd,
+                         int *ret_left_fd, struct error *err)
 {
     struct endpoint self = {.port = 0};
     int listen_fd = -1;
@@ -155,10 +152,10 @@ enum status ring_connect(const struct collective_config *config, int64_t deadlin
     int left_fd = -1;
     enum status status;
 
-    host_address_choose(config->interface_host, store_address(config->store), self.host);
+    host_address_choose(group->interface_host, store_address(group->store), self.host);
     status = net_listen(&self, "the ring's interface", &listen_fd, &self.port, err);
     if (status == STATUS_OK)
-        status = join(config, listen_fd, &self, deadline_ns, &right_fd, &left_fd, err);
+        status = join(group, listen_fd, &self, deadline_ns, &right_fd, &left_fd, err);
     if (listen_fd >= 0)
         (void)close(listen_fd);
     if (status == STATUS_OK) {

@@ -7,13 +7,13 @@
 #ifndef SPARRING_COMMON_COLLECTIVE_RING_CONNECT_H
 #define SPARRING_COMMON_COLLECTIVE_RING_CONNECT_H
 
-#include "common/collective/collective.h"
+#include "common/collective/collective_ops.h"
 
 #include <stdint.h>
 
 /* Blocks until both connections stand or deadline_ns; the error names the rank that is missing.
  * The group has at least two ranks. */
-enum status ring_connect(const struct collective_config *config, int64_t deadline_ns,
-                         int *ret_right_fd, int *ret_left_fd, struct error *err);
+enum status ring_connect(const struct collective *group, int64_t deadline_ns, int *ret_right_fd,
+                         int *ret_left_fd, struct error *err);
 
 #endif

@@ -13,7 +13,7 @@ static double bus_factor(const struct allreduce_table *t, enum series_kind kind)
 {
     if (kind == SERIES_MEMCPY)
         return 1;
-    return collective_bus_factor((unsigned)t->options->nproc);
+    return collective_bus_factor(COLLECTIVE_ALL_REDUCE, (unsigned)t->options->nproc);
 }
 
 void allreduce_table_open(struct allreduce_table *t, const struct allreduce_options *options,

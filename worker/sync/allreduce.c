@@ -249,10 +249,12 @@ static void allreduce_expected_bytes(const struct sync *base, uint64_t *ret_tx, 
     *ret_tx = 0;
     *ret_rx = 0;
     for (size_t i = 0; i < s->plan.length; i++) {
+        struct collective_args args = {
+            .call = COLLECTIVE_ALL_REDUCE, .order = s->order, .count = s->plan.buckets[i].count};
         uint64_t tx;
         uint64_t rx;
 
-        collective_all_reduce_bytes(s->group, s->plan.buckets[i].count, s->order, &tx, &rx);
+        collective_expected_bytes(s->group, &args, &tx, &rx);
         *ret_tx += tx;
         *ret_rx += rx;
     }

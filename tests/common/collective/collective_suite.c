@@ -37,7 +37,10 @@ static void check_counters(const struct collective *group, struct collective_sta
     uint64_t tx;
     uint64_t rx;
 
-    collective_all_reduce_bytes(group, count, order, &tx, &rx);
+    collective_expected_bytes(
+        group,
+        &(struct collective_args){.call = COLLECTIVE_ALL_REDUCE, .order = order, .count = count},
+        &tx, &rx);
     ck_assert_uint_eq(after.operations - before.operations, 1);
     ck_assert_uint_eq(after.tx_payload_bytes - before.tx_payload_bytes, tx);
     ck_assert_uint_eq(after.rx_payload_bytes - before.rx_payload_bytes, rx);

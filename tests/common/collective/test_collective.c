@@ -241,9 +241,9 @@ END_TEST
 
 START_TEST(bus_factor)
 {
-    ck_assert_double_eq(collective_bus_factor(1), 0);
-    ck_assert_double_eq(collective_bus_factor(2), 1);
-    ck_assert_double_eq(collective_bus_factor(4), 1.5);
+    ck_assert_double_eq(collective_bus_factor(COLLECTIVE_ALL_REDUCE, 1), 0);
+    ck_assert_double_eq(collective_bus_factor(COLLECTIVE_ALL_REDUCE, 2), 1);
+    ck_assert_double_eq(collective_bus_factor(COLLECTIVE_ALL_REDUCE, 4), 1.5);
     ck_assert_str_eq(collective_backends()[0], "ring");
 }
 END_TEST

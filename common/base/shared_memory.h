@@ -1,0 +1,33 @@
+/*
+ * shared_memory: an anonymous mapping that other processes of this host can map, too.
+ * It has no name (memfd_create), so nothing is left behind whoever is killed, and nobody finds it
+ * who was not handed the file descriptor.
+ */
+#ifndef SPARRING_COMMON_BASE_SHARED_MEMORY_H
+#define SPARRING_COMMON_BASE_SHARED_MEMORY_H
+
+#include "common/base/error.h"
+
+#include <stddef.h>
+
+struct shared_memory {
+    void *base;  /* page-aligned; NULL: none */
+    size_t size; /* bytes, a multiple of the page size */
+    int fd;      /* owned; -1: none */
+};
+
+#define SHARED_MEMORY_NONE ((struct shared_memory){.fd = -1})
+
+/* At least `size` zeroed bytes.  Sealed against shrinking, so a peer's mapping never faults.
+ * `what` names it in errors and in /proc/<pid>/maps.  STATUS_NO_MEMORY, STATUS_IO. */
+enum status shared_memory_open(size_t size, const char *what, struct shared_memory *ret,
+                               struct error *err);
+
+/* Map a descriptor that a peer sent; takes the descriptor in every case.  STATUS_PROTOCOL when it
+ * is no sealed memory of at least `size` bytes. */
+enum status shared_memory_map(int fd, size_t size, struct shared_memory *ret, struct error *err);
+
+/* Unmap and close; SHARED_MEMORY_NONE and zeroed structs with fd -1 allowed. */
+void shared_memory_release(struct shared_memory *m);
+
+#endif

@@ -1,0 +1,299 @@
+/*
+ * Operations: a group's queue of works, in order of start.  Whoever polls or waits drives the
+ * oldest one, so a group needs no thread of its own; consecutive sends and receives at the head of
+ * the queue take turns, because one may wait for the other.
+ *
+ * A wait is cut in pieces by the milestones of the operation's time-out: warnings at 25 and 50 %,
+ * the end at 100 %.
+ */
+#include "common/base/clock.h"
+#include "common/collective/collective_ops.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* How long one of several sends and receives may keep the others waiting. */
+#define TURN_NS 200000
+
+static bool is_point_to_point(enum collective_call call)
+{
+    return call == COLLECTIVE_SEND || call == COLLECTIVE_RECV;
+}
+
+bool collective_supports(const struct collective *group, const struct collective_args *args)
+{
+    return group->world_size == 1 || group->ops->supports(group, args);
+}
+
+/* ---- starting ---- */
+
+static enum status check_args(const struct collective *g, const struct collective_args *args,
+                              struct error *err)
+{
+    const char *call = collective_call_name(args->call);
+
+    if (args->root >= g->world_size)
+        return error_set(err, STATUS_INVALID, "%s: rank %u is not in group '%s' of %u", call,
+                         args->root, g->name, g->world_size);
+    if (is_point_to_point(args->call) && args->root == g->rank)
+        return error_set(err, STATUS_INVALID, "%s: rank %u is this rank itself", call, args->root);
+    if (!collective_supports(g, args))
+        return error_set(err, STATUS_UNSUPPORTED, "the %s backend has no %s of %s%s%s%s",
+                         g->ops->name, call, dtype_name(args->dtype),
+                         args->call == COLLECTIVE_ALL_REDUCE || args->call == COLLECTIVE_REDUCE ||
+                                 args->call == COLLECTIVE_REDUCE_SCATTER
+                             ? ", "
+                             : "",
+                         args->call == COLLECTIVE_ALL_REDUCE || args->call == COLLECTIVE_REDUCE ||
+                                 args->call == COLLECTIVE_REDUCE_SCATTER
+                             ? reduce_op_name(args->op)
+                             : "",
+                         args->order == REDUCE_REPRODUCIBLE ? ", in rank order" : "");
+    return STATUS_OK;
+}
+
+static uint64_t next_sequence(struct collective *g, const struct collective_args *args)
+{
+    if (args->call == COLLECTIVE_SEND)
+        return ++g->sent[args->root];
+    if (args->call == COLLECTIVE_RECV)
+        return ++g->received[args->root];
+    return ++g->sequence;
+}
+
+static enum status failed_before(const struct collective *g, struct error *err)
+{
+    return error_set(err, g->failure.status, "group '%s' failed before: %s", g->name,
+                     g->failure.text);
+}
+
+enum status collective_start(struct collective *group, const struct collective_args *args,
+                             struct collective_work **ret_work, struct error *err)
+{
+    struct collective_work *w;
+    enum status status;
+
+    if (group->failure.status != STATUS_OK)
+        return failed_before(group, err);
+    status = check_args(group, args, err);
+    if (status != STATUS_OK)
+        return status;
+    w = &group->works[(group->first_work + group->work_count) % COLLECTIVE_WORKS_MAX];
+    if (group->work_count == COLLECTIVE_WORKS_MAX || w->state != WORK_FREE)
+        return error_set(err, STATUS_INVALID, "group '%s': %u operations were not waited for",
+                         group->name, COLLECTIVE_WORKS_MAX);
+    *w = (struct collective_work){.group = group, .args = *args, .state = WORK_QUEUED};
+    w->signature = (struct signature){
+        .call = args->call,
+        .dtype = args->dtype,
+        .op = args->op,
+        .order = args->order,
+        .group = group->id,
+        .generation = group->generation,
+        .sequence = next_sequence(group, args),
+        .count = args->count,
+        .root = args->root,
+    };
+    group->work_count++;
+    *ret_work = w;
+    return STATUS_OK;
+}
+
+/* ---- running ---- */
+
+static struct collective_work *work_at(struct collective *g, size_t index)
+{
+    return &g->works[(g->first_work + index) % COLLECTIVE_WORKS_MAX];
+}
+
+/* Alone, every operation is a copy, or nothing. */
+static void run_alone(struct collective_work *w)
+{
+    struct collective *g = w->group;
+    size_t bytes = collective_output_bytes(g, &w->args);
+
+    if (bytes > 0 && w->args.input && w->args.output != w->args.input)
+        memmove(w->args.output, w->args.input, bytes);
+    if (bytes > 0 && w->args.op == REDUCE_PREMUL_SUM)
+        reduce_scale(w->args.dtype, w->args.output, w->args.factor, w->args.count);
+    g->stats.operations++;
+}
+
+static void fail_group(struct collective *g, struct collective_work *w, const struct error *why)
+{
+    if (g->failure.status == STATUS_OK)
+        g->failure = *why;
+    w->error = g->failure;
+    w->state = WORK_FAILED;
+}
+
+static enum status timed_out(struct collective_work *w, struct error *err)
+{
+    char text[COLLECTIVE_TEXT_SIZE];
+
+    signature_text(&w->signature, text);
+    return error_set(err, STATUS_TIMEOUT, "%s: waited %lld ms", text,
+                     (long long)w->group->timeout_ms);
+}
+
+/* Advance one work until until_ns. */
+static void drive(struct collective_work *w, int64_t until_ns)
+{
+    struct collective *g = w->group;
+    struct error err = {0};
+    int64_t end_ns;
+
+    if (g->failure.status != STATUS_OK) {
+        fail_group(g, w, &g->failure);
+        return;
+    }
+    if (w->state == WORK_QUEUED) {
+        w->state = WORK_RUNNING;
+        w->started_ns = clock_now_ns();
+    }
+    if (g->world_size == 1) {
+        run_alone(w);
+        w->state = WORK_DONE;
+        return;
+    }
+    end_ns = w->started_ns + g->timeout_ms * 1000000;
+    switch (g->ops->run(g, w, until_ns < end_ns ? until_ns : end_ns, &err)) {
+    case RUN_DONE:
+        w->state = WORK_DONE;
+        break;
+    case RUN_FAILED:
+        fail_group(g, w, &err);
+        break;
+    case RUN_PENDING:
+        if (clock_now_ns() >= end_ns) {
+            (void)timed_out(w, &err);
+            fail_group(g, w, &err);
+        }
+        break;
+    }
+}
+
+static bool has_ended(const struct collective_work *w)
+{
+    return w->state == WORK_DONE || w->state == WORK_FAILED;
+}
+
+/* The works that may move now: the oldest unfinished one, and, when that is a send or receive, all
+ * sends and receives right behind it.  Returns whether anything was left to drive. */
+static bool drive_head(struct collective *g, int64_t until_ns)
+{
+    bool several = false;
+    size_t first = 0;
+    size_t last;
+
+    while (first < g->work_count && has_ended(work_at(g, first)))
+        first++;
+    if (first == g->work_count)
+        return false;
+    last = first + 1;
+    if (is_point_to_point(work_at(g, first)->args.call))
+        while (last < g->work_count && is_point_to_point(work_at(g, last)->args.call))
+            last++;
+    several = last - first > 1;
+    for (size_t i = first; i < last; i++) {
+        int64_t turn_ns = clock_now_ns() + TURN_NS;
+
+        if (!has_ended(work_at(g, i)))
+            drive(work_at(g, i), several && turn_ns < until_ns ? turn_ns : until_ns);
+    }
+    return true;
+}
+
+void collective_poll(struct collective_work *work, bool *ret_done)
+{
+    if (!has_ended(work))
+        (void)drive_head(work->group, 0);
+    *ret_done = has_ended(work);
+}
+
+/* Free the handle, and those before it that were freed out of order. */
+static void retire(struct collective_work *w)
+{
+    struct collective *g = w->group;
+
+    w->state = WORK_FREE;
+    while (g->work_count > 0 && work_at(g, 0)->state == WORK_FREE) {
+        g->first_work = (g->first_work + 1) % COLLECTIVE_WORKS_MAX;
+        g->work_count--;
+    }
+}
+
+enum status collective_wait(struct collective_work *work, int64_t deadline_ns, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    assert(work->state != WORK_FREE);
+    while (!has_ended(work)) {
+        (void)drive_head(work->group, deadline_ns);
+        if (!has_ended(work) && deadline_ns != INT64_MAX && clock_now_ns() >= deadline_ns) {
+            char text[COLLECTIVE_TEXT_SIZE];
+
+            signature_text(&work->signature, text);
+            return error_set(err, STATUS_TIMEOUT, "%s has not ended yet", text);
+        }
+    }
+    if (work->state == WORK_FAILED)
+        status = error_set(err, work->error.status, "%s", work->error.text);
+    retire(work);
+    return status;
+}
+
+enum status collective_run(struct collective *group, const struct collective_args *args,
+                           struct error *err)
+{
+    struct collective_work *work;
+    enum status status = collective_start(group, args, &work, err);
+
+    return status == STATUS_OK ? collective_wait(work, INT64_MAX, err) : status;
+}
+
+/* ---- the everyday ones ---- */
+
+enum status collective_all_reduce(struct collective *group, float *data, size_t count,
+                                  enum reduce_order order, struct error *err)
+{
+    struct collective_args args = {.call = COLLECTIVE_ALL_REDUCE,
+                                   .order = order,
+                                   .input = data,
+                                   .output = data,
+                                   .count = count};
+
+    return collective_run(group, &args, err);
+}
+
+enum status collective_broadcast(struct collective *group, void *data, size_t bytes, unsigned root,
+                                 struct error *err)
+{
+    struct collective_args args = {.call = COLLECTIVE_BROADCAST,
+                                   .dtype = DTYPE_BYTE,
+                                   .input = data,
+                                   .output = data,
+                                   .count = bytes,
+                                   .root = root};
+
+    return collective_run(group, &args, err);
+}
+
+enum status collective_all_gather(struct collective *group, const void *mine, size_t bytes,
+                                  void *all, struct error *err)
+{
+    struct collective_args args = {.call = COLLECTIVE_ALL_GATHER,
+                                   .dtype = DTYPE_BYTE,
+                                   .input = mine,
+                                   .output = all,
+                                   .count = bytes};
+
+    return collective_run(group, &args, err);
+}
+
+enum status collective_barrier(struct collective *group, struct error *err)
+{
+    struct collective_args args = {.call = COLLECTIVE_BARRIER};
+
+    return collective_run(group, &args, err);
+}

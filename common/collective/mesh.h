@@ -1,0 +1,126 @@
+/*
+ * mesh: the control connections between all ranks of a job, and the thread that serves them.
+ *
+ * Every pair of ranks has one TCP connection.  Over it go heartbeats (every 250 ms), questions and
+ * answers about operations, verdicts, goodbyes, and small exchanges (addresses, ids) that make
+ * groups without a store.  The death of a process closes its connections, so all others know within
+ * milliseconds; silence with a living kernel behind it (data is acknowledged) is a stopped process;
+ * silence without is the network.  Nothing here is on the path of tensor bytes.
+ *
+ * Ranks are ranks of the job, for ever: shrinking removes some and renumbers none.
+ * Threads: every function may be called from any thread; the mesh's own thread never calls back.
+ */
+#ifndef SPARRING_COMMON_COLLECTIVE_MESH_H
+#define SPARRING_COMMON_COLLECTIVE_MESH_H
+
+#include "common/collective/collective.h"
+#include "common/collective/signature.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MESH_EXCHANGE_MAX 1024 /* bytes per rank */
+#define MESH_TAG_MAX      96
+#define MESH_GROUPS_MAX   64
+#define MESH_RANKS_MAX    1024
+
+struct mesh_config {
+    unsigned rank, world_size;
+    struct store *store; /* borrowed; used while opening only */
+    const char *name;    /* key prefix in the store */
+    const char *interface_host;
+    int64_t timeout_ms;           /* of the connection phase */
+    int64_t heartbeat_timeout_ms; /* <= 0: 1500 */
+};
+
+/* Blocks until every rank is connected to every other; names those that did not come.
+ * world_size 1 is allowed and starts no thread. */
+enum status mesh_open(const struct mesh_config *config, struct mesh **ret, struct error *err);
+
+/* Says goodbye to all, then frees.  NULL allowed. */
+void mesh_close(struct mesh *m);
+
+unsigned mesh_rank(const struct mesh *m);
+unsigned mesh_world_size(const struct mesh *m);
+
+/* ---- small exchanges ---- */
+
+/* An all-gather of `size` <= MESH_EXCHANGE_MAX bytes among `members` (ranks of the job, ascending,
+ * this one included): all[i * size] comes from members[i].  `tag` must be fresh for these members.
+ * STATUS_TIMEOUT names the missing ranks; a member that is lost meanwhile fails it at once. */
+enum status mesh_exchange(struct mesh *m, const unsigned *members, unsigned count, const char *tag,
+                          const void *mine, size_t size, void *all, int64_t deadline_ns,
+                          struct error *err);
+
+/* ---- what a rank is doing ---- */
+
+enum mesh_phase { MESH_IDLE, MESH_RUNNING, MESH_LEFT };
+
+/* One group's state on one rank, as its peers see it when they ask. */
+struct mesh_status {
+    uint64_t group; /* signature_group_id */
+    enum mesh_phase phase;
+    struct signature signature; /* of the operation that runs, or of the last one */
+    uint64_t done_bytes, total_bytes;
+    int64_t since_ns; /* of this phase; the asker sees an age in its own clock */
+};
+
+/* Slots are per group; publishing costs a few stores. */
+enum status mesh_add_group(struct mesh *m, uint64_t group, size_t *ret_slot, struct error *err);
+void mesh_publish(struct mesh *m, size_t slot, const struct mesh_status *status);
+void mesh_progress(struct mesh *m, size_t slot, uint64_t done_bytes); /* of the running operation */
+void mesh_remove_group(struct mesh *m, size_t slot); /* peers see MESH_LEFT from then on */
+
+struct mesh_view {
+    enum fault fault;      /* DEAD, STOPPED, NETWORK, FINISHED (the whole job), FAILED, or NONE */
+    double silent_seconds; /* since its last sign of life */
+    bool answered;
+    struct mesh_status status; /* if answered */
+};
+
+/* Ask one rank about a group and wait for the answer until deadline_ns. */
+void mesh_ask(struct mesh *m, unsigned rank, uint64_t group, int64_t deadline_ns,
+              struct mesh_view *ret);
+
+/* ---- losses ---- */
+
+/* The fault of a rank as known now, without asking; *ret_text (size bytes, may be NULL) says how it
+ * is known ("its connection closed 0.01 s ago", "silent for 1.5 s, its kernel answers"). */
+enum fault mesh_fault(struct mesh *m, unsigned rank, char *ret_text, size_t size);
+
+/* Tell all peers what broke a group, so that all name the same culprit.  The first verdict of a
+ * group and generation stays; of verdicts that cross, the one of the lowest rank does. */
+struct mesh_verdict {
+    uint64_t group;
+    uint32_t generation;
+    enum fault fault;
+    unsigned culprit; /* rank of the job */
+    unsigned judge;   /* who says so */
+    char text[256];
+};
+void mesh_tell(struct mesh *m, const struct mesh_verdict *verdict);
+bool mesh_find_verdict(struct mesh *m, uint64_t group, uint32_t generation,
+                       struct mesh_verdict *ret);
+
+/* What a blocked operation watches: `raised` becomes true, and `fd` readable, when a member of the
+ * group is lost or a verdict about the group has come.  Both stay so. */
+struct mesh_alarm {
+    atomic_bool raised;
+    int fd; /* eventfd */
+};
+/* Borrowed until mesh_remove_group. */
+struct mesh_alarm *mesh_watch(struct mesh *m, size_t slot, uint32_t generation,
+                              const unsigned *members, unsigned count);
+
+/* ---- agreement ---- */
+
+/* Agree with the survivors of `members` on who is left: all that return STATUS_OK return the same
+ * list (ret_members holds `count`), and it has none that this rank knows to be lost.  Ranks left
+ * out, should they live (a stopped one that was continued), get STATUS_PEER_LOST: excluded. */
+enum status mesh_agree(struct mesh *m, const unsigned *members, unsigned count, const char *tag,
+                       int64_t deadline_ns, unsigned *ret_members, unsigned *ret_count,
+                       struct error *err);
+
+#endif

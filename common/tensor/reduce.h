@@ -1,0 +1,64 @@
+/*
+ * reduce: n-ary element-wise reductions in one pass over memory, and casts between element types.
+ * The widest vector unit is chosen at run time; no result bit depends on it (the payload of a NaN
+ * apart).  Any alignment of the element type.
+ */
+#ifndef SPARRING_COMMON_TENSOR_REDUCE_H
+#define SPARRING_COMMON_TENSOR_REDUCE_H
+
+#include "common/tensor/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Values are part of wire headers and of the flight recorder's file: never renumber. */
+enum reduce_op {
+    REDUCE_SUM,
+    REDUCE_AVG, /* floats: every term times float(1 / n) first, then the sum, as DDP; integers: the
+                   sum divided by n, truncated toward zero, as NCCL */
+    REDUCE_PROD,
+    REDUCE_MIN, /* NaN wins, as in PyTorch */
+    REDUCE_MAX,
+    REDUCE_PREMUL_SUM, /* every rank's terms times that rank's own factor first (NCCL's name) */
+    REDUCE_OP_COUNT
+};
+
+const char *reduce_op_name(enum reduce_op op); /* "sum"; "?" outside the list */
+bool reduce_op_parse(const char *text, enum reduce_op *ret);
+
+/* What one pass computes. */
+struct reduction {
+    enum dtype dtype;      /* not DTYPE_BYTE */
+    enum reduce_op op;     /* AVG and PREMUL_SUM mean a sum here: `factors` and `divisor` say how */
+    const double *factors; /* per input, or NULL: all 1.  Floats, sums only; float64 multiplies in
+                              double, all others in float32 */
+    int64_t divisor;       /* integers, sums only: 0 or 1: none */
+};
+
+/*
+ * outputs[j][i] = (inputs[0][i] * factors[0]) op (inputs[1][i] * factors[1]) op ..., in ascending
+ * order of the inputs, for every j; float16 and bfloat16 are converted to float32, reduced, and
+ * rounded once at the end (ties to even).
+ *   outputs  output_count >= 1 arrays of count elements; every one is an input, or disjoint from
+ *            all inputs; all outputs distinct
+ *   inputs   input_count >= 1 arrays of count elements
+ * Integer sums and products wrap.  Blocks are small enough that all outputs are written while the
+ * inputs' lines are still in the first-level cache, so memory traffic is one read and one write per
+ * array.
+ */
+void reduce_arrays(const struct reduction *r, void *const *outputs, size_t output_count,
+                   const void *const *inputs, size_t input_count, size_t count);
+
+/* dst[i] = dst[i] op src[i] (src times `factor` first); reduce_arrays for the common pair. */
+void reduce_into(const struct reduction *r, void *dst, const void *src, size_t count);
+
+/* data[i] *= factor; floats only. */
+void reduce_scale(enum dtype dtype, void *data, double factor, size_t count);
+
+/* float32 to and from float16 or bfloat16, ties to even; NaN stays NaN, overflow becomes infinity.
+ */
+void cast_from_float32(enum dtype to, void *dst, const float *src, size_t count);
+void cast_to_float32(enum dtype from, float *dst, const void *src, size_t count);
+
+#endif
