@@ -33,6 +33,9 @@ struct worker_options {
     /* synchronisation */
     char sync[OPTION_TEXT_MAX];
     char backend[OPTION_TEXT_MAX];
+    char transport[OPTION_TEXT_MAX];
+    char interface[OPTION_TEXT_MAX];
+    int64_t heartbeat_timeout_ms;
     double bucket_cap_mb;
     char reduce[OPTION_TEXT_MAX];
     char servers[OPTION_TEXT_MAX];

@@ -54,14 +54,12 @@ static enum status write_manifest(const struct run_record *r, const struct run_f
 {
     struct strbuf out = STRBUF_INIT;
     struct host_info host;
-    char now[32];
     enum status status;
 
     host_info_read(&host);
-    clock_wall_text(now, sizeof(now));
     strbuf_add(&out, "{\"schema\":1");
     add_member(&out, "run", r->id);
-    add_member(&out, "start", now);
+    add_member(&out, "start", r->started);
     add_member(&out, "program", "sparring-worker " SPARRING_VERSION);
     add_member(&out, "git", version_git());
     strbuf_add(&out, ",\"options\":");
@@ -72,6 +70,7 @@ static enum status write_manifest(const struct run_record *r, const struct run_f
     add_member(&out, "launch_source", facts->launch->source);
     add_member(&out, "store", facts->store_address);
     add_member(&out, "device", facts->device);
+    add_member(&out, "backend", facts->sync_detail);
     strbuf_addf(&out, ",\"parameters\":%zu,\"parameter_bytes\":%zu", facts->table->count,
                 facts->table->count * sizeof(float));
     strbuf_add(&out, ",\"versions\":{\"sparring\":\"" SPARRING_VERSION "\"");
@@ -131,6 +130,7 @@ enum status run_record_open(struct run_record *r, const struct run_facts *facts,
     r->folder = facts->options->run_dir[0] ? facts->options->run_dir : NULL;
     r->rank = facts->launch->rank;
     r->started_wall = clock_wall_seconds();
+    clock_wall_text(r->started, sizeof(r->started));
     name_run(r);
     r->capacity = max_steps < STEPS_KEPT_MAX ? max_steps : STEPS_KEPT_MAX;
     status = mem_calloc(r->capacity, sizeof(double), "step times", &r->step_seconds, err);
@@ -138,9 +138,13 @@ enum status run_record_open(struct run_record *r, const struct run_facts *facts,
         status = mem_calloc(r->capacity, sizeof(double), "step samples", &r->step_samples, err);
     if (status == STATUS_OK)
         status = open_metrics(r, err);
-    if (status == STATUS_OK && r->folder && r->rank == 0)
-        status = write_manifest(r, facts, err);
-    return status;
+    return status == STATUS_OK ? run_record_manifest(r, facts, err) : status;
+}
+
+enum status run_record_manifest(struct run_record *r, const struct run_facts *facts,
+                                struct error *err)
+{
+    return r->folder && r->rank == 0 ? write_manifest(r, facts, err) : STATUS_OK;
 }
 
 enum status run_record_step(struct run_record *r, const struct step_record *step, struct error *err)

@@ -21,6 +21,7 @@ struct run_record {
     uint64_t tx_first, rx_first; /* payload bytes of the first step, to show that all steps agree */
     bool uneven_bytes;           /* some step moved other payload than the first */
     double started_wall;
+    char started[32]; /* the same as text */
 };
 
 /* Facts of the run for the manifest and the summary. */
@@ -30,7 +31,8 @@ struct run_facts {
     const struct launch_env *launch;
     const struct tensor_table *table;
     const char *device;
-    const char *sync_detail; /* "ring", "2 servers", "" */
+    const char *sync_detail; /* what carries the bytes: "shm", "ring", "grpc", "none"; until the
+                                synchronisation is open, what was asked for */
     size_t partition_bytes;  /* of ps, as used */
     const char *store_address;
 };
@@ -51,6 +53,9 @@ struct run_outcome {
 /* Makes the folder and opens rank<r>.jsonl; max_steps sizes the tables of step times. */
 enum status run_record_open(struct run_record *r, const struct run_facts *facts, size_t max_steps,
                             struct error *err);
+/* Write manifest.json again with new facts; run_record_open wrote it, too. */
+enum status run_record_manifest(struct run_record *r, const struct run_facts *facts,
+                                struct error *err);
 enum status run_record_step(struct run_record *r, const struct step_record *step,
                             struct error *err);
 enum status run_record_evaluation(struct run_record *r, uint64_t epoch, double loss,

@@ -150,6 +150,7 @@ static enum status write_manifest(struct trainer *t, struct error *err)
     manifest_add(m, "drop last", "%d", o->drop_last);
     manifest_add(m, "sync", "%s", o->sync);
     manifest_add(m, "backend", "%s", o->backend);
+    manifest_add(m, "transport", "%s", o->transport);
     manifest_add(m, "bucket cap", "%g", o->bucket_cap_mb);
     manifest_add(m, "reduce", "%s", o->reduce);
     manifest_add(m, "ps update", "%s", o->ps_update);
@@ -202,6 +203,9 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .manifest = t->manifest.text,
         .job = o->group,
         .backend = o->backend,
+        .transport = o->transport,
+        .interface_host = o->interface,
+        .heartbeat_timeout_ms = o->heartbeat_timeout_ms,
         .bucket_cap_mb = o->bucket_cap_mb,
         .servers = o->servers,
         .servers_origin = option_origin_text(&worker_option_set, t->origins, "servers"),
@@ -212,6 +216,10 @@ static enum status open_sync(struct trainer *t, struct error *err)
     };
     enum status status = sync_open(&config, &t->sync, err);
 
+    if (status == STATUS_OK) { /* the backend that was opened, in place of the one asked for */
+        t->facts.sync_detail = sync_backend(t->sync);
+        status = run_record_manifest(&t->record, &t->facts, err);
+    }
     if (status == STATUS_OK)
         status = sync_start(t->sync, err);
     if (status == STATUS_OK)
@@ -219,21 +227,9 @@ static enum status open_sync(struct trainer *t, struct error *err)
     return status;
 }
 
-static void describe_sync(struct trainer *t)
-{
-    const struct worker_options *o = t->options;
-    const char *backend = strcmp(o->backend, "auto") == 0 ? "ring" : o->backend;
-
-    if (strcmp(o->sync, "allreduce") == 0)
-        (void)snprintf(t->sync_detail, sizeof(t->sync_detail), "%.60s", backend);
-    else if (strcmp(o->sync, "ps") == 0)
-        (void)snprintf(t->sync_detail, sizeof(t->sync_detail), "grpc");
-    else
-        (void)snprintf(t->sync_detail, sizeof(t->sync_detail), "none");
-}
-
 enum status trainer_open(struct trainer *t, struct error *err)
 {
+    const struct worker_options *o = t->options;
     enum status status = open_local_parts(t, err);
 
     if (status != STATUS_OK)
@@ -244,14 +240,13 @@ enum status trainer_open(struct trainer *t, struct error *err)
         status = meet_ranks(t, err);
     if (status != STATUS_OK)
         return status;
-    describe_sync(t);
     t->facts = (struct run_facts){
         .options = t->options,
         .origins = t->origins,
         .launch = t->launch,
         .table = model_table(t->model),
         .device = compute_name(t->compute),
-        .sync_detail = t->sync_detail,
+        .sync_detail = strcmp(o->sync, "allreduce") == 0 ? o->backend : o->sync,
         .partition_bytes = t->partition_bytes,
         .store_address = t->store ? store_address(t->store) : "",
     };

@@ -34,7 +34,6 @@ struct trainer {
     struct strbuf manifest;
     struct run_facts facts;
     struct run_record record;
-    char sync_detail[64];
     size_t partition_bytes; /* as used: chosen when the option is 0 */
     uint64_t total_steps;   /* updates of the whole run */
 };

@@ -133,6 +133,9 @@ static enum status open_parts(struct sync_allreduce *s, const struct sync_config
 {
     struct collective_config group = {
         .backend = config->backend,
+        .transport = config->transport,
+        .interface_host = config->interface_host,
+        .heartbeat_timeout_ms = config->heartbeat_timeout_ms,
         .name = "allreduce",
         .rank = config->rank,
         .world_size = config->world_size,
@@ -260,6 +263,11 @@ static void allreduce_expected_bytes(const struct sync *base, uint64_t *ret_tx, 
     }
 }
 
+static const char *allreduce_backend(const struct sync *base)
+{
+    return collective_backend(((const struct sync_allreduce *)base)->group);
+}
+
 const struct sync_ops sync_allreduce_ops = {
     .name = "allreduce",
     .open = allreduce_open,
@@ -269,5 +277,6 @@ const struct sync_ops sync_allreduce_ops = {
     .finish = allreduce_finish,
     .counters = allreduce_counters,
     .expected_bytes = allreduce_expected_bytes,
+    .backend = allreduce_backend,
     .close = allreduce_close,
 };

@@ -62,6 +62,12 @@ static void local_close(struct sync *s, const struct error *failure)
     free(s);
 }
 
+static const char *local_backend(const struct sync *base)
+{
+    (void)base;
+    return "none";
+}
+
 const struct sync_ops sync_local_ops = {
     .name = "local",
     .open = local_open,
@@ -71,5 +77,6 @@ const struct sync_ops sync_local_ops = {
     .finish = local_start,
     .counters = local_counters,
     .expected_bytes = local_expected_bytes,
+    .backend = local_backend,
     .close = local_close,
 };

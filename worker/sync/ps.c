@@ -375,6 +375,12 @@ void ps_close(struct sync *base, const struct error *failure)
     free(s);
 }
 
+static const char *ps_backend(const struct sync *base)
+{
+    (void)base;
+    return "grpc";
+}
+
 const struct sync_ops sync_ps_ops = {
     .name = "ps",
     .open = ps_open,
@@ -384,5 +390,6 @@ const struct sync_ops sync_ps_ops = {
     .finish = ps_finish,
     .counters = ps_counters,
     .expected_bytes = ps_expected_bytes,
+    .backend = ps_backend,
     .close = ps_close,
 };

@@ -55,6 +55,11 @@ void sync_expected_bytes(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_r
     s->ops->expected_bytes(s, ret_tx, ret_rx);
 }
 
+const char *sync_backend(const struct sync *s)
+{
+    return s->ops->backend(s);
+}
+
 void sync_close(struct sync *s, const struct error *failure)
 {
     if (s)

@@ -31,7 +31,10 @@ struct sync_config {
     const char *manifest; /* text of common/manifest; ps sends it to the servers */
     const char *job;      /* run identifier */
     /* allreduce */
-    const char *backend;  /* "auto", "ring", "gloo" */
+    const char *backend;        /* as in collective_config, like the next three */
+    const char *transport;      /* "tcp", "grpc" */
+    const char *interface_host; /* "": found */
+    int64_t heartbeat_timeout_ms;
     double bucket_cap_mb; /* MiB; < 0: PyTorch's default, 25 with a first bucket of 1 */
     /* ps */
     const char *servers;        /* "host:port,host:port" */
@@ -63,6 +66,8 @@ struct sync_ops {
     struct sync_counters (*counters)(const struct sync *s);
     /* Payload bytes per step by the architecture's formula; what the counters must show. */
     void (*expected_bytes)(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_rx);
+    /* What carries the bytes: a collective backend as chosen, "grpc". */
+    const char *(*backend)(const struct sync *s);
     /* Ends in order when `failure` is NULL; else tells the others why. */
     void (*close)(struct sync *s, const struct error *failure);
 };
@@ -81,6 +86,7 @@ enum status sync_finish(struct sync *s, struct error *err);
 enum sync_yield sync_yields(const struct sync *s);
 struct sync_counters sync_counters(const struct sync *s);
 void sync_expected_bytes(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_rx);
+const char *sync_backend(const struct sync *s);
 void sync_close(struct sync *s, const struct error *failure); /* NULL allowed */
 
 extern const struct sync_ops sync_local_ops;
