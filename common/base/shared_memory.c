@@ -1,0 +1,82 @@
+/*
+ * memfd_create, with the seal that no holder can shrink the memory: an access behind its end would
+ * be SIGBUS.  Pages come zeroed and are first touched by whoever writes them.
+ */
+#include "common/base/shared_memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static size_t page_size(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Map fd, which becomes ret's, or is closed. */
+static enum status map(int fd, size_t size, struct shared_memory *ret, struct error *err)
+{
+    void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    if (base == MAP_FAILED) {
+        enum status status = error_set(
+            err, STATUS_NO_MEMORY, "cannot map %zu bytes of shared memory: %s", size,
+            errno == ENOMEM ? "no address space left, or the limit of mappings" : "denied");
+
+        (void)close(fd);
+        return status;
+    }
+    *ret = (struct shared_memory){.base = base, .size = size, .fd = fd};
+    return STATUS_OK;
+}
+
+enum status shared_memory_open(size_t size, const char *what, struct shared_memory *ret,
+                               struct error *err)
+{
+    size_t page = page_size();
+    int fd;
+
+    if (size > (size_t)INT64_MAX - page)
+        return error_set(err, STATUS_NO_MEMORY, "cannot share %zu bytes for '%s'", size, what);
+    size = size == 0 ? page : (size + page - 1) / page * page;
+    fd = memfd_create(what, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return error_set_errno(err, errno, "cannot make shared memory for '%s'", what);
+    if (ftruncate(fd, (off_t)size) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
+        enum status status = error_set_errno(
+            err, errno, "cannot size shared memory for '%s' to %zu bytes", what, size);
+
+        (void)close(fd);
+        return status;
+    }
+    return map(fd, size, ret, err);
+}
+
+enum status shared_memory_map(int fd, size_t size, struct shared_memory *ret, struct error *err)
+{
+    size_t page = page_size();
+    int seals = fcntl(fd, F_GET_SEALS);
+    struct stat info;
+
+    size = size == 0 ? page : (size + page - 1) / page * page;
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &info) != 0 || info.st_size < 0 ||
+        (uint64_t)info.st_size < size) {
+        (void)close(fd);
+        return error_set(err, STATUS_PROTOCOL,
+                         "a peer's descriptor is no sealed memory of %zu bytes", size);
+    }
+    return map(fd, size, ret, err);
+}
+
+void shared_memory_release(struct shared_memory *m)
+{
+    if (m->base)
+        (void)munmap(m->base, m->size);
+    if (m->fd >= 0)
+        (void)close(m->fd);
+    *m = SHARED_MEMORY_NONE;
+}
