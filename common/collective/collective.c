@@ -7,6 +7,7 @@
 #include "common/base/memory.h"
 #include "common/base/strbuf.h"
 #include "common/collective/collective_ops.h"
+#include "common/collective/flight.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -129,11 +130,19 @@ static enum status fill_head(struct collective *g, const struct collective_confi
             mem_calloc_aligned(COLLECTIVE_WORKS_MAX, sizeof(*g->works), "works", &g->works, err);
     for (unsigned r = 0; r < g->world_size && status == STATUS_OK; r++)
         g->members[r] = r;
+    if (status == STATUS_OK && !g->flight) {
+        const struct flight_config memory = {.rank = g->rank, .world_size = g->world_size};
+
+        status = flight_open(&memory, &g->flight, err);
+        g->owns_flight = status == STATUS_OK;
+    }
     return status;
 }
 
 static void release_head(struct collective *g)
 {
+    if (g->owns_flight)
+        flight_close(g->flight);
     free(g->members);
     free(g->sent);
     free(g->received);

@@ -8,6 +8,7 @@
  */
 #include "common/base/clock.h"
 #include "common/collective/collective_ops.h"
+#include "common/collective/flight.h"
 
 #include <assert.h>
 #include <string.h>
@@ -67,6 +68,17 @@ static enum status failed_before(const struct collective *g, struct error *err)
                      g->failure.text);
 }
 
+static void record_queued(struct collective_work *w)
+{
+    struct flight_entry entry = {.signature = w->signature,
+                                 .step = w->args.step,
+                                 .bucket = w->args.bucket,
+                                 .buckets = w->args.buckets};
+
+    (void)memccpy(entry.group, w->group->name, '\0', sizeof(entry.group) - 1);
+    w->flight_slot = flight_queue(w->group->flight, &entry);
+}
+
 enum status collective_start(struct collective *group, const struct collective_args *args,
                              struct collective_work **ret_work, struct error *err)
 {
@@ -94,6 +106,7 @@ enum status collective_start(struct collective *group, const struct collective_a
         .count = args->count,
         .root = args->root,
     };
+    record_queued(w);
     group->work_count++;
     *ret_work = w;
     return STATUS_OK;
@@ -119,12 +132,20 @@ static void run_alone(struct collective_work *w)
     g->stats.operations++;
 }
 
+static void end_work(struct collective_work *w, enum work_state state)
+{
+    w->state = state;
+    flight_end(w->group->flight, w->flight_slot, state == WORK_DONE, w->done_bytes, w->total_bytes);
+}
+
 static void fail_group(struct collective *g, struct collective_work *w, const struct error *why)
 {
-    if (g->failure.status == STATUS_OK)
+    if (g->failure.status == STATUS_OK) {
         g->failure = *why;
+        flight_fail(g->flight, g->fault, g->culprit, why->text);
+    }
     w->error = g->failure;
-    w->state = WORK_FAILED;
+    end_work(w, WORK_FAILED);
 }
 
 static enum status timed_out(struct collective_work *w, struct error *err)
@@ -150,21 +171,23 @@ static void drive(struct collective_work *w, int64_t until_ns)
     if (w->state == WORK_QUEUED) {
         w->state = WORK_RUNNING;
         w->started_ns = clock_now_ns();
+        flight_start(g->flight, w->flight_slot);
     }
     if (g->world_size == 1) {
         run_alone(w);
-        w->state = WORK_DONE;
+        end_work(w, WORK_DONE);
         return;
     }
     end_ns = w->started_ns + g->timeout_ms * 1000000;
     switch (g->ops->run(g, w, until_ns < end_ns ? until_ns : end_ns, &err)) {
     case RUN_DONE:
-        w->state = WORK_DONE;
+        end_work(w, WORK_DONE);
         break;
     case RUN_FAILED:
         fail_group(g, w, &err);
         break;
     case RUN_PENDING:
+        flight_progress(g->flight, w->flight_slot, w->done_bytes, w->total_bytes);
         if (clock_now_ns() >= end_ns) {
             (void)timed_out(w, &err);
             fail_group(g, w, &err);

@@ -5,12 +5,14 @@
  * ranks.
  * Threads: entries are written by the caller of each group; groups of one process share a recorder
  * and take slots atomically.  Readers of another process see whole entries (a sequence lock).
+ * Calls of one slot come from one thread at a time.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_FLIGHT_H
 #define SPARRING_COMMON_COLLECTIVE_FLIGHT_H
 
 #include "common/collective/signature.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -42,12 +44,13 @@ struct flight_config {
 enum status flight_open(const struct flight_config *config, struct flight **ret, struct error *err);
 void flight_close(struct flight *f); /* keeps the file; NULL allowed */
 
-/* Record a queued operation (state, times and index are filled in); the slot for the calls below.
- */
+/* Record a queued operation (state, times and index are filled in); returns the slot for the calls
+ * below, which leave an entry alone that a newer operation has taken meanwhile. */
 size_t flight_queue(struct flight *f, const struct flight_entry *entry);
-void flight_start(struct flight *f, size_t slot, uint64_t total_bytes);
-void flight_progress(struct flight *f, size_t slot, uint64_t done_bytes);
-void flight_end(struct flight *f, size_t slot, bool ok, uint64_t done_bytes);
+void flight_start(struct flight *f, size_t slot);
+/* One or two stores: for the middle of an operation, as often as wanted. */
+void flight_progress(struct flight *f, size_t slot, uint64_t done_bytes, uint64_t total_bytes);
+void flight_end(struct flight *f, size_t slot, bool ok, uint64_t done_bytes, uint64_t total_bytes);
 
 /* Why the rank failed: the first reason stays. */
 void flight_fail(struct flight *f, enum fault fault, int culprit, const char *reason);
@@ -62,12 +65,21 @@ struct flight_log {
     enum fault fault;   /* FAULT_NONE: none */
     int culprit;        /* rank, -1: none */
     char reason[FLIGHT_REASON_MAX];
+    uint64_t recorded;            /* operations so far; the newest `length` of them are here */
     struct flight_entry *entries; /* owned, oldest first */
     size_t length;
+    size_t damaged; /* entries left out because they make no sense */
 };
 
-/* STATUS_NOT_FOUND, STATUS_DATA (no recorder's file, another version, cut off). */
+/* STATUS_NOT_FOUND, STATUS_DATA (no recorder's file, another version or byte order, cut off). */
 enum status flight_read(const char *path, struct flight_log *ret, struct error *err);
+
+/* The same from memory; `name` stands for the path in messages. */
+enum status flight_parse(const char *name, const void *bytes, size_t size, struct flight_log *ret,
+                         struct error *err);
 void flight_log_release(struct flight_log *log);
+
+/* When a moment of the log's monotonic clock was, in seconds since 1970. */
+double flight_wall(const struct flight_log *log, int64_t moment_ns);
 
 #endif

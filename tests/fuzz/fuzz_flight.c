@@ -1,0 +1,78 @@
+/*
+ * Any bytes as a flight recorder's file.  Nothing may be read outside of them, and what is accepted
+ * must be fit to show: names that end, enumerations inside their lists, indices that rise.  The
+ * first byte chooses whether a good header comes first, so that the cells are reached, too.
+ */
+#include "common/collective/flight_layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CELLS 8
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+static void check(const struct flight_log *log)
+{
+    char text[COLLECTIVE_TEXT_SIZE];
+    uint64_t last = 0;
+
+    require(memchr(log->reason, '\0', sizeof(log->reason)) && (unsigned)log->fault < FAULT_COUNT);
+    for (size_t i = 0; i < log->length; i++) {
+        const struct flight_entry *e = &log->entries[i];
+
+        require(e->index > last && memchr(e->group, '\0', sizeof(e->group)));
+        last = e->index;
+        signature_text(&e->signature, text);
+        require(strlen(text) < sizeof(text) - 1);
+    }
+}
+
+static void parse(const void *bytes, size_t size)
+{
+    struct flight_log log;
+    struct error err = {0};
+
+    if (flight_parse("fuzz", bytes, size, &log, &err) == STATUS_OK) {
+        check(&log);
+        flight_log_release(&log);
+    } else {
+        require(err.status == STATUS_DATA && err.text[0] != '\0');
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const size_t room = FLIGHT_HEADER_BYTES + CELLS * sizeof(struct flight_cell);
+    struct flight_header header = {.magic = FLIGHT_MAGIC,
+                                   .version = FLIGHT_VERSION,
+                                   .byte_order = FLIGHT_BYTE_ORDER,
+                                   .header_bytes = FLIGHT_HEADER_BYTES,
+                                   .cell_bytes = sizeof(struct flight_cell),
+                                   .entries = CELLS,
+                                   .notice = FLIGHT_NOTICE};
+    char *bytes;
+    size_t left;
+
+    if (size < 1)
+        return 0;
+    if (data[0] % 2 == 0) {
+        parse(data + 1, size - 1);
+        return 0;
+    }
+    bytes = calloc(1, room); /* ends where the sanitizer sees it */
+    require(bytes != NULL);
+    memcpy(bytes, &header, sizeof(header));
+    left = size - 1 < CELLS * sizeof(struct flight_cell) ? size - 1
+                                                         : CELLS * sizeof(struct flight_cell);
+    memcpy(bytes + FLIGHT_HEADER_BYTES, data + 1, left);
+    parse(bytes, room);
+    free(bytes);
+    return 0;
+}
