@@ -242,6 +242,8 @@ static void settle_failure(struct trainer *t, struct error *err)
 {
     if (stop_requested()) /* that another rank stopped a step earlier is no failure of its own */
         (void)error_set(err, STATUS_CANCELLED, "stopped by signal %d", stop_requested());
+    else if (t->flight)
+        flight_fail(t->flight, FAULT_FAILED, (int)t->launch->rank, err->text);
     if (!t->store || (!stop_requested() && store_find_failure(t->store, 0, err)))
         return;
     store_report_failure(t->store, t->launch->rank, err->text);

@@ -5,6 +5,8 @@
  */
 #include "worker/trainer.h"
 
+#include "common/base/file.h"
+#include "common/base/log.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/manifest/manifest.h"
 #include "common/shard_map/shard_map.h"
@@ -185,6 +187,28 @@ static enum status meet_ranks(struct trainer *t, struct error *err)
     return status;
 }
 
+/* In the run directory, where `sparring inspect` looks for it.  A recorder that cannot have its
+ * file there is no reason not to train. */
+static enum status open_flight(struct trainer *t, struct error *err)
+{
+    struct flight_config config = {.rank = t->launch->rank, .world_size = t->launch->world_size};
+    struct error why = {0};
+    char name[64];
+    char path[4096];
+
+    (void)snprintf(name, sizeof(name), "flight-rank%u.bin", t->launch->rank);
+    if (t->record.folder &&
+        file_join(path, sizeof(path), t->record.folder, name, &why) == STATUS_OK) {
+        config.path = path;
+        if (flight_open(&config, &t->flight, &why) == STATUS_OK)
+            return STATUS_OK;
+    }
+    if (t->record.folder)
+        log_warning("%s: recording in memory only", why.text);
+    config.path = NULL;
+    return flight_open(&config, &t->flight, err);
+}
+
 static enum status open_sync(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
@@ -206,6 +230,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .transport = o->transport,
         .interface_host = o->interface,
         .heartbeat_timeout_ms = o->heartbeat_timeout_ms,
+        .flight = t->flight,
         .bucket_cap_mb = o->bucket_cap_mb,
         .servers = o->servers,
         .servers_origin = option_origin_text(&worker_option_set, t->origins, "servers"),
@@ -251,6 +276,8 @@ enum status trainer_open(struct trainer *t, struct error *err)
         .store_address = t->store ? store_address(t->store) : "",
     };
     status = run_record_open(&t->record, &t->facts, (size_t)t->total_steps, err);
+    if (status == STATUS_OK && strcmp(t->options->sync, "allreduce") == 0)
+        status = open_flight(t, err);
     if (status == STATUS_OK)
         status = open_sync(t, err);
     return status;
@@ -259,6 +286,7 @@ enum status trainer_open(struct trainer *t, struct error *err)
 void trainer_close(struct trainer *t, const struct error *failure)
 {
     sync_close(t->sync, failure);
+    flight_close(t->flight);
     store_close(t->store, failure ? LINGER_FAILED_MS : LINGER_MS);
     run_record_close(&t->record);
     loader_close(t->loader);

@@ -5,6 +5,7 @@
 #define SPARRING_WORKER_TRAINER_H
 
 #include "common/base/strbuf.h"
+#include "common/collective/flight.h"
 #include "common/launch_env/launch_env.h"
 #include "common/optimizer/optimizer.h"
 #include "common/store/store.h"
@@ -30,6 +31,7 @@ struct trainer {
     struct optimizer_config optimizer_config;
     struct optimizer optimizer; /* without state when the servers update */
     struct store *store;        /* NULL: alone */
+    struct flight *flight;      /* NULL: nothing to record */
     struct sync *sync;
     struct strbuf manifest;
     struct run_facts facts;

@@ -140,6 +140,7 @@ static enum status open_parts(struct sync_allreduce *s, const struct sync_config
         .rank = config->rank,
         .world_size = config->world_size,
         .store = config->store,
+        .flight = config->flight,
         .timeout_ms = config->timeout_ms,
     };
     size_t first = FIRST_BUCKET_BYTES;

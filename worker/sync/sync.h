@@ -35,7 +35,8 @@ struct sync_config {
     const char *transport;      /* "tcp", "grpc" */
     const char *interface_host; /* "": found */
     int64_t heartbeat_timeout_ms;
-    double bucket_cap_mb; /* MiB; < 0: PyTorch's default, 25 with a first bucket of 1 */
+    struct flight *flight; /* borrowed; NULL: the group keeps one in memory */
+    double bucket_cap_mb;  /* MiB; < 0: PyTorch's default, 25 with a first bucket of 1 */
     /* ps */
     const char *servers;        /* "host:port,host:port" */
     const char *servers_origin; /* "--servers", "SPARRING_SERVERS" */
