@@ -50,14 +50,14 @@ struct reduction {
 void reduce_arrays(const struct reduction *r, void *const *outputs, size_t output_count,
                    const void *const *inputs, size_t input_count, size_t count);
 
-/* dst[i] = dst[i] op src[i] (src times `factor` first); reduce_arrays for the common pair. */
+/* dst[i] = dst[i] op src[i]: reduce_arrays of {dst, src}, whose factors are in that order. */
 void reduce_into(const struct reduction *r, void *dst, const void *src, size_t count);
 
-/* data[i] *= factor; floats only. */
+/* data[i] *= factor; floats only, multiplied as `factors` are. */
 void reduce_scale(enum dtype dtype, void *data, double factor, size_t count);
 
-/* float32 to and from float16 or bfloat16, ties to even; NaN stays NaN, overflow becomes infinity.
- */
+/* float32 to and from float16 or bfloat16; no other type.  Arrays are disjoint.  Ties to even,
+ * subnormals kept, overflow becomes infinity, NaN stays NaN (quiet, upper payload kept). */
 void cast_from_float32(enum dtype to, void *dst, const float *src, size_t count);
 void cast_to_float32(enum dtype from, float *dst, const void *src, size_t count);
 
