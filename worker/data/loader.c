@@ -28,8 +28,11 @@ struct slot {
 struct loader {
     const struct dataset *dataset;
     struct sampler *sampler; /* the thread's */
-    size_t batch_size;
-    size_t samples; /* of this rank per epoch */
+    size_t wanted_batch_size;
+    size_t batch_size;    /* not larger than this rank's part of any epoch to come */
+    size_t samples;       /* of this rank in the first epoch */
+    uint64_t first_epoch; /* the thread's: where it starts ... */
+    size_t first_at;      /* ... and at which sample */
     struct slot slots[SLOTS];
     unsigned empty; /* guarded by mutex: slots that are EMPTY */
     unsigned next;  /* consumer's: the slot that loader_next takes */
@@ -66,7 +69,7 @@ static void hand_over(struct loader *l, struct slot *slot)
 
 static void fill(struct loader *l, struct slot *slot, uint64_t epoch, size_t at)
 {
-    size_t left = l->samples - at;
+    size_t left = l->sampler->length - at;
     size_t count = left < l->batch_size ? left : l->batch_size;
 
     dataset_gather(l->dataset, l->sampler->order + at, count, slot->x, slot->y);
@@ -75,6 +78,7 @@ static void fill(struct loader *l, struct slot *slot, uint64_t epoch, size_t at)
         .y = slot->y,
         .count = count,
         .epoch = epoch,
+        .at = at,
         .last_of_epoch = count == left,
     };
 }
@@ -82,11 +86,12 @@ static void fill(struct loader *l, struct slot *slot, uint64_t epoch, size_t at)
 static void *prefetch(void *argument)
 {
     struct loader *l = argument;
+    size_t at = l->first_at;
     unsigned turn = 0;
 
-    for (uint64_t epoch = 0;; epoch++) {
+    for (uint64_t epoch = l->first_epoch;; epoch++) {
         sampler_set_epoch(l->sampler, epoch);
-        for (size_t at = 0; at < l->samples; at += l->batch_size) {
+        for (; at < l->sampler->length; at += l->batch_size) {
             struct slot *slot = &l->slots[turn];
 
             if (!wait_for_empty(l, slot))
@@ -95,6 +100,7 @@ static void *prefetch(void *argument)
             hand_over(l, slot);
             turn = (turn + 1) % SLOTS;
         }
+        at = 0;
     }
 }
 
@@ -145,6 +151,7 @@ enum status loader_open(const struct dataset *dataset, struct sampler *sampler, 
     l->dataset = dataset;
     l->sampler = sampler;
     l->samples = sampler->length;
+    l->wanted_batch_size = batch_size;
     l->batch_size = batch_size < l->samples ? batch_size : l->samples;
     l->empty = SLOTS;
     (void)pthread_mutex_init(&l->mutex, NULL);
@@ -184,25 +191,57 @@ size_t loader_batches_per_epoch(const struct loader *l)
     return (l->samples + l->batch_size - 1) / l->batch_size;
 }
 
-static void stop_thread(struct loader *l)
+void loader_pause(struct loader *l)
 {
+    if (!l->started)
+        return;
     (void)pthread_mutex_lock(&l->mutex);
     l->stopping = true;
     (void)pthread_cond_signal(&l->emptied);
     (void)pthread_mutex_unlock(&l->mutex);
     (void)pthread_join(l->thread, NULL);
+    l->started = false;
+}
+
+static void release_slots(struct loader *l)
+{
+    for (unsigned i = 0; i < SLOTS; i++) {
+        free(l->slots[i].x);
+        free(l->slots[i].y);
+        l->slots[i] = (struct slot){0};
+    }
+}
+
+enum status loader_resume(struct loader *l, uint64_t epoch, size_t at, struct error *err)
+{
+    size_t length = sampler_length(l->sampler, epoch);
+    size_t later = sampler_length(l->sampler, UINT64_MAX);
+    size_t longest = length > later ? length : later;
+    enum status status;
+
+    if (at >= length || later == 0)
+        return error_set(err, STATUS_INVALID, "sample %zu of epoch %ju: this rank has %zu", at,
+                         (uintmax_t)epoch, length);
+    release_slots(l); /* parts may have grown, and batches with them */
+    l->batch_size = l->wanted_batch_size < longest ? l->wanted_batch_size : longest;
+    status = open_slots(l, err);
+    if (status != STATUS_OK)
+        return status;
+    l->empty = SLOTS;
+    l->next = 0;
+    l->held = false;
+    l->stopping = false;
+    l->first_epoch = epoch;
+    l->first_at = at;
+    return start_thread(l, err);
 }
 
 void loader_close(struct loader *l)
 {
     if (!l)
         return;
-    if (l->started)
-        stop_thread(l);
-    for (unsigned i = 0; i < SLOTS; i++) {
-        free(l->slots[i].x);
-        free(l->slots[i].y);
-    }
+    loader_pause(l);
+    release_slots(l);
     (void)pthread_cond_destroy(&l->emptied);
     (void)pthread_cond_destroy(&l->filled);
     (void)pthread_mutex_destroy(&l->mutex);

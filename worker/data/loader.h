@@ -17,6 +17,7 @@ struct batch {
     const int32_t *y; /* (count), borrowed likewise */
     size_t count;
     uint64_t epoch;
+    size_t at; /* of its first sample in this rank's part of the epoch */
     bool last_of_epoch;
 };
 
@@ -28,7 +29,16 @@ enum status loader_open(const struct dataset *dataset, struct sampler *sampler, 
 /* The next batch.  Blocks until the thread has it, which never takes longer than one gather. */
 void loader_next(struct loader *l, struct batch *ret);
 
-size_t loader_batches_per_epoch(const struct loader *l);
+size_t loader_batches_per_epoch(const struct loader *l); /* the first one's */
+
+/* Ends the thread and waits for it; the sampler is the caller's until loader_resume.  The batch
+ * that is held stays as it is. */
+void loader_pause(struct loader *l);
+
+/* Go on from sample `at` of this rank's part of `epoch`, as the sampler divides the data now.  What
+ * was prefetched is dropped, and the batch that was held is borrowed no more.  STATUS_INVALID when
+ * the rank's part of the epoch ends before `at`. */
+enum status loader_resume(struct loader *l, uint64_t epoch, size_t at, struct error *err);
 
 /* Ends the thread and waits for it.  NULL allowed. */
 void loader_close(struct loader *l);

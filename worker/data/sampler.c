@@ -32,6 +32,8 @@ enum status sampler_init(struct sampler *s, size_t dataset_count, unsigned rank,
                          dataset_count, SAMPLES_END - 1);
     *s = (struct sampler){
         .dataset_count = dataset_count,
+        .part = {rank, world_size},
+        .later_epoch = UINT64_MAX,
         .rank = rank,
         .world_size = world_size,
         .shuffle = shuffle,
@@ -56,10 +58,45 @@ void sampler_release(struct sampler *s)
     *s = (struct sampler){0};
 }
 
+static const struct sampler_part *part_of(const struct sampler *s, uint64_t epoch)
+{
+    return epoch < s->later_epoch ? &s->part : &s->later;
+}
+
+size_t sampler_length(const struct sampler *s, uint64_t epoch)
+{
+    return samples_per_rank(s->dataset_count, part_of(s, epoch)->world_size, s->drop_last);
+}
+
+enum status sampler_repartition(struct sampler *s, uint64_t epoch, unsigned rank,
+                                unsigned world_size, struct error *err)
+{
+    size_t length;
+    int64_t *order;
+
+    if (rank >= world_size)
+        return error_set(err, STATUS_INVALID, "sampler: rank %u is outside a world of %u", rank,
+                         world_size);
+    length = samples_per_rank(s->dataset_count, world_size, s->drop_last);
+    if (length < s->length)
+        length = s->length;
+    order = realloc(s->order, (length > 0 ? length : 1) * sizeof(*order));
+    if (!order)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for the order of %zu samples", length);
+    s->order = order;
+    s->part = epoch > 0 ? *part_of(s, epoch - 1) : s->part;
+    s->later = (struct sampler_part){rank, world_size};
+    s->later_epoch = epoch;
+    return STATUS_OK;
+}
+
 void sampler_set_epoch(struct sampler *s, uint64_t epoch)
 {
     struct random random;
 
+    s->rank = part_of(s, epoch)->rank;
+    s->world_size = part_of(s, epoch)->world_size;
+    s->length = sampler_length(s, epoch);
     if (s->dataset_count == 0)
         return;
     if (s->shuffle) {

@@ -12,9 +12,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct sampler_part {
+    unsigned rank, world_size;
+};
+
 struct sampler {
     size_t dataset_count;
-    unsigned rank, world_size;
+    struct sampler_part part;  /* of epochs before `later_epoch` ... */
+    struct sampler_part later; /* ... and from there on */
+    uint64_t later_epoch;      /* UINT64_MAX: never */
+    unsigned rank, world_size; /* of the current epoch */
     bool shuffle, drop_last;
     uint64_t seed;
     int64_t *order;   /* owned; this rank's indices of the current epoch */
@@ -32,6 +39,14 @@ void sampler_release(struct sampler *s); /* NULL and zeroed structs allowed */
 
 /* Fill s->order for `epoch`; nothing is allocated. */
 void sampler_set_epoch(struct sampler *s, uint64_t epoch);
+
+/* From `epoch` on, not before the current one, the data is divided among other ranks (fewer, after
+ * a loss); set_epoch does it.  May allocate; nothing has changed when it fails. */
+enum status sampler_repartition(struct sampler *s, uint64_t epoch, unsigned rank,
+                                unsigned world_size, struct error *err);
+
+/* Samples of this rank in `epoch`. */
+size_t sampler_length(const struct sampler *s, uint64_t epoch);
 
 /* Samples that padding repeats per epoch over all ranks. */
 size_t sampler_padding(const struct sampler *s);

@@ -106,6 +106,61 @@ START_TEST(gives_what_a_plain_walk_gives)
 }
 END_TEST
 
+/* At any moment the ranks become fewer: the loader goes on from any sample, and divides the data
+ * anew from the next epoch on. */
+START_TEST(resumes_with_another_partition)
+{
+    struct dataset *d = open_data();
+
+    for (unsigned round = 0; round < 40; round++) {
+        unsigned rank = (unsigned)(support_random() * 4);
+        size_t batch_size = 1 + (size_t)(support_random() * 40);
+        struct sampler sampler;
+        struct walk *w;
+        struct loader *l;
+        struct batch got = {0};
+        struct batch wanted = {0};
+
+        assert_ok(mem_calloc(1, sizeof(*w), "walk", &w, &err));
+        assert_ok(sampler_init(&w->sampler, 97, rank, 4, true, false, 5, &err));
+        sampler_set_epoch(&w->sampler, 0);
+        assert_ok(sampler_init(&sampler, 97, rank, 4, true, false, 5, &err));
+        assert_ok(loader_open(d, &sampler, batch_size, &l, &err));
+        for (unsigned i = 0; i < 1 + (unsigned)(support_random() * 30); i++) {
+            loader_next(l, &got);
+            wanted = walk_next(w, d, batch_size);
+            ck_assert_uint_eq(got.at + got.count, w->at);
+        }
+        loader_pause(l); /* the last batch comes again, then the rest of its epoch */
+        assert_ok(sampler_repartition(&sampler, got.epoch + 1, rank / 2, 2, &err));
+        assert_ok(loader_resume(l, got.epoch, got.at, &err));
+        loader_next(l, &got);
+        check_same(&got, &wanted);
+        while (!got.last_of_epoch) {
+            loader_next(l, &got);
+            wanted = walk_next(w, d, batch_size);
+            check_same(&got, &wanted);
+        }
+        sampler_release(&w->sampler);
+        assert_ok(sampler_init(&w->sampler, 97, rank / 2, 2, true, false, 5, &err));
+        w->at = w->sampler.length;
+        w->epoch = got.epoch;
+        for (unsigned i = 0; i < 40; i++) {
+            wanted = walk_next(w, d, batch_size);
+            loader_next(l, &got);
+            check_same(&got, &wanted);
+        }
+        loader_pause(l);
+        assert_fails(loader_resume(l, 0, 1000, &err), STATUS_INVALID, "sample 1000");
+        loader_close(l);
+        sampler_release(&sampler);
+        sampler_release(&w->sampler);
+        free(w);
+    }
+    dataset_close(d);
+}
+END_TEST
+
 /* A batch stays as it is until the next call, although the thread fills the other buffer. */
 START_TEST(a_held_batch_does_not_change)
 {
@@ -188,6 +243,7 @@ int main(void)
 
     tcase_set_timeout(tcase, 30);
     tcase_add_test(tcase, gives_what_a_plain_walk_gives);
+    tcase_add_test(tcase, resumes_with_another_partition);
     tcase_add_test(tcase, a_held_batch_does_not_change);
     tcase_add_test(tcase, closes_at_any_moment);
     tcase_add_test(tcase, refuses);
