@@ -84,6 +84,10 @@ struct mesh_view {
 void mesh_ask(struct mesh *m, unsigned rank, uint64_t group, int64_t deadline_ns,
               struct mesh_view *ret);
 
+/* The same of several ranks at once (this one may be among them): ret[i] is about ranks[i]. */
+void mesh_ask_all(struct mesh *m, const unsigned *ranks, unsigned count, uint64_t group,
+                  int64_t deadline_ns, struct mesh_view *ret);
+
 /* ---- losses ---- */
 
 /* The fault of a rank as known now, without asking; *ret_text (size bytes, may be NULL) says how it
