@@ -10,6 +10,7 @@
 #include "common/collective/flight.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,6 +151,73 @@ static void release_head(struct collective *g)
     free(g);
 }
 
+enum status collective_exchange(struct collective *group, const char *what, const void *mine,
+                                size_t size, void *all, int64_t deadline_ns, struct error *err)
+{
+    char tag[MESH_TAG_MAX];
+    enum status status;
+
+    if (group->world_size == 1) {
+        if (size > 0)
+            memmove(all, mine, size);
+        return STATUS_OK;
+    }
+    (void)snprintf(tag, sizeof(tag), "%016" PRIx64 "/%u/%s", group->id, group->generation, what);
+    status = mesh_exchange(group->mesh, group->members, group->world_size, tag, mine, size, all,
+                           deadline_ns, err);
+    return status == STATUS_OK || !err ? status
+                                       : error_prefix(err, "group '%s': %s: ", group->name, what);
+}
+
+static void publish_idle(const struct collective *g)
+{
+    struct mesh_status idle = {.group = g->id, .phase = MESH_IDLE, .since_ns = clock_now_ns()};
+
+    idle.signature.generation = g->generation;
+    mesh_publish(g->mesh, g->mesh_slot, &idle);
+}
+
+/* Take a place in the mesh, opening one first where the caller has none. */
+static enum status join_mesh(struct collective *g, const struct collective_config *config,
+                             struct error *err)
+{
+    const struct mesh_config mesh = {.rank = g->rank,
+                                     .world_size = g->world_size,
+                                     .store = config->store,
+                                     .name = g->name,
+                                     .interface_host = g->interface_host,
+                                     .timeout_ms = g->timeout_ms,
+                                     .heartbeat_timeout_ms = g->heartbeat_timeout_ms};
+    enum status status = STATUS_OK;
+
+    if (g->world_size == 1)
+        return STATUS_OK;
+    if (!g->mesh) {
+        status = mesh_open(&mesh, &g->mesh, err);
+        if (status != STATUS_OK)
+            return err ? error_prefix(err, "group '%s' of %u ranks: ", g->name, g->world_size)
+                       : status;
+        g->owns_mesh = true;
+    }
+    status = mesh_add_group(g->mesh, g->id, &g->mesh_slot, err);
+    if (status != STATUS_OK)
+        return status;
+    g->in_mesh = true;
+    publish_idle(g);
+    g->alarm = mesh_watch(g->mesh, g->mesh_slot, g->generation, g->members, g->world_size);
+    if (!g->alarm)
+        return error_set(err, STATUS_NO_MEMORY, "no memory to watch %u ranks", g->world_size);
+    return STATUS_OK;
+}
+
+static void leave_mesh(struct collective *g)
+{
+    if (g->in_mesh)
+        mesh_remove_group(g->mesh, g->mesh_slot);
+    if (g->owns_mesh)
+        mesh_close(g->mesh);
+}
+
 enum status collective_open(const struct collective_config *config, struct collective **ret_group,
                             struct error *err)
 {
@@ -170,12 +238,15 @@ enum status collective_open(const struct collective_config *config, struct colle
         return status;
     g->ops = ops;
     status = fill_head(g, config, err);
+    if (status == STATUS_OK)
+        status = join_mesh(g, config, err);
     if (status == STATUS_OK) {
         status = ops->open(g, deadline_ns, err);
         if (status != STATUS_OK)
             ops->close(g);
     }
     if (status != STATUS_OK) {
+        leave_mesh(g);
         release_head(g);
         return status;
     }
@@ -189,38 +260,8 @@ void collective_close(struct collective *group)
     if (!group)
         return;
     group->ops->close(group);
+    leave_mesh(group);
     release_head(group);
-}
-
-static enum status exchange_through_store(struct collective *g, const char *what, const void *mine,
-                                          size_t size, void *all, int64_t deadline_ns,
-                                          struct error *err)
-{
-    char key[256];
-    enum status status;
-
-    (void)snprintf(key, sizeof(key), "%s/%u/%s/%u", g->name, g->generation, what, g->rank);
-    status = store_set(g->store, key, mine, size, err);
-    for (unsigned r = 0; r < g->world_size && status == STATUS_OK; r++) {
-        char *value = NULL;
-        size_t length;
-
-        (void)snprintf(key, sizeof(key), "%s/%u/%s/%u", g->name, g->generation, what, r);
-        status = store_get(g->store, key, clock_left_ms(deadline_ns), &value, &length, err);
-        if (status == STATUS_OK && length != size)
-            status = error_set(err, STATUS_MISMATCH, "rank %u gave %zu bytes for '%s', not %zu", r,
-                               length, what, size);
-        if (status == STATUS_OK)
-            memcpy((char *)all + r * size, value, size);
-        free(value);
-    }
-    return status;
-}
-
-enum status collective_exchange(struct collective *group, const char *what, const void *mine,
-                                size_t size, void *all, int64_t deadline_ns, struct error *err)
-{
-    return exchange_through_store(group, what, mine, size, all, deadline_ns, err);
 }
 
 enum status collective_register(struct collective *group, const struct shared_memory *memory,

@@ -47,6 +47,7 @@ struct collective {
     size_t segment_bytes;
     struct mesh *mesh; /* NULL in a world of one */
     bool owns_mesh;
+    bool in_mesh; /* mesh_slot is taken */
     size_t mesh_slot;
     struct mesh_alarm *alarm; /* NULL in a world of one */
     struct flight *flight;

@@ -132,9 +132,25 @@ static void run_alone(struct collective_work *w)
     g->stats.operations++;
 }
 
+/* What this rank does now, for peers that ask. */
+static void publish(const struct collective_work *w, enum mesh_phase phase, int64_t since_ns)
+{
+    const struct collective *g = w->group;
+    const struct mesh_status status = {.group = g->id,
+                                       .phase = phase,
+                                       .signature = w->signature,
+                                       .done_bytes = w->done_bytes,
+                                       .total_bytes = w->total_bytes,
+                                       .since_ns = since_ns};
+
+    if (g->in_mesh)
+        mesh_publish(g->mesh, g->mesh_slot, &status);
+}
+
 static void end_work(struct collective_work *w, enum work_state state)
 {
     w->state = state;
+    publish(w, MESH_IDLE, clock_now_ns());
     flight_end(w->group->flight, w->flight_slot, state == WORK_DONE, w->done_bytes, w->total_bytes);
 }
 
@@ -172,6 +188,7 @@ static void drive(struct collective_work *w, int64_t until_ns)
         w->state = WORK_RUNNING;
         w->started_ns = clock_now_ns();
         flight_start(g->flight, w->flight_slot);
+        publish(w, MESH_RUNNING, w->started_ns);
     }
     if (g->world_size == 1) {
         run_alone(w);
@@ -188,6 +205,7 @@ static void drive(struct collective_work *w, int64_t until_ns)
         break;
     case RUN_PENDING:
         flight_progress(g->flight, w->flight_slot, w->done_bytes, w->total_bytes);
+        publish(w, MESH_RUNNING, w->started_ns);
         if (clock_now_ns() >= end_ns) {
             (void)timed_out(w, &err);
             fail_group(g, w, &err);

@@ -133,7 +133,7 @@ START_TEST(a_rank_that_never_comes_is_named)
 
     ck_assert_msg(store != NULL, "%s", err.text);
     assert_fails(world_open("ring", "alone", 0, 3, store, 100, &group, &err), STATUS_TIMEOUT,
-                 "rank 1 has not published its address");
+                 "ranks 1, 2 have not published their address");
     store_close(store, 0);
 }
 END_TEST
@@ -197,7 +197,7 @@ static struct endpoint find_listener(struct store *store)
     char *text = NULL;
     size_t size;
 
-    assert_ok(store_get(store, "busy/address/0", 10000, &text, &size, &err));
+    assert_ok(store_get(store, "busy/mesh/address/0", 10000, &text, &size, &err));
     assert_ok(endpoint_parse(text, "address", &e, &err));
     free(text);
     return e;

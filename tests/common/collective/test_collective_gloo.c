@@ -82,7 +82,7 @@ START_TEST(a_rank_that_never_comes_is_an_error)
     struct collective *group;
 
     assert_fails(world_open("gloo", "alone", 1, 2, store, 100, &group, &err), STATUS_TIMEOUT,
-                 "gloo, connecting");
+                 "rank 0 has not published its address");
     store_close(store, 0);
 }
 END_TEST
