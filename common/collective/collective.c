@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/memory.h"
 #include "common/base/strbuf.h"
+#include "common/collective/collective_blocking.h"
 #include "common/collective/collective_ops.h"
 #include "common/collective/flight.h"
 
@@ -259,6 +260,8 @@ void collective_close(struct collective *group)
 {
     if (!group)
         return;
+    if (!collective_blocking_close(group))
+        return; /* a library still works in its memory, and the process is about to end */
     group->ops->close(group);
     leave_mesh(group);
     release_head(group);

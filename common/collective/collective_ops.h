@@ -22,6 +22,7 @@ struct collective_work {
     enum work_state state;
     int64_t started_ns; /* of running */
     unsigned warnings;  /* given so far */
+    bool begun;         /* a transfer of a backend that blocks: it is under way */
     size_t flight_slot;
     uint64_t done_bytes;  /* kept by the backend: payload sent and received ... */
     uint64_t total_bytes; /* ... of so many; set by the backend when it begins */
@@ -62,6 +63,8 @@ struct collective {
     int culprit;                   /* rank in the job; -1: none */
     struct collective_work *works; /* owned, COLLECTIVE_WORKS_MAX, a ring in order of start */
     size_t first_work, work_count;
+    struct blocking *blocking; /* threads of a backend that blocks; NULL until they are needed */
+    bool patient;              /* the caller waits without a deadline of its own */
 };
 
 enum run_outcome {
@@ -74,7 +77,9 @@ struct collective_ops {
     const char *name;
     size_t size; /* of the backend's struct */
 
-    /* run blocks whatever until_ns says (a library call).  `interrupt` must then end it. */
+    /* run blocks whatever until_ns says (a library call); collective_blocking.h says on which
+     * thread.  A send or receive is an exception: it begins at the first call, which does not block
+     * when until_ns has passed.  done_bytes and stats are counted for it, by expected_bytes. */
     bool blocking;
 
     /* Why this backend cannot serve such a group here, before anything is opened: STATUS_CONFIG.
@@ -96,7 +101,7 @@ struct collective_ops {
                             int64_t until_ns, struct error *err);
 
     /* Make a run that blocks in another thread return soon; any thread; NULL for those that honour
-     * until_ns. */
+     * until_ns, and for a library that cannot: it then ends the process. */
     void (*interrupt)(struct collective *group);
 
     /* See collective_register; NULL: a no-op. */

@@ -7,6 +7,7 @@
  * the end at 100 %.
  */
 #include "common/base/clock.h"
+#include "common/collective/collective_blocking.h"
 #include "common/collective/collective_ops.h"
 #include "common/collective/flight.h"
 
@@ -24,6 +25,21 @@ static bool is_point_to_point(enum collective_call call)
 bool collective_supports(const struct collective *group, const struct collective_args *args)
 {
     return group->world_size == 1 || group->ops->supports(group, args);
+}
+
+enum run_outcome collective_mismatch(struct collective *group, const struct collective_work *work,
+                                     unsigned peer, const struct signature *theirs,
+                                     struct error *err)
+{
+    char own_text[COLLECTIVE_TEXT_SIZE];
+    char their_text[COLLECTIVE_TEXT_SIZE];
+
+    signature_text(&work->signature, own_text);
+    signature_text(theirs, their_text);
+    group->fault = FAULT_DESYNC;
+    (void)error_set(err, STATUS_MISMATCH, "rank %u is in %s, this rank %u is in %s",
+                    group->members[peer], their_text, group->members[group->rank], own_text);
+    return RUN_FAILED;
 }
 
 /* ---- starting ---- */
@@ -173,6 +189,14 @@ static enum status timed_out(struct collective_work *w, struct error *err)
                      (long long)w->group->timeout_ms);
 }
 
+static enum run_outcome run(struct collective_work *w, int64_t until_ns, struct error *err)
+{
+    struct collective *g = w->group;
+
+    return g->ops->blocking ? collective_blocking_run(g, w, until_ns, err)
+                            : g->ops->run(g, w, until_ns, err);
+}
+
 /* Advance one work until until_ns. */
 static void drive(struct collective_work *w, int64_t until_ns)
 {
@@ -196,7 +220,7 @@ static void drive(struct collective_work *w, int64_t until_ns)
         return;
     }
     end_ns = w->started_ns + g->timeout_ms * 1000000;
-    switch (g->ops->run(g, w, until_ns < end_ns ? until_ns : end_ns, &err)) {
+    switch (run(w, until_ns < end_ns ? until_ns : end_ns, &err)) {
     case RUN_DONE:
         end_work(w, WORK_DONE);
         break;
@@ -206,7 +230,7 @@ static void drive(struct collective_work *w, int64_t until_ns)
     case RUN_PENDING:
         flight_progress(g->flight, w->flight_slot, w->done_bytes, w->total_bytes);
         publish(w, MESH_RUNNING, w->started_ns);
-        if (clock_now_ns() >= end_ns) {
+        if (clock_now_ns() >= end_ns && !collective_blocking_holds(g, w)) {
             (void)timed_out(w, &err);
             fail_group(g, w, &err);
         }
@@ -236,6 +260,9 @@ static bool drive_head(struct collective *g, int64_t until_ns)
         while (last < g->work_count && is_point_to_point(work_at(g, last)->args.call))
             last++;
     several = last - first > 1;
+    for (size_t i = first; i < last && several && g->ops->blocking; i++)
+        if (work_at(g, i)->state == WORK_QUEUED)
+            drive(work_at(g, i), 0); /* under way before any of them is waited for */
     for (size_t i = first; i < last; i++) {
         int64_t turn_ns = clock_now_ns() + TURN_NS;
 
@@ -247,6 +274,7 @@ static bool drive_head(struct collective *g, int64_t until_ns)
 
 void collective_poll(struct collective_work *work, bool *ret_done)
 {
+    work->group->patient = false;
     if (!has_ended(work))
         (void)drive_head(work->group, 0);
     *ret_done = has_ended(work);
@@ -269,6 +297,7 @@ enum status collective_wait(struct collective_work *work, int64_t deadline_ns, s
     enum status status = STATUS_OK;
 
     assert(work->state != WORK_FREE);
+    work->group->patient = deadline_ns == INT64_MAX;
     while (!has_ended(work)) {
         (void)drive_head(work->group, deadline_ns);
         if (!has_ended(work) && deadline_ns != INT64_MAX && clock_now_ns() >= deadline_ns) {

@@ -385,7 +385,6 @@ static enum status ring_open(struct collective *group, int64_t deadline_ns, stru
 const struct collective_ops collective_ring_ops = {
     .name = "ring",
     .size = sizeof(struct ring),
-    .blocking = true,
     .open = ring_open,
     .supports = ring_supports,
     .run = ring_run,

@@ -56,22 +56,11 @@ START_TEST(formula_adds_up)
 }
 END_TEST
 
-static void order_body(struct collective *group, unsigned rank, unsigned size, void *argument)
+START_TEST(rank_order)
 {
-    struct error err = {0};
-    float data = 1;
-
-    (void)rank;
-    (void)size;
-    (void)argument;
-    assert_fails(collective_all_reduce(group, &data, 1, REDUCE_REPRODUCIBLE, &err),
-                 STATUS_UNSUPPORTED, "rank order");
-    assert_ok(collective_barrier(group, &err));
-}
-
-START_TEST(rank_order_is_refused)
-{
-    world_run("gloo", 2, order_body, NULL);
+    suite_exact_sums("gloo", RANKS_MAX, true);
+    suite_random_sums("gloo", RANKS_MAX, true);
+    suite_special_values("gloo", RANKS_MAX, true);
 }
 END_TEST
 
@@ -118,7 +107,7 @@ int main(void)
     tcase_add_test(cases, copies);
     tcase_add_test(cases, barriers);
     tcase_add_test(cases, formula_adds_up);
-    tcase_add_test(cases, rank_order_is_refused);
+    tcase_add_test(cases, rank_order);
     tcase_add_test(cases, a_rank_that_never_comes_is_an_error);
     tcase_add_test(cases, a_rank_that_leaves_is_an_error);
     suite_add_tcase(suite, cases);

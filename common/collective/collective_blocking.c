@@ -1,0 +1,325 @@
+/*
+ * Threads of a group whose backend blocks.  `lock` guards what is marked (L).  The watchdog reads
+ * busy_since_ns without it, so that an operation on the caller's thread pays two atomic stores.
+ */
+#include "common/collective/collective_blocking.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/memory.h"
+#include "common/collective/flight.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define TICK_NS       100000000LL  /* how often the watchdog looks */
+#define GRACE_NS      200000000LL  /* after an alarm: what is nearly done may end well */
+#define SLACK_NS      1000000000LL /* past the time-out: the library may have one of its own */
+#define GIVE_UP_NS    1500000000LL /* after an interrupt */
+#define CLOSE_WAIT_MS 2000
+
+struct blocking {
+    struct collective *group;
+    int stop_fd; /* eventfd of the watchdog */
+    pthread_t watchdog, executor;
+    bool has_watchdog, has_executor;
+    _Atomic int64_t busy_since_ns; /* of the library call under way; 0: none */
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;       /* monotonic clock */
+    struct collective_work *work; /* (L) given to the executor and not yet taken back */
+    bool is_over;                 /* (L) of work */
+    bool stop;                    /* (L) */
+    enum run_outcome outcome;     /* (L) of work */
+    struct error error;           /* (L) of work */
+};
+
+static enum run_outcome call_library(struct blocking *b, struct collective_work *w,
+                                     struct error *err)
+{
+    enum run_outcome outcome;
+
+    atomic_store_explicit(&b->busy_since_ns, clock_now_ns(), memory_order_release);
+    outcome = b->group->ops->run(b->group, w, INT64_MAX, err);
+    atomic_store_explicit(&b->busy_since_ns, 0, memory_order_release);
+    return outcome;
+}
+
+/* ---- the watchdog ---- */
+
+/* A member of the group that is known to be lost, and how that is known. */
+static bool find_loss(const struct collective *g, char *text, size_t size)
+{
+    char how[160];
+
+    for (unsigned r = 0; r < g->world_size && g->mesh; r++) {
+        enum fault fault =
+            r == g->rank ? FAULT_NONE : mesh_fault(g->mesh, g->members[r], how, sizeof(how));
+
+        if (fault == FAULT_NONE)
+            continue;
+        (void)snprintf(text, size, "rank %u is %s (%s)", g->members[r], fault_name(fault), how);
+        return true;
+    }
+    return false;
+}
+
+/* The library does not come back, and a thread of ours is inside it. */
+static _Noreturn void give_up(const struct blocking *b, int64_t since_ns)
+{
+    const struct collective *g = b->group;
+    struct error err = {0};
+    char text[256] = "some rank does not come";
+    enum status status = find_loss(g, text, sizeof(text)) ? STATUS_PEER_LOST : STATUS_TIMEOUT;
+
+    (void)error_set(&err, status,
+                    "%s, %.1f s in one operation of group '%s': %s; the library cannot be "
+                    "interrupted, so this process ends",
+                    g->ops->name, (double)(clock_now_ns() - since_ns) * 1e-9, g->name, text);
+    flight_fail(g->flight, g->fault, g->culprit, err.text);
+    _exit(log_failure(&err));
+}
+
+static bool is_due(const struct blocking *b, int64_t since_ns, int64_t alarm_ns, int64_t now_ns)
+{
+    if (alarm_ns != 0 && now_ns - alarm_ns >= GRACE_NS && now_ns - since_ns >= GRACE_NS)
+        return true;
+    return now_ns - since_ns >= b->group->timeout_ms * 1000000 + SLACK_NS;
+}
+
+/* Sleep until the next tick, an alarm that is new, or stop; true: stop. */
+static bool sleep_a_tick(const struct blocking *b, bool watch_alarm)
+{
+    struct pollfd fds[] = {
+        {.fd = b->stop_fd, .events = POLLIN},
+        {.fd = watch_alarm ? b->group->alarm->fd : -1, .events = POLLIN},
+    };
+
+    (void)poll(fds, 2, (int)(TICK_NS / 1000000));
+    return fds[0].revents != 0;
+}
+
+static void *watch(void *argument)
+{
+    struct blocking *b = argument;
+    struct mesh_alarm *alarm = b->group->alarm;
+    int64_t alarm_ns = 0;
+    int64_t interrupted_ns = 0; /* when the call that began at interrupted_call was interrupted */
+    int64_t interrupted_call = 0;
+
+    while (!sleep_a_tick(b, alarm && alarm_ns == 0)) {
+        int64_t since_ns = atomic_load_explicit(&b->busy_since_ns, memory_order_acquire);
+        int64_t now_ns = clock_now_ns();
+
+        if (alarm && alarm_ns == 0 && atomic_load(&alarm->raised))
+            alarm_ns = now_ns;
+        if (since_ns == 0 || !is_due(b, since_ns, alarm_ns, now_ns))
+            continue;
+        if (interrupted_call != since_ns) {
+            interrupted_call = since_ns;
+            interrupted_ns = now_ns;
+            if (b->group->ops->interrupt)
+                b->group->ops->interrupt(b->group);
+        } else if (now_ns - interrupted_ns >= GIVE_UP_NS) {
+            give_up(b, since_ns);
+        }
+    }
+    return NULL;
+}
+
+/* ---- the executor ---- */
+
+static void *execute(void *argument)
+{
+    struct blocking *b = argument;
+
+    (void)pthread_mutex_lock(&b->lock);
+    while (!b->stop) {
+        struct collective_work *work = b->work;
+        struct error err = {0};
+        enum run_outcome outcome;
+
+        if (!work || b->is_over) {
+            (void)pthread_cond_wait(&b->changed, &b->lock);
+            continue;
+        }
+        (void)pthread_mutex_unlock(&b->lock);
+        outcome = call_library(b, work, &err);
+        (void)pthread_mutex_lock(&b->lock);
+        b->outcome = outcome;
+        b->error = err;
+        b->is_over = true;
+        (void)pthread_cond_broadcast(&b->changed);
+    }
+    (void)pthread_mutex_unlock(&b->lock);
+    return NULL;
+}
+
+/* Under the lock: wait for a change until until_ns; false when that has passed. */
+static bool wait_for_change(struct blocking *b, int64_t until_ns)
+{
+    struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
+
+    return pthread_cond_timedwait(&b->changed, &b->lock, &until) != ETIMEDOUT;
+}
+
+/* Under the lock: give the operation to the executor, once that is free, and wait for its end. */
+static enum run_outcome run_elsewhere(struct blocking *b, struct collective_work *w,
+                                      int64_t until_ns, struct error *err)
+{
+    for (;;) {
+        if (!b->work) {
+            b->work = w;
+            b->is_over = false;
+            (void)pthread_cond_broadcast(&b->changed);
+        }
+        if (b->work == w && b->is_over)
+            break;
+        if (until_ns <= clock_now_ns() || !wait_for_change(b, until_ns))
+            return RUN_PENDING;
+    }
+    b->work = NULL;
+    (void)pthread_cond_broadcast(&b->changed);
+    if (b->outcome == RUN_FAILED && err)
+        *err = b->error;
+    return b->outcome;
+}
+
+/* ---- lifetime ---- */
+
+static enum status open_threads(struct collective *g, struct error *err)
+{
+    struct blocking *b;
+    pthread_condattr_t clock;
+    enum status status = mem_calloc(1, sizeof(*b), "threads of a group", &b, err);
+
+    if (status != STATUS_OK)
+        return status;
+    b->group = g;
+    (void)pthread_mutex_init(&b->lock, NULL);
+    (void)pthread_condattr_init(&clock);
+    (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&b->changed, &clock);
+    (void)pthread_condattr_destroy(&clock);
+    g->blocking = b;
+    b->stop_fd = eventfd(0, EFD_CLOEXEC);
+    if (b->stop_fd < 0)
+        return error_set_errno(err, errno, "group '%s': eventfd", g->name);
+    b->has_watchdog = pthread_create(&b->watchdog, NULL, watch, b) == 0;
+    b->has_executor = pthread_create(&b->executor, NULL, execute, b) == 0;
+    if (!b->has_watchdog || !b->has_executor)
+        return error_set(err, STATUS_NO_MEMORY, "group '%s': cannot start its threads", g->name);
+    return STATUS_OK;
+}
+
+/* Does the executor leave the library by itself, or when it is interrupted? */
+static bool executor_returns(struct blocking *b)
+{
+    bool is_free;
+
+    (void)pthread_mutex_lock(&b->lock);
+    if (b->work && !b->is_over && b->group->ops->interrupt) {
+        int64_t until_ns = clock_deadline_ns(CLOSE_WAIT_MS);
+
+        b->group->ops->interrupt(b->group);
+        while (!b->is_over && wait_for_change(b, until_ns))
+            ;
+    }
+    is_free = !b->work || b->is_over;
+    if (is_free) {
+        b->stop = true;
+        (void)pthread_cond_broadcast(&b->changed);
+    }
+    (void)pthread_mutex_unlock(&b->lock);
+    return is_free;
+}
+
+bool collective_blocking_close(struct collective *group)
+{
+    struct blocking *b = group->blocking;
+    uint64_t one = 1;
+
+    if (!b)
+        return true;
+    if (b->has_watchdog && write(b->stop_fd, &one, sizeof(one)) == (ssize_t)sizeof(one))
+        (void)pthread_join(b->watchdog, NULL);
+    b->has_watchdog = false;
+    if (b->has_executor && !executor_returns(b))
+        return false;
+    if (b->has_executor)
+        (void)pthread_join(b->executor, NULL);
+    if (b->stop_fd >= 0)
+        (void)close(b->stop_fd);
+    (void)pthread_cond_destroy(&b->changed);
+    (void)pthread_mutex_destroy(&b->lock);
+    free(b);
+    group->blocking = NULL;
+    return true;
+}
+
+/* ---- running ---- */
+
+static enum run_outcome count(struct collective_work *w, enum run_outcome outcome)
+{
+    struct collective *g = w->group;
+    uint64_t tx;
+    uint64_t rx;
+
+    if (outcome != RUN_DONE)
+        return outcome;
+    g->ops->expected_bytes(g, &w->args, &tx, &rx);
+    w->done_bytes = w->total_bytes = tx + rx;
+    g->stats.operations++;
+    g->stats.tx_payload_bytes += tx;
+    g->stats.rx_payload_bytes += rx;
+    g->stats.tx_wire_bytes += tx; /* the library's own headers are not visible */
+    g->stats.rx_wire_bytes += rx;
+    return RUN_DONE;
+}
+
+bool collective_blocking_holds(const struct collective *group, const struct collective_work *work)
+{
+    struct blocking *b = group->blocking;
+    bool holds;
+
+    if (!b)
+        return false;
+    (void)pthread_mutex_lock(&b->lock);
+    holds = b->work == work && !b->is_over;
+    (void)pthread_mutex_unlock(&b->lock);
+    return holds;
+}
+
+enum run_outcome collective_blocking_run(struct collective *group, struct collective_work *work,
+                                         int64_t until_ns, struct error *err)
+{
+    struct blocking *b;
+    enum run_outcome outcome;
+    bool is_elsewhere;
+
+    if (!group->blocking && open_threads(group, err) != STATUS_OK)
+        return RUN_FAILED;
+    b = group->blocking;
+    if (!work->begun &&
+        (work->args.call == COLLECTIVE_SEND || work->args.call == COLLECTIVE_RECV)) {
+        work->begun = true; /* starting a transfer does not block */
+        outcome = group->ops->run(group, work, 0, err);
+        if (outcome != RUN_PENDING)
+            return count(work, outcome);
+        if (until_ns <= clock_now_ns())
+            return RUN_PENDING;
+    }
+    (void)pthread_mutex_lock(&b->lock);
+    is_elsewhere = b->work != NULL || !group->patient;
+    outcome = is_elsewhere ? run_elsewhere(b, work, until_ns, err) : RUN_PENDING;
+    (void)pthread_mutex_unlock(&b->lock);
+    if (!is_elsewhere)
+        outcome = call_library(b, work, err);
+    return count(work, outcome);
+}
