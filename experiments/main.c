@@ -5,6 +5,7 @@
 #include "common/option/option.h"
 #include "experiments/bench/bench.h"
 #include "experiments/compare/compare.h"
+#include "experiments/inspect/inspect.h"
 #include "experiments/launch/launch.h"
 #include "experiments/report/report.h"
 
@@ -23,6 +24,7 @@ static const struct subcommand subcommands[] = {
     {"launch", launch_main, "start the ranks of a job on this host, and servers"},
     {"compare", compare_main, "run an experiment's modes in turn and report"},
     {"report", report_main, "make the report of run directories"},
+    {"inspect", inspect_main, "say what a run did, how it ended and who is to blame"},
     {"bench", bench_main, "measure all-reduce, parameter server or a training step"},
 };
 

@@ -1,0 +1,404 @@
+#include "experiments/inspect/diagnosis.h"
+
+#include "common/base/memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MATCHED_MAX 4096
+
+const char *flight_state_name(enum flight_state state)
+{
+    static const char *const names[] = {"empty", "queued", "running", "done", "failed"};
+
+    return (unsigned)state < sizeof(names) / sizeof(names[0]) ? names[state] : "?";
+}
+
+/* ---- how it ended ---- */
+
+static bool ended_well(const struct evidence_rank *r)
+{
+    return strcmp(r->status, "ok") == 0;
+}
+
+static enum run_ending find_ending(const struct evidence *e)
+{
+    size_t good = 0;
+    size_t cancelled = 0;
+    bool shrunk = false;
+
+    for (size_t i = 0; i < e->rank_count; i++) {
+        good += ended_well(&e->ranks[i]);
+        cancelled += strcmp(e->ranks[i].status, "CANCELLED") == 0;
+        shrunk = shrunk || json_array_size(e->ranks[i].recoveries) > 0;
+    }
+    if (e->rank_count > 0 && good == e->rank_count)
+        return ENDING_OK;
+    if (e->is_live)
+        return ENDING_RUNNING;
+    if (good > 0 && shrunk)
+        return ENDING_SHRUNK;
+    return cancelled > 0 ? ENDING_CANCELLED : ENDING_FAILED;
+}
+
+/* ---- who ---- */
+
+static bool names_culprit(const struct evidence_rank *r)
+{
+    return r->has_flight && r->flight.fault != FAULT_NONE;
+}
+
+static bool same_view(const struct evidence_rank *a, const struct evidence_rank *b)
+{
+    return a->flight.fault == b->flight.fault && a->flight.culprit == b->flight.culprit;
+}
+
+/* How much a rank's view counts: most of all how many share it; then one about somebody else, which
+ * says more than one's own failure. */
+static size_t weight_of(const struct evidence *e, const struct evidence_rank *r)
+{
+    size_t votes = 0;
+
+    for (size_t i = 0; i < e->rank_count; i++)
+        votes += names_culprit(&e->ranks[i]) && same_view(&e->ranks[i], r);
+    return 2 * votes + (r->flight.culprit >= 0 && r->flight.culprit != (int)r->rank);
+}
+
+static const struct evidence_rank *find_view(const struct evidence *e)
+{
+    const struct evidence_rank *best = NULL;
+
+    for (size_t i = 0; i < e->rank_count; i++)
+        if (names_culprit(&e->ranks[i]) &&
+            (!best || weight_of(e, &e->ranks[i]) > weight_of(e, best)))
+            best = &e->ranks[i];
+    return best;
+}
+
+/* Without a recorder that names one: the only rank that is gone without an end record. */
+static int find_silent(const struct evidence *e)
+{
+    int silent = -1;
+
+    for (size_t i = 0; i < e->rank_count; i++) {
+        const struct evidence_rank *r = &e->ranks[i];
+
+        if (r->status[0] != '\0' || r->process == PROCESS_RUNS || r->process == PROCESS_STOPPED)
+            continue;
+        if (silent >= 0)
+            return -1;
+        silent = (int)i;
+    }
+    return silent;
+}
+
+static void find_culprit(const struct evidence *e, struct diagnosis *d)
+{
+    const struct evidence_rank *view = find_view(e);
+
+    d->culprit = -1;
+    d->reason = "";
+    d->reason_rank = -1;
+    if (view) {
+        d->fault = view->flight.fault;
+        d->culprit = view->flight.culprit;
+        d->reason = view->flight.reason;
+        d->reason_rank = (int)view->rank;
+        for (size_t i = 0; i < e->rank_count; i++)
+            d->disagreeing += names_culprit(&e->ranks[i]) && !same_view(&e->ranks[i], view) &&
+                              e->ranks[i].flight.culprit != (int)e->ranks[i].rank;
+    }
+    for (size_t i = 0; d->reason_rank < 0 && i < e->rank_count; i++)
+        if (e->ranks[i].error[0] != '\0') {
+            d->reason = e->ranks[i].error;
+            d->reason_rank = (int)i;
+        }
+    if (d->culprit < 0 && d->ending == ENDING_FAILED)
+        d->culprit = find_silent(e);
+    if (d->culprit >= (int)e->rank_count)
+        d->culprit = -1;
+}
+
+/* ---- where ---- */
+
+/* The newest operation that did not come to its end, else the newest. */
+static const struct flight_entry *place_of(const struct flight_log *log)
+{
+    for (size_t i = 0; i < log->length; i++)
+        if (log->entries[i].state == FLIGHT_RUNNING)
+            return &log->entries[i];
+    return log->length > 0 ? &log->entries[log->length - 1] : NULL;
+}
+
+static void find_place(const struct evidence *e, struct diagnosis *d)
+{
+    for (size_t i = 0; i < e->rank_count; i++) {
+        const struct flight_log *log = &e->ranks[i].flight;
+
+        if (!e->ranks[i].has_flight)
+            continue;
+        if ((int)i == d->culprit)
+            d->culprit_at = place_of(log);
+        for (size_t k = 0; k < log->length; k++) {
+            const struct flight_entry *entry = &log->entries[k];
+            double seconds = (double)(entry->ended_ns - entry->started_ns) * 1e-9;
+
+            if (entry->state != FLIGHT_FAILED || entry->started_ns == 0)
+                continue;
+            if ((int)i != d->culprit) {
+                d->failed_at = d->failed_at ? d->failed_at : entry;
+                d->waited_seconds = seconds > d->waited_seconds ? seconds : d->waited_seconds;
+            }
+            break; /* those behind it failed with it */
+        }
+    }
+}
+
+/* ---- operations of several ranks ---- */
+
+static bool is_collective(const struct flight_entry *entry)
+{
+    return entry->signature.call != COLLECTIVE_SEND && entry->signature.call != COLLECTIVE_RECV;
+}
+
+/* Only the newest operations are matched: a damaged file may claim a million. */
+static size_t first_matched(const struct flight_log *log)
+{
+    return log->length > MATCHED_MAX ? log->length - MATCHED_MAX : 0;
+}
+
+/* The entry of the same group, generation and sequence.  Logs are in order, so the search begins
+ * where the last one ended: *from. */
+static const struct flight_entry *match(const struct flight_log *log,
+                                        const struct flight_entry *wanted, size_t *from)
+{
+    const struct signature *s = &wanted->signature;
+    size_t first = first_matched(log);
+    size_t span = log->length - first;
+
+    for (size_t i = 0; i < span; i++) {
+        size_t at = first + (*from + i) % span;
+        const struct signature *other = &log->entries[at].signature;
+
+        if (is_collective(&log->entries[at]) && other->group == s->group &&
+            other->generation == s->generation && other->sequence == s->sequence) {
+            *from = at - first + 1;
+            return &log->entries[at];
+        }
+    }
+    return NULL;
+}
+
+static bool differs(const struct flight_entry *a, const struct flight_entry *b)
+{
+    return !signature_equal(&a->signature, &b->signature);
+}
+
+static const struct evidence_rank *first_recorder(const struct evidence *e)
+{
+    for (size_t i = 0; i < e->rank_count; i++)
+        if (e->ranks[i].has_flight && e->ranks[i].flight.length > 0)
+            return &e->ranks[i];
+    return NULL;
+}
+
+static void find_difference(const struct evidence_rank *base, const struct evidence_rank *other,
+                            struct difference *ret)
+{
+    size_t from = 0;
+
+    for (size_t k = first_matched(&base->flight); k < base->flight.length; k++) {
+        const struct flight_entry *mine = &base->flight.entries[k];
+        const struct flight_entry *theirs;
+
+        if (!is_collective(mine) || (ret->found && mine->index >= ret->entries[0].index))
+            continue;
+        theirs = match(&other->flight, mine, &from);
+        if (theirs && differs(mine, theirs)) {
+            *ret = (struct difference){true, {base->rank, other->rank}, {*mine, *theirs}};
+            return;
+        }
+    }
+}
+
+static void find_differences(const struct evidence *e, struct diagnosis *d)
+{
+    const struct evidence_rank *base = first_recorder(e);
+
+    for (size_t i = 0; base && i < e->rank_count; i++)
+        if (e->ranks[i].has_flight && &e->ranks[i] != base && e->ranks[i].flight.length > 0)
+            find_difference(base, &e->ranks[i], &d->difference);
+}
+
+/* One operation of the base rank on all ranks that have a recorder. */
+static void weigh_operation(const struct evidence *e, const struct flight_entry *mine,
+                            size_t *froms, double *starts, struct diagnosis *d)
+{
+    size_t last = 0;
+    size_t count = 0;
+    double latest = 0;
+
+    for (size_t i = 0; i < e->rank_count; i++) {
+        const struct flight_log *log = &e->ranks[i].flight;
+        const struct flight_entry *entry;
+
+        starts[i] = -1;
+        if (!e->ranks[i].has_flight)
+            continue;
+        entry = log->length > 0 ? match(log, mine, &froms[i]) : NULL;
+        if (!entry || entry->state != FLIGHT_DONE || entry->started_ns == 0)
+            return;
+        starts[i] = flight_wall(log, entry->started_ns);
+        if (count++ == 0 || starts[i] > latest) {
+            latest = starts[i];
+            last = i;
+        }
+    }
+    if (count < 2)
+        return;
+    d->matched++;
+    d->waiting[last].last_count++;
+    for (size_t i = 0; i < e->rank_count; i++) {
+        double waited_ms = starts[i] < 0 ? 0 : (latest - starts[i]) * 1e3;
+
+        d->waiting[i].waited_ms += waited_ms;
+        d->waiting[last].caused_ms += waited_ms;
+    }
+}
+
+static enum status weigh_waiting(const struct evidence *e, struct diagnosis *d, struct error *err)
+{
+    const struct evidence_rank *base = first_recorder(e);
+    size_t *froms = NULL;
+    double *starts = NULL;
+    enum status status =
+        mem_calloc(e->rank_count, sizeof(*d->waiting), "waiting", &d->waiting, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(e->rank_count, sizeof(*froms), "positions", &froms, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(e->rank_count, sizeof(*starts), "starts", &starts, err);
+    for (size_t k = base ? first_matched(&base->flight) : 0;
+         status == STATUS_OK && base && k < base->flight.length; k++)
+        if (is_collective(&base->flight.entries[k]))
+            weigh_operation(e, &base->flight.entries[k], froms, starts, d);
+    free(froms);
+    free(starts);
+    return status;
+}
+
+enum status diagnosis_make(const struct evidence *e, struct diagnosis *ret, struct error *err)
+{
+    struct diagnosis d = {.ending = find_ending(e)};
+    enum status status;
+
+    find_culprit(e, &d);
+    find_place(e, &d);
+    find_differences(e, &d);
+    status = weigh_waiting(e, &d, err);
+    if (status != STATUS_OK) {
+        diagnosis_release(&d);
+        return status;
+    }
+    *ret = d;
+    return STATUS_OK;
+}
+
+void diagnosis_release(struct diagnosis *d)
+{
+    if (!d)
+        return;
+    free(d->waiting);
+    *d = (struct diagnosis){0};
+}
+
+/* ---- words ---- */
+
+static void bytes_text(uint64_t done, uint64_t total, char *text, size_t size)
+{
+    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
+    double unit = 1;
+    unsigned index = 0;
+
+    while ((double)total / unit >= 1000 && index < 4) {
+        unit *= 1000;
+        index++;
+    }
+    (void)snprintf(text, size, "%.*f of %.*f %s", index > 0, (double)done / unit, index > 0,
+                   (double)total / unit, units[index]);
+}
+
+void diagnosis_operation(const struct flight_entry *entry, char *text, size_t size)
+{
+    char bucket[48] = "";
+    char bytes[64] = "";
+
+    if (entry->bucket > 0)
+        (void)snprintf(bucket, sizeof(bucket), "bucket %" PRId32 " of %" PRId32, entry->bucket,
+                       entry->buckets);
+    if (entry->total_bytes > 0 && entry->state != FLIGHT_DONE)
+        bytes_text(entry->done_bytes, entry->total_bytes, bytes, sizeof(bytes));
+    (void)snprintf(text, size, "%s #%" PRIu64 "%s%s%s%s%s",
+                   collective_call_name(entry->signature.call), entry->signature.sequence,
+                   bucket[0] || bytes[0] ? " (" : "", bucket, bucket[0] && bytes[0] ? ", " : "",
+                   bytes, bucket[0] || bytes[0] ? ")" : "");
+}
+
+static const char *fault_verb(enum fault fault)
+{
+    static const char *const verbs[FAULT_COUNT] = {
+        [FAULT_NONE] = "is gone without a word",
+        [FAULT_DEAD] = "died",
+        [FAULT_STOPPED] = "was stopped",
+        [FAULT_STALLED] = "ran, but did not come",
+        [FAULT_SLOW] = "was too slow",
+        [FAULT_DESYNC] = "was in another operation",
+        [FAULT_NETWORK] = "could not be reached any more",
+        [FAULT_FINISHED] = "had left the group",
+        [FAULT_EXCLUDED] = "was left behind",
+        [FAULT_FAILED] = "failed",
+    };
+
+    return verbs[(unsigned)fault < FAULT_COUNT ? fault : FAULT_NONE];
+}
+
+/* " in all_reduce #812 (...)", " before all_reduce #812 (...)" or "". */
+static void place_text(const struct diagnosis *d, char *text, size_t size)
+{
+    const struct flight_entry *at = d->culprit_at;
+    const char *where = "in";
+    char operation[160];
+
+    text[0] = '\0';
+    if (d->fault == FAULT_STALLED) {
+        where = "to";
+        at = d->failed_at ? d->failed_at : at;
+    } else if (at && at->state == FLIGHT_DONE && d->failed_at) {
+        where = "before";
+        at = d->failed_at;
+    } else if (at && at->state == FLIGHT_DONE) {
+        where = "after";
+    } else if (!at) {
+        at = d->failed_at;
+        where = "when the others were in";
+    }
+    if (!at)
+        return;
+    diagnosis_operation(at, operation, sizeof(operation));
+    (void)snprintf(text, size, " %s %s", where, operation);
+}
+
+void diagnosis_sentence(const struct diagnosis *d, char *text, size_t size)
+{
+    char place[256];
+
+    place_text(d, place, sizeof(place));
+    if (d->culprit >= 0)
+        (void)snprintf(text, size, "rank %d %s%s", d->culprit, fault_verb(d->fault), place);
+    else if (d->fault != FAULT_NONE)
+        (void)snprintf(text, size, "a rank %s%s", fault_verb(d->fault), place);
+    else
+        (void)snprintf(text, size, "no recorder names a rank");
+}

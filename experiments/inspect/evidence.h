@@ -1,0 +1,56 @@
+/*
+ * evidence: everything that a run has left in its directory so far, of all ranks, also of those
+ * that were killed and while it still runs.  What is missing or damaged is a line in `problems`,
+ * and the rest is read all the same.
+ */
+#ifndef SPARRING_EXPERIMENTS_INSPECT_EVIDENCE_H
+#define SPARRING_EXPERIMENTS_INSPECT_EVIDENCE_H
+
+#include "common/collective/flight.h"
+#include "experiments/report/text_list.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+enum process_state {
+    PROCESS_UNKNOWN, /* on another host, or nobody wrote its number */
+    PROCESS_GONE,
+    PROCESS_RUNS,
+    PROCESS_STOPPED, /* SIGSTOP, a debugger */
+};
+
+struct evidence_rank {
+    unsigned rank;
+    bool has_records; /* rank<r>.jsonl */
+    char host[64];
+    int64_t pid; /* 0: not known */
+    size_t steps;
+    uint64_t last_step;
+    double last_loss;                            /* NaN: not known */
+    double step_ms, compute_ms, exposed_comm_ms; /* means over all its steps */
+    char status[64], error[1024];                /* of its end record; "" without one */
+    json_t *recoveries;                          /* owned array, may be empty */
+    json_t *others; /* owned: the last record of every other kind, by kind */
+    bool has_flight;
+    struct flight_log flight;
+    enum process_state process;
+};
+
+struct evidence {
+    char path[4096];
+    json_t *manifest, *summary; /* owned; NULL: not there */
+    unsigned world_size;        /* 0: nothing tells */
+    struct evidence_rank *ranks;
+    size_t rank_count;         /* at least world_size: by rank, also those that left nothing */
+    struct text_list problems; /* what is missing or damaged */
+    bool is_live;              /* some rank's process is there, and it has not ended */
+};
+
+/* STATUS_NOT_FOUND when `path` is no folder, or holds nothing of a run. */
+enum status evidence_read(const char *path, struct evidence *ret, struct error *err);
+void evidence_release(struct evidence *e);
+
+/* The value of a worker's option in the manifest as text; "" when it is not known. */
+void evidence_option(const struct evidence *e, const char *name, char *text, size_t size);
+
+#endif

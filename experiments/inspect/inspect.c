@@ -1,0 +1,154 @@
+#include "experiments/inspect/inspect.h"
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/option/option.h"
+#include "experiments/report/arguments.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct inspect_options {
+    int64_t ops;
+    int64_t rank;
+    bool json;
+    char trace[OPTION_TEXT_MAX];
+};
+
+static const struct option_spec specs[] = {
+    {.name = "ops",
+     .kind = OPTION_INT,
+     .offset = offsetof(struct inspect_options, ops),
+     .default_text = "4",
+     .min = 0,
+     .max = 1e6,
+     .metavar = "N",
+     .help = "Show the last N operations of each rank."},
+    {.name = "rank",
+     .kind = OPTION_INT,
+     .offset = offsetof(struct inspect_options, rank),
+     .default_text = "-1",
+     .min = -1,
+     .max = 1e6,
+     .metavar = "R",
+     .help = "Show the operations of rank R only; -1: of all."},
+    {.name = "json",
+     .kind = OPTION_BOOL,
+     .offset = offsetof(struct inspect_options, json),
+     .default_text = "false",
+     .help = "Print one JSON object instead of text."},
+    {.name = "trace",
+     .kind = OPTION_TEXT,
+     .offset = offsetof(struct inspect_options, trace),
+     .metavar = "FILE",
+     .help = "Also write the operations of all ranks as a Chrome trace, for chrome://tracing or "
+             "Perfetto."},
+};
+
+static const struct option_set options_set = {
+    .program = "sparring inspect",
+    .summary = "Say what a run was, how it ended, which rank is to blame and what all ranks did "
+               "last.  Reads the run directory alone: of a run that ended, failed, was killed or "
+               "still goes on.",
+    .usage = "RUN [OPTION]...",
+    .specs = specs,
+    .count = sizeof(specs) / sizeof(specs[0]),
+};
+
+static enum status write_trace(const struct evidence *e, const char *path, struct error *err)
+{
+    struct strbuf out = STRBUF_INIT;
+    enum status status;
+
+    inspect_trace(e, &out);
+    if (!strbuf_ok(&out))
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for '%s'", path);
+    else
+        status = file_write_atomic(path, out.text, out.length, err);
+    strbuf_release(&out);
+    return status;
+}
+
+static enum status print(const struct inspect_view *view, bool json, struct error *err)
+{
+    struct strbuf out = STRBUF_INIT;
+    enum status status = STATUS_OK;
+
+    if (json)
+        inspect_json(view, &out);
+    else
+        inspect_text(view, &out);
+    if (!strbuf_ok(&out))
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for the text");
+    else if (fputs(out.text, stdout) == EOF || fflush(stdout) != 0)
+        status = error_set_errno(err, errno, "cannot write standard output");
+    strbuf_release(&out);
+    return status;
+}
+
+static enum status inspect(const char *path, const struct inspect_options *o, struct error *err)
+{
+    struct evidence evidence;
+    struct diagnosis diagnosis = {0};
+    struct inspect_view view = {.evidence = &evidence,
+                                .diagnosis = &diagnosis,
+                                .operations = (size_t)o->ops,
+                                .rank = o->rank};
+    enum status status = evidence_read(path, &evidence, err);
+
+    if (status != STATUS_OK)
+        return status;
+    if (o->rank >= (int64_t)evidence.rank_count)
+        status = error_set(err, STATUS_INVALID, "--rank %jd: the run has ranks 0 to %zu",
+                           (intmax_t)o->rank, evidence.rank_count - 1);
+    if (status == STATUS_OK)
+        status = diagnosis_make(&evidence, &diagnosis, err);
+    if (status == STATUS_OK && o->trace[0] != '\0')
+        status = write_trace(&evidence, o->trace, err);
+    if (status == STATUS_OK)
+        status = print(&view, o->json, err);
+    diagnosis_release(&diagnosis);
+    evidence_release(&evidence);
+    return status;
+}
+
+static enum status run_command(int argc, char **argv, struct error *err)
+{
+    struct inspect_options options = {0};
+    struct option_result result = {0};
+    char **words = NULL;
+    int count = 0;
+    enum status status = arguments_permute(&options_set, argc, argv, &words, err);
+
+    if (status != STATUS_OK)
+        return status;
+    while (words[count])
+        count++;
+    status = option_parse(&options_set, count, words, &options, &result, err);
+    if (status == STATUS_OK && !result.exit_now && !result.print_config) {
+        int first = result.first_positional;
+
+        if (first < count && strcmp(words[first], "--") == 0)
+            first++;
+        if (count - first != 1)
+            status = error_set(err, STATUS_INVALID,
+                               "give one run directory; 'sparring inspect --help' explains");
+        else
+            status = inspect(words[first], &options, err);
+    }
+    option_result_release(&result);
+    free(words);
+    return status;
+}
+
+int inspect_main(int argc, char **argv)
+{
+    struct error err = {0};
+    enum status status;
+
+    log_open("sparring inspect", -1);
+    status = run_command(argc, argv, &err);
+    return status == STATUS_OK ? 0 : log_failure(&err);
+}

@@ -1,0 +1,33 @@
+/*
+ * inspect: `sparring inspect RUN` reads what a run has left, also a failed, killed or running one,
+ * and says what it was, how it ended, who is to blame and what the ranks did last.
+ */
+#ifndef SPARRING_EXPERIMENTS_INSPECT_INSPECT_H
+#define SPARRING_EXPERIMENTS_INSPECT_INSPECT_H
+
+#include "common/base/strbuf.h"
+#include "experiments/inspect/diagnosis.h"
+
+/* The subcommand; argv[0] is its name.  Returns the program's exit code. */
+int inspect_main(int argc, char **argv);
+
+/* ---- its outputs ---- */
+
+struct inspect_view {
+    const struct evidence *evidence;
+    const struct diagnosis *diagnosis;
+    size_t operations; /* of each rank, the newest */
+    int64_t rank;      /* show the operations of this one; -1: of all */
+};
+
+/* For a terminal of 80 columns. */
+void inspect_text(const struct inspect_view *view, struct strbuf *out);
+
+/* The same as one JSON object (experiments/METRICS.md). */
+void inspect_json(const struct inspect_view *view, struct strbuf *out);
+
+/* Every recorded operation as Chrome trace events (chrome://tracing, Perfetto): a process per rank,
+ * a thread per group, times in microseconds from the first recorder's opening. */
+void inspect_trace(const struct evidence *e, struct strbuf *out);
+
+#endif
