@@ -16,33 +16,6 @@ const char *flight_state_name(enum flight_state state)
     return (unsigned)state < sizeof(names) / sizeof(names[0]) ? names[state] : "?";
 }
 
-/* ---- how it ended ---- */
-
-static bool ended_well(const struct evidence_rank *r)
-{
-    return strcmp(r->status, "ok") == 0;
-}
-
-static enum run_ending find_ending(const struct evidence *e)
-{
-    size_t good = 0;
-    size_t cancelled = 0;
-    bool shrunk = false;
-
-    for (size_t i = 0; i < e->rank_count; i++) {
-        good += ended_well(&e->ranks[i]);
-        cancelled += strcmp(e->ranks[i].status, "CANCELLED") == 0;
-        shrunk = shrunk || json_array_size(e->ranks[i].recoveries) > 0;
-    }
-    if (e->rank_count > 0 && good == e->rank_count)
-        return ENDING_OK;
-    if (e->is_live)
-        return ENDING_RUNNING;
-    if (good > 0 && shrunk)
-        return ENDING_SHRUNK;
-    return cancelled > 0 ? ENDING_CANCELLED : ENDING_FAILED;
-}
-
 /* ---- who ---- */
 
 static bool names_culprit(const struct evidence_rank *r)
@@ -75,6 +48,35 @@ static const struct evidence_rank *find_view(const struct evidence *e)
             (!best || weight_of(e, &e->ranks[i]) > weight_of(e, best)))
             best = &e->ranks[i];
     return best;
+}
+
+/* ---- how it ended ---- */
+
+static bool ended_well(const struct evidence_rank *r)
+{
+    return strcmp(r->status, "ok") == 0;
+}
+
+static enum run_ending find_ending(const struct evidence *e)
+{
+    size_t good = 0;
+    size_t told = 0;
+    bool shrunk = false;
+
+    for (size_t i = 0; i < e->rank_count; i++) {
+        good += ended_well(&e->ranks[i]);
+        told += strcmp(e->ranks[i].status, "CANCELLED") == 0;
+        shrunk = shrunk || json_array_size(e->ranks[i].recoveries) > 0;
+    }
+    if (e->rank_count > 0 && good == e->rank_count)
+        return ENDING_OK;
+    if (e->is_live)
+        return ENDING_RUNNING;
+    if (good > 0 && shrunk)
+        return ENDING_SHRUNK;
+    /* Others may have been told to stop because one failed. */
+    return told > 0 && told + good == e->rank_count && !find_view(e) ? ENDING_CANCELLED
+                                                                     : ENDING_FAILED;
 }
 
 /* Without a recorder that names one: the only rank that is gone without an end record. */
@@ -111,7 +113,7 @@ static void find_culprit(const struct evidence *e, struct diagnosis *d)
                               e->ranks[i].flight.culprit != (int)e->ranks[i].rank;
     }
     for (size_t i = 0; d->reason_rank < 0 && i < e->rank_count; i++)
-        if (e->ranks[i].error[0] != '\0') {
+        if (e->ranks[i].error[0] != '\0' && strcmp(e->ranks[i].status, "CANCELLED") != 0) {
             d->reason = e->ranks[i].error;
             d->reason_rank = (int)i;
         }

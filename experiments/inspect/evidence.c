@@ -21,7 +21,6 @@
 
 #define RANKS_MAX        4096
 #define RECORD_BYTES_MAX ((size_t)1 << 30)
-#define MANIFEST_OPTIONS "options"
 
 /* ---- one rank's records ---- */
 
@@ -316,8 +315,17 @@ void evidence_release(struct evidence *e)
 
 void evidence_option(const struct evidence *e, const char *name, char *text, size_t size)
 {
-    const json_t *option = json_object_get(json_object_get(e->manifest, MANIFEST_OPTIONS), name);
+    const json_t *option = json_object_get(json_object_get(e->manifest, "options"), name);
+    const json_t *value = json_object_get(option, "value");
+    char member[64];
 
     text[0] = '\0';
-    (void)json_scalar_text(json_object_get(option, "value"), text, size);
+    if (!value) { /* the summary has the main ones, as "batch_size" */
+        (void)snprintf(member, sizeof(member), "%s", name);
+        for (char *p = member; *p; p++)
+            *p = *p == '-' ? '_' : *p;
+        value = json_object_get(json_object_get(e->summary, "configuration"), member);
+    }
+    if (value)
+        (void)json_scalar_text(value, text, size);
 }

@@ -15,8 +15,11 @@
 
 static const char *member_text(const json_t *object, const char *name, char *text, size_t size)
 {
+    const json_t *value = json_object_get(object, name);
+
     text[0] = '\0';
-    (void)json_scalar_text(json_object_get(object, name), text, size);
+    if (value)
+        (void)json_scalar_text(value, text, size);
     return text;
 }
 

@@ -1,0 +1,359 @@
+/*
+ * Run directories with real recorders in them, written here operation by operation, so that every
+ * line of the answer is known: a good run, a killed rank, a mismatch, a straggler, a recovery,
+ * damage.  The runs of real jobs are in tests/integration/test_recovery.c.
+ */
+#include "tests/experiments/report/synthetic.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include "common/base/file.h"
+#include "experiments/inspect/inspect.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RANKS 4
+
+static struct error err;
+
+/* A good run's files, and an open recorder for each rank. */
+struct stage {
+    const char *path;
+    struct flight *flights[RANKS];
+};
+
+static struct flight *open_flight(const char *path, unsigned rank)
+{
+    char name[4200];
+    struct flight_config config = {.path = name, .rank = rank, .world_size = RANKS};
+    struct flight *f;
+
+    (void)snprintf(name, sizeof(name), "%s/flight-rank%u.bin", path, rank);
+    assert_ok(flight_open(&config, &f, &err));
+    return f;
+}
+
+static void open_stage(struct stage *s)
+{
+    struct synthetic_run run = synthetic_ring("run");
+
+    run.ranks = RANKS;
+    run.mode = NULL;
+    s->path = synthetic_write(&run);
+    for (unsigned r = 0; r < RANKS; r++)
+        s->flights[r] = open_flight(s->path, r);
+}
+
+static void close_stage(struct stage *s)
+{
+    for (unsigned r = 0; r < RANKS; r++)
+        flight_close(s->flights[r]);
+}
+
+static struct flight_entry all_reduce(uint64_t sequence)
+{
+    return (struct flight_entry){.signature = {.call = COLLECTIVE_ALL_REDUCE,
+                                               .group = signature_group_id("ddp"),
+                                               .generation = 1,
+                                               .sequence = sequence,
+                                               .count = 1000},
+                                 .group = "ddp",
+                                 .step = sequence - 1,
+                                 .bucket = 2,
+                                 .buckets = 5};
+}
+
+static size_t begin(struct flight *f, const struct flight_entry *entry)
+{
+    size_t slot = flight_queue(f, entry);
+
+    flight_start(f, slot);
+    return slot;
+}
+
+/* All ranks end operations [1, count]. */
+static void end_operations(struct stage *s, uint64_t count)
+{
+    for (uint64_t n = 1; n <= count; n++)
+        for (unsigned r = 0; r < RANKS; r++) {
+            struct flight_entry entry = all_reduce(n);
+
+            flight_end(s->flights[r], begin(s->flights[r], &entry), true, 6000, 6000);
+        }
+}
+
+static void inspect(const char *path, struct strbuf *text)
+{
+    struct evidence evidence;
+    struct diagnosis diagnosis;
+    struct inspect_view view = {
+        .evidence = &evidence, .diagnosis = &diagnosis, .operations = 3, .rank = -1};
+
+    assert_ok(evidence_read(path, &evidence, &err));
+    assert_ok(diagnosis_make(&evidence, &diagnosis, &err));
+    inspect_text(&view, text);
+    strbuf_add(text, "\n");
+    inspect_json(&view, text);
+    diagnosis_release(&diagnosis);
+    evidence_release(&evidence);
+}
+
+static void expect(const struct strbuf *text, const char *part)
+{
+    ck_assert_msg(strstr(text->text, part) != NULL, "no '%s' in:\n%.3000s", part, text->text);
+}
+
+static void expect_width(const struct strbuf *text)
+{
+    const char *json = strstr(text->text, "\n{");
+
+    for (const char *line = text->text; line && line < json;) {
+        const char *end = strchr(line, '\n');
+
+        ck_assert_msg(end - line <= 80, "wide: %.*s", (int)(end - line), line);
+        line = end + 1;
+    }
+}
+
+START_TEST(test_good_run)
+{
+    struct strbuf text = STRBUF_INIT;
+    struct stage s;
+
+    open_stage(&s);
+    end_operations(&s, 12);
+    close_stage(&s);
+    inspect(s.path, &text);
+    expect(&text, "mlp:784-128-10");
+    expect(&text, "ok: all 4 ranks ended well");
+    expect(&text, "newest 12 operations that all ranks ended");
+    expect(&text, "all_reduce #10");
+    expect(&text, "2/5");
+    expect(&text, "\"ending\": \"ok\"");
+    ck_assert_ptr_null(strstr(text.text, "Missing"));
+    ck_assert_ptr_null(strstr(text.text, "all_reduce #9"));
+    ck_assert_ptr_null(strstr(text.text, "differ"));
+    expect_width(&text);
+    strbuf_release(&text);
+}
+END_TEST
+
+/* Records up to a step, as a killed rank leaves them; the others say why they ended. */
+static void write_ends(const struct stage *s, unsigned victim, const char *reason)
+{
+    synthetic_remove(s->path, "summary.json");
+    for (unsigned r = 0; r < RANKS; r++) {
+        char name[32];
+        char line[512];
+
+        (void)snprintf(name, sizeof(name), "rank%u.jsonl", r);
+        (void)snprintf(line, sizeof(line),
+                       "{\"kind\":\"start\",\"rank\":%u,\"host\":\"elsewhere\"}\n", r);
+        synthetic_replace(s->path, name, line);
+        (void)snprintf(line, sizeof(line),
+                       "{\"kind\":\"end\",\"status\":\"PEER_LOST\",\"error\":\"%s\"}\n", reason);
+        if (r != victim)
+            synthetic_append(s->path, name, line);
+    }
+}
+
+static void fail_rank(struct stage *s, unsigned rank, const struct flight_entry *entry,
+                      enum fault fault, int culprit, const char *reason)
+{
+    size_t slot = begin(s->flights[rank], entry);
+
+    flight_end(s->flights[rank], slot, false, 1000, 6000);
+    flight_fail(s->flights[rank], fault, culprit, reason);
+}
+
+START_TEST(test_killed_rank)
+{
+    struct strbuf text = STRBUF_INIT;
+    struct flight_entry entry = all_reduce(8);
+    struct stage s;
+
+    open_stage(&s);
+    end_operations(&s, 7);
+    flight_progress(s.flights[2], begin(s.flights[2], &entry), 1200000, 26200000);
+    for (unsigned r = 0; r < RANKS; r++)
+        if (r != 2)
+            fail_rank(&s, r, &entry, FAULT_DEAD, 2, "rank 2 is dead: its connection closed");
+    close_stage(&s);
+    write_ends(&s, 2, "rank 2 is dead");
+    inspect(s.path, &text);
+    expect(&text,
+           "FAILED: rank 2 died in all_reduce #8 (bucket 2 of 5, 1.2 of 26.2 MB); ranks 0, 1\n"
+           "and 3 waited 0.0");
+    expect(&text, "rank 0: rank 2 is dead: its connection closed");
+    expect(&text, "\"culprit\": 2");
+    expect(&text, "\"fault\": \"dead\"");
+    expect_width(&text);
+    strbuf_release(&text);
+}
+END_TEST
+
+START_TEST(test_rank_that_did_not_come)
+{
+    struct strbuf text = STRBUF_INIT;
+    struct flight_entry entry = all_reduce(8);
+    struct stage s;
+
+    open_stage(&s);
+    end_operations(&s, 7);
+    for (unsigned r = 0; r < 3; r++)
+        fail_rank(&s, r, &entry, FAULT_STOPPED, 3, "rank 3 is stopped");
+    close_stage(&s);
+    write_ends(&s, 3, "rank 3 is stopped");
+    inspect(s.path, &text);
+    expect(&text, "FAILED: rank 3 was stopped before all_reduce #8 (bucket 2 of 5, 1.0 of 6.0 kB)");
+    strbuf_release(&text);
+}
+END_TEST
+
+START_TEST(test_mismatch)
+{
+    struct strbuf text = STRBUF_INIT;
+    struct flight_entry entry = all_reduce(8);
+    struct flight_entry other = entry;
+    struct stage s;
+
+    other.signature.call = COLLECTIVE_BROADCAST;
+    other.signature.root = 1;
+    open_stage(&s);
+    end_operations(&s, 7);
+    for (unsigned r = 0; r < RANKS; r++)
+        fail_rank(&s, r, r == 3 ? &other : &entry, FAULT_DESYNC, 3, "rank 3 runs a broadcast");
+    close_stage(&s);
+    write_ends(&s, RANKS, "rank 3 runs a broadcast");
+    inspect(s.path, &text);
+    expect(&text, "rank 3 was in another operation in broadcast #8");
+    expect(&text, "First operation in which ranks differ (group 'ddp')");
+    expect(&text, "rank 0: all_reduce #8 of 1000 float32 (sum), step 7");
+    expect(&text, "rank 3: broadcast #8 of 1000 float32 from rank 1, step 7");
+    expect_width(&text);
+    strbuf_release(&text);
+}
+END_TEST
+
+/* Rank 1 begins each operation when the clock has moved after the others began theirs. */
+START_TEST(test_straggler)
+{
+    struct strbuf text = STRBUF_INIT;
+    struct stage s;
+
+    open_stage(&s);
+    for (uint64_t n = 1; n <= 20; n++) {
+        static const unsigned order[RANKS] = {0, 2, 3, 1};
+        struct flight_entry entry = all_reduce(n);
+        size_t slots[RANKS];
+
+        for (unsigned i = 0; i < RANKS; i++)
+            slots[order[i]] = begin(s.flights[order[i]], &entry);
+        for (unsigned r = 0; r < RANKS; r++)
+            flight_end(s.flights[r], slots[r], true, 6000, 6000);
+    }
+    close_stage(&s);
+    inspect(s.path, &text);
+    expect(&text, "\"caused_ms\"");
+    expect(&text, "   1       0.00           20");
+    expect(&text, "Most of the waiting is for rank 1.");
+    strbuf_release(&text);
+}
+END_TEST
+
+START_TEST(test_missing_and_damaged)
+{
+    struct strbuf text = STRBUF_INIT;
+    struct stage s;
+    char path[4200];
+
+    open_stage(&s);
+    end_operations(&s, 3);
+    close_stage(&s);
+    synthetic_remove(s.path, "manifest.json");
+    synthetic_remove(s.path, "rank1.jsonl");
+    synthetic_append(s.path, "rank2.jsonl", "{\"kind\": nonsense}\n");
+    (void)snprintf(path, sizeof(path), "%s/flight-rank3.bin", s.path);
+    ck_assert_int_eq(truncate(path, 5000), 0);
+    inspect(s.path, &text);
+    expect(&text, "no readable manifest.json");
+    expect(&text, "rank 1 left no records (no rank1.jsonl)");
+    expect(&text, "rank2.jsonl:");
+    expect(&text, "is cut off: 5000 bytes of");
+    expect(&text, "rank 3 has no readable flight recorder");
+    expect(&text, "newest 3 operations"); /* of the others */
+    expect(&text, "rank 1 is gone without a word after all_reduce #3");
+    strbuf_release(&text);
+}
+END_TEST
+
+START_TEST(test_not_a_run)
+{
+    struct evidence e;
+
+    assert_fails(evidence_read(support_folder(), &e, &err), STATUS_NOT_FOUND, "holds no run");
+    assert_fails(evidence_read(support_path("none"), &e, &err), STATUS_NOT_FOUND, "none");
+}
+END_TEST
+
+static int run_command(const char *const *words)
+{
+    char *argv[8] = {0};
+    int argc = 0;
+
+    for (; words[argc]; argc++)
+        argv[argc] = strdup(words[argc]);
+    return inspect_main(argc, argv); /* the words end with the test's process */
+}
+
+START_TEST(test_command)
+{
+    const char *trace = support_path("trace.json");
+    struct stage s;
+    char *bytes;
+    size_t size;
+    json_t *root;
+    size_t operations = 0;
+    size_t index;
+    json_t *event;
+
+    open_stage(&s);
+    end_operations(&s, 5);
+    close_stage(&s);
+    ck_assert_ptr_nonnull(freopen("/dev/null", "w", stdout));
+    ck_assert_int_eq(run_command(ARGS("inspect", s.path, "--trace", trace)), 0);
+    assert_ok(file_read(trace, 1 << 20, &bytes, &size, &err));
+    root = json_loadb(bytes, size, 0, NULL);
+    ck_assert_ptr_nonnull(root);
+    json_array_foreach(json_object_get(root, "traceEvents"), index, event)
+    {
+        operations += strcmp(json_string_value(json_object_get(event, "ph")), "X") == 0;
+    }
+    ck_assert_uint_eq(operations, 20);
+    json_decref(root);
+    free(bytes);
+    ck_assert_int_eq(run_command(ARGS("inspect")), 2);
+    ck_assert_int_eq(run_command(ARGS("inspect", s.path, "--rank", "4")), 2);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("inspect");
+    TCase *cases = tcase_create("inspect");
+
+    tcase_set_timeout(cases, 60);
+    tcase_add_test(cases, test_good_run);
+    tcase_add_test(cases, test_killed_rank);
+    tcase_add_test(cases, test_rank_that_did_not_come);
+    tcase_add_test(cases, test_mismatch);
+    tcase_add_test(cases, test_straggler);
+    tcase_add_test(cases, test_missing_and_damaged);
+    tcase_add_test(cases, test_not_a_run);
+    tcase_add_test(cases, test_command);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
