@@ -175,6 +175,49 @@ enum status compute_linear_backward_input(struct compute *c, const float *dy, co
     return c->ops->linear_backward_input(c, dy, weight, dx, batch, in, out, err);
 }
 
+static enum status check_batch_norm(const struct compute *c, struct error *err)
+{
+    if (c->ops->batch_norm_forward)
+        return STATUS_OK;
+    return error_set(err, STATUS_UNSUPPORTED, "device %s has no batch normalisation", c->ops->name);
+}
+
+enum status compute_batch_norm_forward(struct compute *c, const struct batch_norm *n, float *x,
+                                       float *y, size_t batch, size_t width, bool relu,
+                                       struct error *err)
+{
+    enum status status = check_batch_norm(c, err);
+
+    if (status != STATUS_OK)
+        return status;
+    if (batch < 2)
+        return error_set(err, STATUS_DATA,
+                         "batch normalisation needs more than 1 sample per batch in training");
+    return c->ops->batch_norm_forward(c, n, x, y, batch, width, relu, err);
+}
+
+enum status compute_batch_norm_evaluate(struct compute *c, const struct batch_norm *n,
+                                        const float *x, float *y, size_t batch, size_t width,
+                                        bool relu, struct error *err)
+{
+    enum status status = check_batch_norm(c, err);
+
+    return status == STATUS_OK ? c->ops->batch_norm_evaluate(c, n, x, y, batch, width, relu, err)
+                               : status;
+}
+
+enum status compute_batch_norm_backward(struct compute *c, const struct batch_norm *n,
+                                        const float *normalised, float *dy, float *dweight,
+                                        float *dbias, size_t batch, size_t width, bool accumulate,
+                                        struct error *err)
+{
+    enum status status = check_batch_norm(c, err);
+
+    return status == STATUS_OK ? c->ops->batch_norm_backward(c, n, normalised, dy, dweight, dbias,
+                                                             batch, width, accumulate, err)
+                               : status;
+}
+
 enum status compute_softmax_cross_entropy(struct compute *c, const float *logits,
                                           const int32_t *labels, float *dlogits, size_t batch,
                                           size_t classes, struct error *err)

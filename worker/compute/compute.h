@@ -78,6 +78,34 @@ enum status compute_linear_backward_input(struct compute *c, const float *dy, co
                                           float *dx, size_t batch, size_t in, size_t out,
                                           struct error *err);
 
+/* BatchNorm1d of PyTorch; arrays of `width` unless said. */
+struct batch_norm {
+    const float *weight, *bias;
+    float *running_mean, *running_var;
+    float *inverse_std; /* of the last training batch, for backward */
+    float momentum;     /* share of the new statistics in the running ones: 0.1 */
+    float epsilon;      /* 1e-5 */
+};
+
+/* Training: x (batch, width) is normalised in place by its columns' mean and biased variance, y =
+ * x * weight + bias; running statistics move by `momentum`, with the unbiased variance.  batch >= 2
+ * (STATUS_DATA).  STATUS_UNSUPPORTED on a device without it. */
+enum status compute_batch_norm_forward(struct compute *c, const struct batch_norm *n, float *x,
+                                       float *y, size_t batch, size_t width, bool relu,
+                                       struct error *err);
+
+/* Evaluation: y from x by the running statistics; x is untouched; y may be x. */
+enum status compute_batch_norm_evaluate(struct compute *c, const struct batch_norm *n,
+                                        const float *x, float *y, size_t batch, size_t width,
+                                        bool relu, struct error *err);
+
+/* normalised: what forward left in x.  dy (batch, width) becomes the gradient of forward's input;
+ * dweight, dbias (width) are set, or added to with `accumulate`. */
+enum status compute_batch_norm_backward(struct compute *c, const struct batch_norm *n,
+                                        const float *normalised, float *dy, float *dweight,
+                                        float *dbias, size_t batch, size_t width, bool accumulate,
+                                        struct error *err);
+
 /* Mean cross-entropy of softmax(logits) (batch, classes) against host labels (batch), batch > 0;
  * dlogits gets its gradient, NULL: evaluation only.  STATUS_DATA names a label outside the classes.
  * compute_loss_wait yields the result of the last call. */

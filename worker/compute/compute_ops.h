@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 struct compute;
+struct batch_norm; /* compute.h */
 
 struct compute_ops {
     const char *name;
@@ -48,6 +49,17 @@ struct compute_ops {
     enum status (*linear_backward_input)(struct compute *c, const float *dy, const float *weight,
                                          float *dx, size_t batch, size_t in, size_t out,
                                          struct error *err);
+    /* The three are there together or not at all (NULL: unsupported). */
+    enum status (*batch_norm_forward)(struct compute *c, const struct batch_norm *n, float *x,
+                                      float *y, size_t batch, size_t width, bool relu,
+                                      struct error *err);
+    enum status (*batch_norm_evaluate)(struct compute *c, const struct batch_norm *n,
+                                       const float *x, float *y, size_t batch, size_t width,
+                                       bool relu, struct error *err);
+    enum status (*batch_norm_backward)(struct compute *c, const struct batch_norm *n,
+                                       const float *normalised, float *dy, float *dweight,
+                                       float *dbias, size_t batch, size_t width, bool accumulate,
+                                       struct error *err);
     enum status (*softmax_cross_entropy)(struct compute *c, const float *logits,
                                          const int32_t *host_labels, float *dlogits, size_t batch,
                                          size_t classes, struct error *err);

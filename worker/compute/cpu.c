@@ -7,6 +7,7 @@
 #include "common/base/memory.h"
 #include "worker/compute/compute_ops.h"
 #include "worker/compute/cpu_kernels.h"
+#include "worker/compute/cpu_norm.h"
 
 #include <assert.h>
 #include <cblas.h>
@@ -118,6 +119,37 @@ static enum status cpu_linear_backward_input(struct compute *c, const float *dy,
     return STATUS_OK;
 }
 
+static enum status cpu_batch_norm_forward(struct compute *c, const struct batch_norm *n, float *x,
+                                          float *y, size_t batch, size_t width, bool relu,
+                                          struct error *err)
+{
+    (void)c;
+    (void)err;
+    cpu_norm_forward(n, x, y, batch, width, relu);
+    return STATUS_OK;
+}
+
+static enum status cpu_batch_norm_evaluate(struct compute *c, const struct batch_norm *n,
+                                           const float *x, float *y, size_t batch, size_t width,
+                                           bool relu, struct error *err)
+{
+    (void)c;
+    (void)err;
+    cpu_norm_evaluate(n, x, y, batch, width, relu);
+    return STATUS_OK;
+}
+
+static enum status cpu_batch_norm_backward(struct compute *c, const struct batch_norm *n,
+                                           const float *normalised, float *dy, float *dweight,
+                                           float *dbias, size_t batch, size_t width,
+                                           bool accumulate, struct error *err)
+{
+    (void)c;
+    (void)err;
+    cpu_norm_backward(n, normalised, dy, dweight, dbias, batch, width, accumulate);
+    return STATUS_OK;
+}
+
 /* One row: its largest logit (a NaN never wins) and that logit's first index. */
 static size_t row_max(const float *row, size_t classes)
 {
@@ -201,6 +233,9 @@ static const struct compute_ops cpu_ops = {
     .relu_backward = cpu_relu_backward,
     .linear_backward_weight = cpu_linear_backward_weight,
     .linear_backward_input = cpu_linear_backward_input,
+    .batch_norm_forward = cpu_batch_norm_forward,
+    .batch_norm_evaluate = cpu_batch_norm_evaluate,
+    .batch_norm_backward = cpu_batch_norm_backward,
     .softmax_cross_entropy = cpu_softmax_cross_entropy,
     .loss_wait = cpu_loss_wait,
 };

@@ -1,14 +1,13 @@
 /*
- * model: a chain of Linear layers, with ReLU between them or without.
+ * model: opening, tables and memory; the computation is in model_step.c.
  *
  * One slab of parameters and one of gradients on the device.  On the CPU they are the host slabs
- * too; with a GPU the host slabs are page-locked staging copies.  Activations of every layer are
- * kept for backward; two buffers take turns as the gradient that flows back.  Backward computes a
- * layer's weight gradient before its input gradient, so that its bytes can travel while the layers
- * before it still compute; the first layer's input gradient is not needed and not computed.
- * Everything is allocated in model_open.  Threads: one caller; the model has no threads of its own.
+ * too, in one region of shared memory that the ranks of a host may reduce in place; with a GPU the
+ * host slabs are page-locked staging copies.  Buffers follow the parameters in memory, so that one
+ * table describes a checkpoint.  Everything is allocated in model_open.
+ * Threads: one caller; the model has no threads of its own.
  */
-#include "worker/model/model.h"
+#include "worker/model/model_layers.h"
 
 #include "common/base/memory.h"
 #include "worker/model/spec.h"
@@ -17,64 +16,107 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-struct layer {
-    size_t in, out;
-    bool relu;
-    size_t weight_offset, bias_offset; /* in the slabs, elements */
-    size_t ready_count;                /* of the gradient slab once this layer's part is done */
-    float *output;                     /* (max_batch, out), owned, device */
-};
+#define NORM_MOMENTUM 0.1f
+#define NORM_EPSILON  1e-5f
 
-struct model {
-    struct compute *compute; /* borrowed */
-    struct tensor_table table;
-    struct layer layers[SPEC_LAYERS_MAX];
-    size_t length; /* layers */
-    size_t max_batch;
-    float *params, *grads; /* owned, device, table.count */
-    float *host_params,
-        *host_grads; /* the same pointers where the device is the host; else owned */
-    float *input;    /* owned, device, (max_batch, inputs); NULL on the host */
-    float *flow[2];  /* owned, device, (max_batch, widest): gradients of the activations */
-};
+/* ---- tables ---- */
+
+static enum status add_view(struct tensor_table *t, size_t module, const char *prefix,
+                            const char *name, unsigned dims, const size_t *shape, struct error *err)
+{
+    char full[TENSOR_NAME_MAX];
+
+    (void)snprintf(full, sizeof(full), "%s%zu.%s", prefix, module, name);
+    return tensor_table_add(t, full, dims, shape, err);
+}
+
+static enum status add_norm(struct model *m, size_t module, size_t width, struct error *err)
+{
+    enum status status = add_view(&m->table, module, "", "weight", 1, &width, err);
+
+    if (status == STATUS_OK)
+        status = add_view(&m->table, module, "", "bias", 1, &width, err);
+    if (status == STATUS_OK)
+        status = add_view(&m->buffer_table, module, "", "running_mean", 1, &width, err);
+    if (status == STATUS_OK)
+        status = add_view(&m->buffer_table, module, "", "running_var", 1, &width, err);
+    if (status == STATUS_OK)
+        status = add_view(&m->buffer_table, module, "", "num_batches_tracked", 0, NULL, err);
+    return status;
+}
 
 /* Names and shapes as their PyTorch counterparts: weight (out, in), then bias (out). */
 static enum status build_table(struct model *m, const struct spec *spec, struct error *err)
 {
+    const char *prefix = spec->batch_norm ? "" : "fc";
     enum status status = STATUS_OK;
 
     for (size_t l = 0; l < spec->layers && status == STATUS_OK; l++) {
+        size_t module = spec->batch_norm ? 3 * l : l + 1;
         size_t shape[2] = {spec->widths[l + 1], spec->widths[l]};
-        char name[TENSOR_NAME_MAX];
 
-        (void)snprintf(name, sizeof(name), "fc%zu.weight", l + 1);
-        status = tensor_table_add(&m->table, name, 2, shape, err);
-        if (status != STATUS_OK)
-            break;
-        (void)snprintf(name, sizeof(name), "fc%zu.bias", l + 1);
-        status = tensor_table_add(&m->table, name, 1, shape, err);
+        status = add_view(&m->table, module, prefix, "weight", 2, shape, err);
+        if (status == STATUS_OK)
+            status = add_view(&m->table, module, prefix, "bias", 1, shape, err);
+        if (status == STATUS_OK && spec->batch_norm && l + 1 < spec->layers)
+            status = add_norm(m, module + 1, spec->widths[l + 1], err);
     }
-    if (status == STATUS_OK)
-        tensor_table_layout(&m->table);
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    tensor_table_layout(&m->table);
+    tensor_table_layout(&m->buffer_table);
+    return STATUS_OK;
+}
+
+/* Parameters at their offsets, buffers behind them. */
+static enum status build_state_table(struct model *m, struct error *err)
+{
+    const struct tensor_table *parts[] = {&m->table, &m->buffer_table};
+    size_t base = 0;
+
+    for (size_t p = 0; p < 2; p++) {
+        for (size_t i = 0; i < parts[p]->length; i++) {
+            const struct tensor_view *v = &parts[p]->views[i];
+            enum status status = tensor_table_add(&m->state_table, v->name, v->dims, v->shape, err);
+
+            if (status != STATUS_OK)
+                return status;
+            m->state_table.views[m->state_table.length - 1].offset = base + v->offset;
+        }
+        base += parts[p]->count;
+    }
+    return STATUS_OK;
 }
 
 static void build_layers(struct model *m, const struct spec *spec)
 {
+    size_t view = 0;
+
     m->length = spec->layers;
     for (size_t l = 0; l < spec->layers; l++) {
-        const struct tensor_view *weight = &m->table.views[2 * l];
-        const struct tensor_view *bias = &m->table.views[2 * l + 1];
+        bool hidden = l + 1 < spec->layers;
+        const struct tensor_view *weight = &m->table.views[view];
+        const struct tensor_view *bias = &m->table.views[view + 1];
+        struct layer *layer = &m->layers[l];
 
         assert(bias->offset + bias->count == weight->offset);
-        m->layers[l] = (struct layer){.in = spec->widths[l],
-                                      .out = spec->widths[l + 1],
-                                      .relu = spec->relu && l + 1 < spec->layers,
-                                      .weight_offset = weight->offset,
-                                      .bias_offset = bias->offset,
-                                      .ready_count = weight->offset + weight->count};
+        *layer =
+            (struct layer){.in = spec->widths[l],
+                           .out = spec->widths[l + 1],
+                           .relu = spec->relu && hidden,
+                           .norm = spec->batch_norm && hidden,
+                           .may_drop = l > 0 && hidden && spec->widths[l] == spec->widths[l + 1],
+                           .first_view = view,
+                           .views = spec->batch_norm && hidden ? 4 : 2,
+                           .weight_offset = weight->offset,
+                           .bias_offset = bias->offset,
+                           .ready_count = weight->offset + weight->count};
+        view += layer->views;
+        layer->start = m->table.views[view - 1].offset;
     }
 }
+
+/* ---- memory ---- */
 
 /* Both factors are at most SPEC_WIDTH_MAX, so the product does not overflow. */
 static enum status alloc_batch(struct model *m, size_t width, float **ret, struct error *err)
@@ -82,33 +124,67 @@ static enum status alloc_batch(struct model *m, size_t width, float **ret, struc
     return compute_alloc(m->compute, m->max_batch * width, ret, err);
 }
 
+/* Slabs start on a cache line. */
+static size_t line(size_t count)
+{
+    return (count + 15) / 16 * 16;
+}
+
+static enum status alloc_shared_slabs(struct model *m, struct error *err)
+{
+    size_t state = line(m->state_table.count);
+    size_t bytes;
+    enum status status;
+
+    if (!size_multiply(state + m->table.count, sizeof(float), &bytes))
+        return error_set(err, STATUS_NO_MEMORY, "parameters and gradients overflow");
+    status = shared_memory_open(bytes, "sparring-model", &m->memory, err);
+    if (status != STATUS_OK)
+        return status;
+    m->params = m->host_params = m->memory.base;
+    m->grads = m->host_grads = m->params + state;
+    m->buffers = m->buffer_table.count > 0 ? m->params + m->table.count : NULL;
+    return STATUS_OK;
+}
+
 static enum status alloc_slabs(struct model *m, struct error *err)
 {
     size_t count = m->table.count;
-    enum status status = compute_alloc(m->compute, count, &m->params, err);
+    enum status status;
 
+    if (compute_is_host(m->compute))
+        return alloc_shared_slabs(m, err);
+    if (m->buffer_table.count > 0)
+        return error_set(err, STATUS_UNSUPPORTED, "batch normalisation runs on the CPU only");
+    status = compute_alloc(m->compute, count, &m->params, err);
     if (status == STATUS_OK)
         status = compute_alloc(m->compute, count, &m->grads, err);
-    if (status != STATUS_OK)
-        return status;
-    if (compute_is_host(m->compute)) {
-        m->host_params = m->params;
-        m->host_grads = m->grads;
-        return STATUS_OK;
-    }
-    status = compute_alloc_host(m->compute, count, &m->host_params, err);
+    if (status == STATUS_OK)
+        status = compute_alloc_host(m->compute, count, &m->host_params, err);
     if (status == STATUS_OK)
         status = compute_alloc_host(m->compute, count, &m->host_grads, err);
+    return status;
+}
+
+static enum status alloc_layer(struct model *m, struct layer *layer, struct error *err)
+{
+    enum status status = alloc_batch(m, layer->out, &layer->output, err);
+
+    if (status == STATUS_OK && layer->norm)
+        status = alloc_batch(m, layer->out, &layer->normalised, err);
+    if (status == STATUS_OK && layer->norm)
+        status = compute_alloc(m->compute, layer->out, &layer->inverse_std, err);
     return status;
 }
 
 static enum status alloc_activations(struct model *m, struct error *err)
 {
     size_t widest = 0;
-    enum status status = STATUS_OK;
+    enum status status =
+        mem_calloc(m->table.length, sizeof(*m->used), "used parameters", &m->used, err);
 
     for (size_t l = 0; l < m->length && status == STATUS_OK; l++) {
-        status = alloc_batch(m, m->layers[l].out, &m->layers[l].output, err);
+        status = alloc_layer(m, &m->layers[l], err);
         if (m->layers[l].out > widest)
             widest = m->layers[l].out;
     }
@@ -116,6 +192,49 @@ static enum status alloc_activations(struct model *m, struct error *err)
         status = alloc_batch(m, widest, &m->flow[i], err);
     if (status == STATUS_OK && !compute_is_host(m->compute))
         status = alloc_batch(m, m->layers[0].in, &m->input, err);
+    return status;
+}
+
+/* Where each layer's normalisation finds its arrays. */
+static void place_norms(struct model *m)
+{
+    const struct tensor_view *buffers = m->buffer_table.views;
+
+    for (size_t l = 0; l < m->length; l++) {
+        struct layer *layer = &m->layers[l];
+        const struct tensor_view *views = &m->table.views[layer->first_view];
+
+        if (!layer->norm)
+            continue;
+        layer->norm_weight_offset = views[2].offset;
+        layer->norm_bias_offset = views[3].offset;
+        layer->batch_norm = (struct batch_norm){
+            .weight = m->params + views[2].offset,
+            .bias = m->params + views[3].offset,
+            .running_mean = m->buffers + buffers[3 * l].offset,
+            .running_var = m->buffers + buffers[3 * l + 1].offset,
+            .inverse_std = layer->inverse_std,
+            .momentum = NORM_MOMENTUM,
+            .epsilon = NORM_EPSILON,
+        };
+        layer->batches_tracked = m->buffers + buffers[3 * l + 2].offset;
+    }
+}
+
+static enum status open_parts(struct model *m, const struct spec *spec, struct error *err)
+{
+    enum status status = build_table(m, spec, err);
+
+    if (status == STATUS_OK)
+        status = build_state_table(m, err);
+    if (status != STATUS_OK)
+        return status;
+    build_layers(m, spec);
+    status = alloc_slabs(m, err);
+    if (status == STATUS_OK)
+        status = alloc_activations(m, err);
+    if (status == STATUS_OK)
+        place_norms(m);
     return status;
 }
 
@@ -136,13 +255,8 @@ enum status model_open(const char *spec_text, struct compute *compute, size_t ma
         return status;
     m->compute = compute;
     m->max_batch = max_batch;
-    status = build_table(m, &spec, err);
-    if (status == STATUS_OK) {
-        build_layers(m, &spec);
-        status = alloc_slabs(m, err);
-    }
-    if (status == STATUS_OK)
-        status = alloc_activations(m, err);
+    m->memory = SHARED_MEMORY_NONE;
+    status = open_parts(m, &spec, err);
     if (status != STATUS_OK) {
         model_close(m);
         return err ? error_prefix(err, "model '%s': ", spec_text) : status;
@@ -155,24 +269,43 @@ void model_close(struct model *m)
 {
     if (!m)
         return;
-    if (m->host_params != m->params)
+    if (!compute_is_host(m->compute)) {
         compute_free_host(m->compute, m->host_params);
-    if (m->host_grads != m->grads)
         compute_free_host(m->compute, m->host_grads);
-    compute_free(m->compute, m->params);
-    compute_free(m->compute, m->grads);
+        compute_free(m->compute, m->params);
+        compute_free(m->compute, m->grads);
+    }
+    shared_memory_release(&m->memory);
     compute_free(m->compute, m->input);
     compute_free(m->compute, m->flow[0]);
     compute_free(m->compute, m->flow[1]);
-    for (size_t l = 0; l < m->length; l++)
+    for (size_t l = 0; l < m->length; l++) {
         compute_free(m->compute, m->layers[l].output);
+        compute_free(m->compute, m->layers[l].normalised);
+        compute_free(m->compute, m->layers[l].inverse_std);
+    }
+    free(m->used);
+    tensor_table_release(&m->state_table);
+    tensor_table_release(&m->buffer_table);
     tensor_table_release(&m->table);
     free(m);
 }
 
+/* ---- facts ---- */
+
 const struct tensor_table *model_table(const struct model *m)
 {
     return &m->table;
+}
+
+const struct tensor_table *model_buffer_table(const struct model *m)
+{
+    return &m->buffer_table;
+}
+
+const struct tensor_table *model_state_table(const struct model *m)
+{
+    return &m->state_table;
 }
 
 size_t model_inputs(const struct model *m)
@@ -195,6 +328,32 @@ float *model_grads(struct model *m)
     return m->host_grads;
 }
 
+float *model_buffers(struct model *m)
+{
+    return m->buffers;
+}
+
+const struct shared_memory *model_memory(const struct model *m)
+{
+    return m->memory.base ? &m->memory : NULL;
+}
+
+const bool *model_used(const struct model *m)
+{
+    return m->used;
+}
+
+int64_t model_forward_ns(const struct model *m)
+{
+    return m->forward_ns;
+}
+
+void model_set_layer_drop(struct model *m, double p, uint64_t seed)
+{
+    m->drop = p;
+    random_seed(&m->random, seed);
+}
+
 enum status model_init(struct model *m, uint64_t seed, enum random_rounding rounding,
                        struct error *err)
 {
@@ -206,6 +365,14 @@ enum status model_init(struct model *m, uint64_t seed, enum random_rounding roun
 
         random_linear_init(&r, m->host_params + layer->weight_offset,
                            m->host_params + layer->bias_offset, layer->in, layer->out, rounding);
+        for (size_t j = 0; layer->norm && j < layer->out; j++) {
+            m->host_params[layer->norm_weight_offset + j] = 1.0f;
+            m->host_params[layer->norm_bias_offset + j] = 0.0f;
+            layer->batch_norm.running_mean[j] = 0.0f;
+            layer->batch_norm.running_var[j] = 1.0f;
+        }
+        if (layer->norm)
+            *layer->batches_tracked = 0.0f;
     }
     return model_params_changed(m, err);
 }
@@ -215,127 +382,4 @@ enum status model_params_changed(struct model *m, struct error *err)
     if (m->host_params == m->params)
         return STATUS_OK;
     return compute_upload(m->compute, m->params, m->host_params, m->table.count, err);
-}
-
-/* The batch as the first layer reads it. */
-static enum status place_input(struct model *m, const float *x, size_t batch, const float **ret_x,
-                               struct error *err)
-{
-    if (batch == 0 || batch > m->max_batch)
-        return error_set(err, STATUS_INVALID, "a batch of %zu samples, the model takes 1 to %zu",
-                         batch, m->max_batch);
-    if (!m->input) {
-        *ret_x = x;
-        return STATUS_OK;
-    }
-    *ret_x = m->input;
-    return compute_upload(m->compute, m->input, x, batch * m->layers[0].in, err);
-}
-
-static enum status forward(struct model *m, const float *x, size_t batch, struct error *err)
-{
-    enum status status = STATUS_OK;
-
-    for (size_t l = 0; l < m->length && status == STATUS_OK; l++) {
-        const struct layer *layer = &m->layers[l];
-
-        status = compute_linear_forward(m->compute, x, m->params + layer->weight_offset,
-                                        m->params + layer->bias_offset, layer->output, batch,
-                                        layer->in, layer->out, layer->relu, err);
-        x = layer->output;
-    }
-    return status;
-}
-
-/* A layer's gradient is issued: final here and now on the host, on its way from a GPU. */
-static enum status hand_over(struct model *m, size_t from, size_t to, model_ready_fn *ready,
-                             void *user, struct error *err)
-{
-    if (!compute_is_host(m->compute))
-        return compute_download_start(m->compute, m->host_grads + from, m->grads + from, to - from,
-                                      err);
-    if (ready)
-        ready(user, to);
-    return STATUS_OK;
-}
-
-/* dy: the layer's gradient in m->flow[at % 2]; the layer before it gets the other one. */
-static enum status backward_layer(struct model *m, size_t l, const float *x, size_t batch,
-                                  bool accumulate, model_ready_fn *ready, void *user,
-                                  struct error *err)
-{
-    const struct layer *layer = &m->layers[l];
-    const float *dy = m->flow[l % 2];
-    float *dx = m->flow[(l + 1) % 2];
-    enum status status = compute_linear_backward_weight(
-        m->compute, x, dy, m->grads + layer->weight_offset, m->grads + layer->bias_offset, batch,
-        layer->in, layer->out, accumulate, err);
-
-    if (status == STATUS_OK)
-        status = hand_over(m, layer->bias_offset, layer->ready_count, ready, user, err);
-    if (status != STATUS_OK || l == 0)
-        return status;
-    status = compute_linear_backward_input(m->compute, dy, m->params + layer->weight_offset, dx,
-                                           batch, layer->in, layer->out, err);
-    if (status == STATUS_OK && m->layers[l - 1].relu)
-        status = compute_relu_backward(m->compute, x, dx, batch * layer->in, err);
-    return status;
-}
-
-/* With a GPU: the copies arrive in the order in which they were started. */
-static enum status collect_gradients(struct model *m, model_ready_fn *ready, void *user,
-                                     struct error *err)
-{
-    if (compute_is_host(m->compute))
-        return STATUS_OK;
-    for (size_t l = m->length; l-- > 0;) {
-        enum status status = compute_download_wait(m->compute, err);
-
-        if (status != STATUS_OK)
-            return status;
-        if (ready)
-            ready(user, m->layers[l].ready_count);
-    }
-    return STATUS_OK;
-}
-
-enum status model_step(struct model *m, const float *x, const int32_t *labels, size_t batch,
-                       bool accumulate, model_ready_fn *ready, void *user, double *ret_loss,
-                       struct error *err)
-{
-    const float *input = NULL;
-    const struct layer *last = &m->layers[m->length - 1];
-    size_t correct;
-    enum status status = place_input(m, x, batch, &input, err);
-
-    if (status == STATUS_OK)
-        status = forward(m, input, batch, err);
-    if (status == STATUS_OK)
-        status = compute_softmax_cross_entropy(m->compute, last->output, labels,
-                                               m->flow[(m->length - 1) % 2], batch, last->out, err);
-    for (size_t l = m->length; l-- > 0 && status == STATUS_OK;)
-        status = backward_layer(m, l, l > 0 ? m->layers[l - 1].output : input, batch, accumulate,
-                                ready, user, err);
-    if (status == STATUS_OK)
-        status = collect_gradients(m, ready, user, err);
-    if (status == STATUS_OK)
-        status = compute_loss_wait(m->compute, ret_loss, &correct, err);
-    return status;
-}
-
-enum status model_evaluate(struct model *m, const float *x, const int32_t *labels, size_t batch,
-                           double *ret_loss, size_t *ret_correct, struct error *err)
-{
-    const float *input = NULL;
-    const struct layer *last = &m->layers[m->length - 1];
-    enum status status = place_input(m, x, batch, &input, err);
-
-    if (status == STATUS_OK)
-        status = forward(m, input, batch, err);
-    if (status == STATUS_OK)
-        status = compute_softmax_cross_entropy(m->compute, last->output, labels, NULL, batch,
-                                               last->out, err);
-    if (status == STATUS_OK)
-        status = compute_loss_wait(m->compute, ret_loss, ret_correct, err);
-    return status;
 }

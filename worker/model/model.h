@@ -1,13 +1,16 @@
 /*
  * model: layers with forward beside backward, parameters and gradients in one slab each.
- * Specs: "mlp:784-128-10" (Linear, ReLU between), "linear:10-5-2" (Linear only).  Parameters are
- * named fc1.weight (out, in), fc1.bias (out), fc2.weight, ... as their PyTorch counterparts.
+ * Specs: "mlp:784-128-10" (Linear, ReLU between), "linear:10-5-2" (Linear only); their parameters
+ * are named fc1.weight (out, in), fc1.bias (out), fc2.weight, ...  "mlp-bn:784-128-10" (Linear,
+ * BatchNorm1d, ReLU): parameters and buffers are named as in torch.nn.Sequential, 0.weight, 0.bias,
+ * 1.weight, 1.bias, 1.running_mean, 1.running_var, 1.num_batches_tracked, 3.weight, ...
  * Threads: one caller per struct model; `ready` call-backs come on that thread.
  */
 #ifndef SPARRING_WORKER_MODEL_MODEL_H
 #define SPARRING_WORKER_MODEL_MODEL_H
 
 #include "common/base/random.h"
+#include "common/base/shared_memory.h"
 #include "common/tensor/tensor.h"
 #include "worker/compute/compute.h"
 
@@ -28,6 +31,26 @@ size_t model_classes(const struct model *m);
 float *model_params(struct model *m);
 float *model_grads(struct model *m);
 
+/* Buffers: what forward keeps beside the parameters (running statistics); count 0: none.  Host
+ * memory, float32, num_batches_tracked too. */
+const struct tensor_table *model_buffer_table(const struct model *m);
+float *model_buffers(struct model *m); /* NULL: none */
+
+/* What a checkpoint holds: parameters and buffers, views into memory at model_params. */
+const struct tensor_table *model_state_table(const struct model *m);
+
+/* The memory that parameters, gradients and buffers lie in; NULL with a GPU. */
+const struct shared_memory *model_memory(const struct model *m);
+
+/* LayerDrop: model_step skips each hidden layer that is as wide as its input with probability p,
+ * drawn per call from `seed`; model_evaluate skips none.
+ * Source: Fan, Grave and Joulin 2019. */
+void model_set_layer_drop(struct model *m, double p, uint64_t seed);
+
+/* Per view of model_table: whether it had a gradient since the last step without `accumulate`;
+ * gradients of the others are zero. */
+const bool *model_used(const struct model *m);
+
 /* Initialise as PyTorch would after torch.manual_seed(seed), layers in order. */
 enum status model_init(struct model *m, uint64_t seed, enum random_rounding rounding,
                        struct error *err);
@@ -47,6 +70,7 @@ typedef void model_ready_fn(void *user, size_t ready_count);
  *   accumulate  add to the gradients of the last step (no_sync) instead of replacing them
  *   ready       NULL, or called with a rising count, once per layer, at the end with the whole slab
  *   ret_loss    mean cross-entropy before the update
+ * Buffers are updated, too.
  * The host's gradient slab is complete when it returns.  STATUS_DATA names a label outside the
  * classes; after any failure the gradients are unspecified.
  */
@@ -54,7 +78,11 @@ enum status model_step(struct model *m, const float *x, const int32_t *labels, s
                        bool accumulate, model_ready_fn *ready, void *user, double *ret_loss,
                        struct error *err);
 
-/* Forward only: mean loss and number of correct predictions of one batch. */
+/* Time of the last model_step's forward; the rest was backward.  With a GPU: of issuing it. */
+int64_t model_forward_ns(const struct model *m);
+
+/* Forward only, by the running statistics: mean loss and number of correct predictions of one
+ * batch. */
 enum status model_evaluate(struct model *m, const float *x, const int32_t *labels, size_t batch,
                            double *ret_loss, size_t *ret_correct, struct error *err);
 

@@ -13,25 +13,27 @@ static enum status fail(const char *text, const char *at, const char *problem, s
                      problem);
 }
 
-/* "mlp:" or "linear:"; *ret_at stands behind it. */
-static enum status parse_kind(const char *text, bool *ret_relu, const char **ret_at,
+/* *ret_at stands behind the kind. */
+static enum status parse_kind(const char *text, struct spec *spec, const char **ret_at,
                               struct error *err)
 {
     static const struct {
         const char *prefix;
-        bool relu;
-    } kinds[] = {{"mlp:", true}, {"linear:", false}};
+        bool relu, batch_norm;
+    } kinds[] = {{"mlp:", true, false}, {"mlp-bn:", true, true}, {"linear:", false, false}};
 
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         size_t length = strlen(kinds[i].prefix);
 
         if (strncmp(text, kinds[i].prefix, length) != 0)
             continue;
-        *ret_relu = kinds[i].relu;
+        spec->relu = kinds[i].relu;
+        spec->batch_norm = kinds[i].batch_norm;
         *ret_at = text + length;
         return STATUS_OK;
     }
-    return fail(text, text, "expected 'mlp:' or 'linear:' and widths, as in mlp:784-128-10", err);
+    return fail(text, text,
+                "expected 'mlp:', 'mlp-bn:' or 'linear:' and widths, as in mlp:784-128-10", err);
 }
 
 static enum status parse_width(const char *text, const char **at, size_t *ret_width,
@@ -59,7 +61,7 @@ enum status spec_parse(const char *text, struct spec *ret, struct error *err)
     struct spec spec = {0};
     const char *at = text;
     size_t widths = 0;
-    enum status status = parse_kind(text, &spec.relu, &at, err);
+    enum status status = parse_kind(text, &spec, &at, err);
 
     while (status == STATUS_OK) {
         if (widths > SPEC_LAYERS_MAX)

@@ -16,8 +16,11 @@ START_TEST(test_accepted)
     ck_assert_uint_eq(s.layers, 2);
     ck_assert(s.widths[0] == 784 && s.widths[1] == 128 && s.widths[2] == 10);
     assert_ok(spec_parse("linear:10-5-2", &s, &err));
-    ck_assert(!s.relu);
+    ck_assert(!s.relu && !s.batch_norm);
     ck_assert_uint_eq(s.layers, 2);
+    assert_ok(spec_parse("mlp-bn:784-128-64-10", &s, &err));
+    ck_assert(s.relu && s.batch_norm);
+    ck_assert_uint_eq(s.layers, 3);
     assert_ok(spec_parse("linear:1-1", &s, &err));
     ck_assert_uint_eq(s.layers, 1);
     assert_ok(spec_parse("mlp:16777216-1", &s, &err));
@@ -29,7 +32,7 @@ static const struct {
     const char *text;
     const char *part;
 } refused[] = {
-    {"", "model '', position 1: expected 'mlp:' or 'linear:'"},
+    {"", "model '', position 1: expected 'mlp:', 'mlp-bn:' or 'linear:'"},
     {"mlp", "position 1: expected 'mlp:'"},
     {"MLP:1-2", "position 1"},
     {" mlp:1-2", "position 1"},

@@ -317,6 +317,9 @@ static const struct compute_ops cuda_ops = {
     .relu_backward = cuda_relu_backward_op,
     .linear_backward_weight = cuda_linear_backward_weight,
     .linear_backward_input = cuda_linear_backward_input,
+    .batch_norm_forward = nullptr,
+    .batch_norm_evaluate = nullptr,
+    .batch_norm_backward = nullptr,
     .softmax_cross_entropy = cuda_softmax,
     .loss_wait = cuda_loss_wait,
 };

@@ -1,0 +1,16 @@
+/*
+ * cpu_norm: batch normalisation on the CPU; the formulas are those of compute.h.
+ */
+#ifndef SPARRING_WORKER_COMPUTE_CPU_NORM_H
+#define SPARRING_WORKER_COMPUTE_CPU_NORM_H
+
+#include "worker/compute/compute.h"
+
+void cpu_norm_forward(const struct batch_norm *n, float *x, float *y, size_t batch, size_t width,
+                      bool relu);
+void cpu_norm_evaluate(const struct batch_norm *n, const float *x, float *y, size_t batch,
+                       size_t width, bool relu);
+void cpu_norm_backward(const struct batch_norm *n, const float *normalised, float *dy,
+                       float *dweight, float *dbias, size_t batch, size_t width, bool accumulate);
+
+#endif
