@@ -84,7 +84,7 @@ static const struct option_spec specs[] = {
      .kind = OPTION_BOOL,
      .offset = AT(drop_last),
      .default_text = "false",
-     .help = "Drop the samples that do not divide among the ranks, instead of repeating some."},
+     .help = "The same as --uneven drop."},
     {.name = "seed",
      .env = "SPARRING_SEED",
      .kind = OPTION_INT,
@@ -102,6 +102,17 @@ static const struct option_spec specs[] = {
      .metavar = "HOW",
      .help = "torch or torch-fma (the weights that PyTorch draws from this seed, in both roundings "
              "that its builds have), or a FILE.safetensors."},
+    {.name = "layer-drop",
+     .env = "SPARRING_LAYER_DROP",
+     .kind = OPTION_DOUBLE,
+     .offset = AT(layer_drop),
+     .default_text = "0",
+     .min = 0,
+     .max = 0.99,
+     .metavar = "P",
+     .help =
+         "Skip each hidden layer that is as wide as its input with this probability, drawn anew "
+         "per rank and batch (LayerDrop); its parameters then have no gradient."},
     {.help = "Optimizer:"},
     {.name = "optimizer",
      .env = "SPARRING_OPTIMIZER",
@@ -230,6 +241,94 @@ static const struct option_spec specs[] = {
      .max = 1e6,
      .metavar = "F",
      .help = "MiB per gradient bucket; -1 is PyTorch's default: 25, and 1 for the first bucket."},
+    {.name = "comm-cpu",
+     .env = "SPARRING_COMM_CPU",
+     .kind = OPTION_INT,
+     .offset = AT(comm_cpu),
+     .default_text = "-1",
+     .min = -1,
+     .max = 1023,
+     .metavar = "CPU",
+     .help = "Core of allreduce's communication thread; -1: any."},
+    {.name = "broadcast-buffers",
+     .env = "SPARRING_BROADCAST_BUFFERS",
+     .kind = OPTION_BOOL,
+     .offset = AT(broadcast_buffers),
+     .default_text = "true",
+     .help = "Rank 0's buffers (running statistics of mlp-bn) go to all ranks before the forward "
+             "that follows a synchronised one."},
+    {.name = "find-unused-parameters",
+     .env = "SPARRING_FIND_UNUSED_PARAMETERS",
+     .kind = OPTION_BOOL,
+     .offset = AT(find_unused_parameters),
+     .default_text = "false",
+     .help = "Parameters may have no gradient in a step (--layer-drop): agree on which were used."},
+    {.name = "static-graph",
+     .env = "SPARRING_STATIC_GRAPH",
+     .kind = OPTION_BOOL,
+     .offset = AT(static_graph),
+     .default_text = "false",
+     .help = "The parameters used in the first step are those used in all."},
+    {.name = "uneven",
+     .env = "SPARRING_UNEVEN",
+     .kind = OPTION_CHOICE,
+     .offset = AT(uneven),
+     .default_text = "pad",
+     .choices = "pad|drop|join|stop",
+     .help = "Samples that do not divide among the ranks: pad repeats some, drop leaves some out; "
+             "join uses each once, and ranks without any shadow the others; stop fails then."},
+    {.name = "join-divide",
+     .env = "SPARRING_JOIN_DIVIDE",
+     .kind = OPTION_CHOICE,
+     .offset = AT(join_divide),
+     .default_text = "initial",
+     .choices = "initial|active",
+     .help = "With --uneven join, divide sums by the initial world size or by the ranks that still "
+             "have inputs."},
+    {.name = "weighting",
+     .env = "SPARRING_WEIGHTING",
+     .kind = OPTION_CHOICE,
+     .offset = AT(weighting),
+     .default_text = "ranks",
+     .choices = "ranks|samples",
+     .help =
+         "The mean gradient is over ranks, as DDP's, or over samples: equal to one process with "
+         "the whole batch even when the ranks' batches differ."},
+    {.name = "comm-hook",
+     .env = "SPARRING_COMM_HOOK",
+     .kind = OPTION_CHOICE,
+     .offset = AT(comm_hook),
+     .default_text = "none",
+     .choices = "none|fp16|bf16|powersgd",
+     .help = "How gradients of allreduce travel: as they are, in 16 bits, or as matrices of low "
+             "rank."},
+    {.name = "powersgd-rank",
+     .env = "SPARRING_POWERSGD_RANK",
+     .kind = OPTION_INT,
+     .offset = AT(powersgd_rank),
+     .default_text = "1",
+     .min = 1,
+     .max = 1024,
+     .metavar = "R",
+     .help = "Rank of the approximation."},
+    {.name = "powersgd-start-iter",
+     .env = "SPARRING_POWERSGD_START_ITER",
+     .kind = OPTION_INT,
+     .offset = AT(powersgd_start_iter),
+     .default_text = "10",
+     .min = 2,
+     .max = 1e9,
+     .metavar = "N",
+     .help = "Steps of plain all-reduce before compression."},
+    {.name = "powersgd-min-rate",
+     .env = "SPARRING_POWERSGD_MIN_RATE",
+     .kind = OPTION_DOUBLE,
+     .offset = AT(powersgd_min_rate),
+     .default_text = "2",
+     .min = 0,
+     .max = 1e9,
+     .metavar = "F",
+     .help = "Compress a tensor only when it shrinks by more than this."},
     {.name = "reduce",
      .env = "SPARRING_REDUCE",
      .kind = OPTION_CHOICE,
@@ -419,8 +518,33 @@ static enum status check_backend(const char *name, struct error *err)
                      known);
 }
 
+/* Options that only DistributedDataParallel can honour. */
+static enum status check_ddp(const struct worker_options *o, struct error *err)
+{
+    if (strcmp(o->sync, "ps") == 0) {
+        const char *unheard = worker_options_uneven(o)               ? "--uneven join and stop"
+                              : strcmp(o->weighting, "samples") == 0 ? "--weighting samples"
+                              : strcmp(o->comm_hook, "none") != 0    ? "--comm-hook"
+                              : o->layer_drop > 0                    ? "--layer-drop"
+                                                                     : NULL;
+
+        if (unheard)
+            return error_set(err, STATUS_INVALID, "%s: not with --sync ps", unheard);
+    }
+    if (o->drop_last && worker_options_uneven(o))
+        return error_set(err, STATUS_INVALID, "--drop-last and --uneven %s exclude each other",
+                         o->uneven);
+    if (o->layer_drop > 0 && strcmp(o->sync, "allreduce") == 0 && !o->find_unused_parameters)
+        return error_set(err, STATUS_INVALID,
+                         "--layer-drop leaves parameters without gradients: add "
+                         "--find-unused-parameters");
+    return STATUS_OK;
+}
+
 enum status worker_options_check(const struct worker_options *o, struct error *err)
 {
+    enum status status;
+
     if (o->model[0] == '\0')
         return error_set(err, STATUS_INVALID, "--model is missing (for example mlp:784-128-10)");
     if ((o->epochs > 0) == (o->steps > 0))
@@ -436,7 +560,51 @@ enum status worker_options_check(const struct worker_options *o, struct error *e
         return error_set(err, STATUS_INVALID,
                          "--partition-bytes %ju is neither 0 nor a multiple of 4 from %u up",
                          (uintmax_t)o->partition_bytes, PARTITION_BYTES_MIN);
-    return check_backend(o->backend, err);
+    status = check_ddp(o, err);
+    return status == STATUS_OK ? check_backend(o->backend, err) : status;
+}
+
+struct ddp_config worker_options_ddp(const struct worker_options *o)
+{
+    static const struct {
+        const char *name;
+        enum ddp_hook hook;
+    } hooks[] = {{"none", DDP_HOOK_NONE},
+                 {"fp16", DDP_HOOK_FP16},
+                 {"bf16", DDP_HOOK_BF16},
+                 {"powersgd", DDP_HOOK_POWERSGD}};
+    struct ddp_config ddp = {
+        .bucket_cap_mb = o->bucket_cap_mb,
+        .comm_cpu = (int)o->comm_cpu,
+        .broadcast_buffers = o->broadcast_buffers,
+        .find_unused_parameters = o->find_unused_parameters,
+        .static_graph = o->static_graph,
+        .uneven = strcmp(o->uneven, "join") == 0   ? DDP_JOIN
+                  : strcmp(o->uneven, "stop") == 0 ? DDP_STOP
+                                                   : DDP_EVEN,
+        .divide_by_active = strcmp(o->join_divide, "active") == 0,
+        .weight_by_samples = strcmp(o->weighting, "samples") == 0,
+        .powersgd_rank = (unsigned)o->powersgd_rank,
+        .powersgd_start = (uint64_t)o->powersgd_start_iter,
+        .powersgd_min_rate = o->powersgd_min_rate,
+    };
+
+    for (size_t i = 0; i < sizeof(hooks) / sizeof(hooks[0]); i++)
+        if (strcmp(hooks[i].name, o->comm_hook) == 0)
+            ddp.hook = hooks[i].hook;
+    return ddp;
+}
+
+bool worker_options_uneven(const struct worker_options *o)
+{
+    return strcmp(o->uneven, "join") == 0 || strcmp(o->uneven, "stop") == 0;
+}
+
+enum sampler_rest worker_options_rest(const struct worker_options *o)
+{
+    if (worker_options_uneven(o))
+        return SAMPLER_KEEP;
+    return o->drop_last || strcmp(o->uneven, "drop") == 0 ? SAMPLER_DROP : SAMPLER_PAD;
 }
 
 enum status worker_options_optimizer(const struct worker_options *o, struct optimizer_config *ret,

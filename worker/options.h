@@ -8,6 +8,7 @@
 #include "common/launch_env/launch_env.h"
 #include "common/optimizer/optimizer.h"
 #include "common/option/option.h"
+#include "worker/data/sampler.h"
 #include "worker/sync/sync.h"
 
 #include <stdbool.h>
@@ -26,6 +27,7 @@ struct worker_options {
     bool drop_last;
     int64_t seed;
     char init[OPTION_TEXT_MAX];
+    double layer_drop;
     /* optimizer */
     char optimizer[OPTION_TEXT_MAX];
     double lr, momentum, dampening, weight_decay, beta1, beta2, epsilon;
@@ -37,6 +39,14 @@ struct worker_options {
     char interface[OPTION_TEXT_MAX];
     int64_t heartbeat_timeout_ms;
     double bucket_cap_mb;
+    int64_t comm_cpu;
+    bool broadcast_buffers, find_unused_parameters, static_graph;
+    char uneven[OPTION_TEXT_MAX];
+    char join_divide[OPTION_TEXT_MAX];
+    char weighting[OPTION_TEXT_MAX];
+    char comm_hook[OPTION_TEXT_MAX];
+    int64_t powersgd_rank, powersgd_start_iter;
+    double powersgd_min_rate;
     char reduce[OPTION_TEXT_MAX];
     char servers[OPTION_TEXT_MAX];
     char consistency[OPTION_TEXT_MAX];
@@ -68,6 +78,15 @@ enum status worker_options_check(const struct worker_options *o, struct error *e
 /* The optimizer's settings. */
 enum status worker_options_optimizer(const struct worker_options *o, struct optimizer_config *ret,
                                      struct error *err);
+
+/* DistributedDataParallel's settings. */
+struct ddp_config worker_options_ddp(const struct worker_options *o);
+
+/* Whether ranks may run out of inputs before others (--uneven join, stop). */
+bool worker_options_uneven(const struct worker_options *o);
+
+/* What becomes of the samples that do not divide among the ranks. */
+enum sampler_rest worker_options_rest(const struct worker_options *o);
 
 /* Number of addresses in --servers. */
 size_t worker_options_server_count(const struct worker_options *o);

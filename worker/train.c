@@ -50,9 +50,11 @@ static enum status run_batches(struct trainer *t, struct step_record *step, bool
         if (status != STATUS_OK)
             return status;
         step->compute_ns += clock_now_ns() - loaded;
+        step->forward_ns += model_forward_ns(t->model);
         step->samples += batch.count;
         step->epoch = batch.epoch;
         *ret_epoch_end = batch.last_of_epoch;
+        t->exhausted = batch.last_of_epoch && worker_options_uneven(t->options);
         loss_sum += loss;
         batches++;
     }
@@ -60,38 +62,140 @@ static enum status run_batches(struct trainer *t, struct step_record *step, bool
     return STATUS_OK;
 }
 
+/* The part of an update when this rank's inputs have ended and others' have not: zeros. */
+static void shadow_batches(struct trainer *t)
+{
+    size_t count = model_table(t->model)->count;
+
+    memset(model_grads(t->model), 0, count * sizeof(float));
+    sync_ready(t->sync, count);
+}
+
+/* Which parameters have a gradient: all, unless some may go unused. */
+static enum status agree_used(struct trainer *t, bool shadow, struct error *err)
+{
+    size_t views = model_table(t->model)->length;
+
+    if (!t->may_skip)
+        return STATUS_OK;
+    if (shadow)
+        memset(t->used, 0, views * sizeof(*t->used));
+    else
+        memcpy(t->used, model_used(t->model), views * sizeof(*t->used));
+    return sync_agree_used(t->sync, t->used, err);
+}
+
+/* Parameters without a gradient are left alone, as by PyTorch's optimizers. */
+static void update_used(struct trainer *t, uint64_t step)
+{
+    const struct tensor_table *table = model_table(t->model);
+
+    for (size_t i = 0; i < table->length; i++) {
+        const struct tensor_view *v = &table->views[i];
+
+        if (t->used[i])
+            optimizer_update(&t->optimizer, step + 1, v->offset, v->count,
+                             model_params(t->model) + v->offset, model_grads(t->model) + v->offset);
+    }
+}
+
 static enum status apply_update(struct trainer *t, uint64_t step, struct error *err)
 {
-    if (sync_yields(t->sync) == SYNC_YIELDS_GRADIENTS)
+    if (sync_yields(t->sync) == SYNC_YIELDS_GRADIENTS && t->may_skip)
+        update_used(t, step);
+    else if (sync_yields(t->sync) == SYNC_YIELDS_GRADIENTS)
         optimizer_update(&t->optimizer, step + 1, 0, model_table(t->model)->count,
                          model_params(t->model), model_grads(t->model));
     return model_params_changed(t->model, err);
 }
 
-static enum status run_step(struct trainer *t, uint64_t index, bool *ret_epoch_end,
+/* Tell how many samples this rank brings to the next update.  False in *ret_go: no rank has any,
+ * the epoch is over. */
+static enum status enlist(struct trainer *t, bool *ret_go, struct error *err)
+{
+    size_t samples = 0;
+    unsigned active = 1;
+    enum status status;
+
+    *ret_go = true;
+    if (!t->enlists)
+        return STATUS_OK;
+    if (!t->exhausted) {
+        struct batch next;
+        size_t wanted;
+
+        loader_peek(t->loader, &next);
+        wanted = next.count * (size_t)t->options->accumulate_steps;
+        samples = wanted < next.left ? wanted : next.left;
+    }
+    status = sync_enlist(t->sync, samples, &active, err);
+    *ret_go = active > 0;
+    return status;
+}
+
+/* All of a step's communication: what went on beside backward and what did not. */
+static int64_t comm_ns(const struct trainer *t, int64_t blocking_ns)
+{
+    struct sync_timeline timeline;
+
+    sync_timeline(t->sync, &timeline);
+    if (timeline.length == 0) /* not known */
+        return 0;
+    for (size_t i = 0; i < timeline.length; i++)
+        blocking_ns += timeline.buckets[i].done_ns - timeline.buckets[i].started_ns;
+    return blocking_ns;
+}
+
+/* Gradients of this rank's next batches, averaged with the others'. */
+static enum status compute_and_sync(struct trainer *t, struct step_record *step,
+                                    bool *ret_epoch_end, struct error *err)
+{
+    bool shadow = t->exhausted;
+    int64_t computed;
+    int64_t synced;
+    int64_t agreed;
+    enum status status = STATUS_OK;
+
+    if (shadow)
+        shadow_batches(t);
+    else
+        status = run_batches(t, step, ret_epoch_end, err);
+    computed = clock_now_ns();
+    if (status == STATUS_OK)
+        status = sync_finish(t->sync, err);
+    synced = clock_now_ns();
+    if (status == STATUS_OK)
+        status = agree_used(t, shadow, err);
+    agreed = clock_now_ns();
+    step->comm_ns = comm_ns(t, step->exposed_comm_ns + (agreed - synced));
+    step->exposed_comm_ns += agreed - computed;
+    return status;
+}
+
+/* *ret_go false: no rank has inputs left in this epoch, and nothing was done. */
+static enum status run_step(struct trainer *t, uint64_t index, bool *ret_go, bool *ret_epoch_end,
                             struct step_record *ret_step, struct error *err)
 {
     struct sync_counters before = sync_counters(t->sync);
     struct sync_counters after;
     struct step_record step = {.step = index};
     int64_t started = clock_now_ns();
-    int64_t computed;
-    int64_t synced;
-    enum status status = sync_begin(t->sync, index, err);
+    int64_t updating;
+    enum status status = enlist(t, ret_go, err);
 
+    if (status != STATUS_OK || !*ret_go)
+        return status;
+    status = sync_begin(t->sync, index, err);
+    step.exposed_comm_ns = clock_now_ns() - started;
     if (status == STATUS_OK)
-        status = run_batches(t, &step, ret_epoch_end, err);
-    computed = clock_now_ns();
-    if (status == STATUS_OK)
-        status = sync_finish(t->sync, err);
-    synced = clock_now_ns();
+        status = compute_and_sync(t, &step, ret_epoch_end, err);
+    updating = clock_now_ns();
     if (status == STATUS_OK)
         status = apply_update(t, index, err);
     if (status != STATUS_OK)
         return status;
     step.step_ns = clock_now_ns() - started;
-    step.exposed_comm_ns = synced - computed;
-    step.optimizer_ns = step.step_ns - (synced - started);
+    step.optimizer_ns = step.step_ns - (updating - started);
     after = sync_counters(t->sync);
     step.tx_payload_bytes = after.tx_payload_bytes - before.tx_payload_bytes;
     step.rx_payload_bytes = after.rx_payload_bytes - before.rx_payload_bytes;
@@ -152,16 +256,51 @@ static void show_progress(struct progress *bar, const struct trainer *t,
     progress_update(bar, step->step + 1, detail);
 }
 
+/* After the last update: uneven ranks end together, with the parameters of the last one. */
+static enum status end_together(struct trainer *t, struct run_outcome *outcome, struct error *err)
+{
+    unsigned active;
+
+    if (!worker_options_uneven(t->options) || t->total_steps == 0)
+        return STATUS_OK;
+    outcome->epochs += t->total_steps % t->updates_per_epoch == 0;
+    return sync_enlist(t->sync, 0, &active, err);
+}
+
+/* One update, or the end of an epoch of uneven ranks. */
+static enum status advance(struct trainer *t, uint64_t *index, struct run_outcome *outcome,
+                           struct progress *bar, bool *ret_epoch_end, struct error *err)
+{
+    struct step_record step;
+    bool go;
+    enum status status = run_step(t, *index, &go, ret_epoch_end, &step, err);
+
+    if (status != STATUS_OK)
+        return status;
+    if (!go) {
+        t->exhausted = false;
+        *ret_epoch_end = true;
+    } else {
+        ++*index;
+        *ret_epoch_end = *ret_epoch_end && !worker_options_uneven(t->options);
+        if (step.samples > 0)
+            outcome->last_loss = step.loss;
+        show_progress(bar, t, &step);
+    }
+    outcome->epochs += *ret_epoch_end;
+    return STATUS_OK;
+}
+
 static enum status run_steps(struct trainer *t, struct run_outcome *outcome, struct error *err)
 {
     bool each_epoch = t->test_set && strcmp(t->options->evaluate, "epoch") == 0;
     struct progress bar = {0};
+    uint64_t index = 0;
     enum status status = STATUS_OK;
 
     if (t->launch->rank == 0)
         progress_open(&bar, "training", t->total_steps);
-    for (uint64_t index = 0; index < t->total_steps && status == STATUS_OK; index++) {
-        struct step_record step;
+    while (index < t->total_steps && status == STATUS_OK) {
         bool epoch_end = false;
 
         if (stop_requested()) {
@@ -169,16 +308,13 @@ static enum status run_steps(struct trainer *t, struct run_outcome *outcome, str
                                stop_requested(), (uintmax_t)index, (uintmax_t)t->total_steps);
             break;
         }
-        status = run_step(t, index, &epoch_end, &step, err);
-        if (status != STATUS_OK)
-            break;
-        outcome->last_loss = step.loss;
-        outcome->epochs += epoch_end;
-        show_progress(&bar, t, &step);
-        if (epoch_end && each_epoch)
+        status = advance(t, &index, outcome, &bar, &epoch_end, err);
+        if (status == STATUS_OK && epoch_end && each_epoch)
             status = evaluate(t, outcome, err);
     }
     progress_close(&bar);
+    if (status == STATUS_OK)
+        status = end_together(t, outcome, err);
     if (status == STATUS_OK && t->test_set && !(each_epoch && outcome->evaluated))
         status = evaluate(t, outcome, err);
     return status;
@@ -218,8 +354,8 @@ static enum status save_params(const struct trainer *t, struct error *err)
     const char *metadata[] = {"model", t->options->model, "seed", seed, "sync", t->options->sync};
 
     (void)snprintf(seed, sizeof(seed), "%jd", (intmax_t)t->options->seed);
-    return safetensors_save_slab(t->options->save, model_table(t->model), model_params(t->model),
-                                 metadata, 3, err);
+    return safetensors_save_slab(t->options->save, model_state_table(t->model),
+                                 model_params(t->model), metadata, 3, err);
 }
 
 static enum status finish(struct trainer *t, struct run_outcome *outcome, struct error *err)

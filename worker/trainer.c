@@ -7,12 +7,14 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/memory.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/manifest/manifest.h"
 #include "common/shard_map/shard_map.h"
 #include "worker/agree.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -65,10 +67,11 @@ static enum status check_fit(const struct trainer *t, struct error *err)
 static enum status open_loader(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
-    uint64_t updates_per_epoch;
-    enum status status =
-        sampler_init(&t->sampler, dataset_count(t->train_set), t->launch->rank,
-                     t->launch->world_size, o->shuffle, o->drop_last, (uint64_t)o->seed, err);
+    size_t longest = dataset_count(t->train_set);
+    uint64_t batches;
+    enum status status = sampler_init(&t->sampler, dataset_count(t->train_set), t->launch->rank,
+                                      t->launch->world_size, o->shuffle, worker_options_rest(o),
+                                      (uint64_t)o->seed, err);
 
     if (status != STATUS_OK)
         return status;
@@ -78,9 +81,15 @@ static enum status open_loader(struct trainer *t, struct error *err)
     status = loader_open(t->train_set, &t->sampler, (size_t)o->batch_size, &t->loader, err);
     if (status != STATUS_OK)
         return status;
-    updates_per_epoch = (loader_batches_per_epoch(t->loader) + (uint64_t)o->accumulate_steps - 1) /
-                        (uint64_t)o->accumulate_steps;
-    t->total_steps = o->steps > 0 ? (uint64_t)o->steps : (uint64_t)o->epochs * updates_per_epoch;
+    batches = loader_batches_per_epoch(t->loader);
+    if (worker_options_uneven(o) && strcmp(o->sync, "local") != 0) { /* rank 0 has the most */
+        longest = longest / t->launch->world_size + (longest % t->launch->world_size != 0);
+        batches = (longest + (uint64_t)o->batch_size - 1) / (uint64_t)o->batch_size;
+    }
+    t->updates_per_epoch =
+        (batches + (uint64_t)o->accumulate_steps - 1) / (uint64_t)o->accumulate_steps;
+    t->total_steps = o->steps > 0 ? (uint64_t)o->steps : (uint64_t)o->epochs * t->updates_per_epoch;
+    t->enlists = worker_options_uneven(o) || strcmp(o->weighting, "samples") == 0;
     return STATUS_OK;
 }
 
@@ -95,9 +104,22 @@ static enum status init_params(struct trainer *t, struct error *err)
                           how[5] ? RANDOM_FMA : RANDOM_TWO_ROUNDINGS, err);
     status = safetensors_read(how, CHECKPOINT_BYTES_MAX, &file, err);
     if (status == STATUS_OK)
-        status = safetensors_load_slab(&file, model_table(t->model), model_params(t->model), err);
+        status =
+            safetensors_load_slab(&file, model_state_table(t->model), model_params(t->model), err);
     safetensors_release(&file);
     return status;
+}
+
+/* LayerDrop draws per rank, so that the ranks' used parameters differ. */
+static enum status prepare_skipping(struct trainer *t, struct error *err)
+{
+    const struct worker_options *o = t->options;
+
+    t->may_skip = o->layer_drop > 0 || o->find_unused_parameters || o->static_graph;
+    model_set_layer_drop(t->model, o->layer_drop,
+                         (uint64_t)o->seed * 1000003 + t->launch->rank + 1);
+    return mem_calloc(model_table(t->model)->length, sizeof(*t->used), "used parameters", &t->used,
+                      err);
 }
 
 static enum status open_local_parts(struct trainer *t, struct error *err)
@@ -110,6 +132,8 @@ static enum status open_local_parts(struct trainer *t, struct error *err)
         status = compute_open(o->device, t->launch->local_rank, threads, &t->compute, err);
     if (status == STATUS_OK)
         status = model_open(o->model, t->compute, (size_t)o->batch_size, &t->model, err);
+    if (status == STATUS_OK)
+        status = prepare_skipping(t, err);
     if (status == STATUS_OK)
         status = open_data(t, err);
     if (status == STATUS_OK)
@@ -150,10 +174,20 @@ static enum status write_manifest(struct trainer *t, struct error *err)
     manifest_add(m, "seed", "%jd", (intmax_t)o->seed);
     manifest_add(m, "shuffle", "%d", o->shuffle);
     manifest_add(m, "drop last", "%d", o->drop_last);
+    manifest_add(m, "layer drop", "%g", o->layer_drop);
     manifest_add(m, "sync", "%s", o->sync);
     manifest_add(m, "backend", "%s", o->backend);
     manifest_add(m, "transport", "%s", o->transport);
     manifest_add(m, "bucket cap", "%g", o->bucket_cap_mb);
+    manifest_add(m, "broadcast buffers", "%d", o->broadcast_buffers);
+    manifest_add(m, "find unused parameters", "%d", o->find_unused_parameters);
+    manifest_add(m, "static graph", "%d", o->static_graph);
+    manifest_add(m, "uneven", "%s", o->uneven);
+    manifest_add(m, "join divide", "%s", o->join_divide);
+    manifest_add(m, "weighting", "%s", o->weighting);
+    manifest_add(m, "comm hook", "%s", o->comm_hook);
+    manifest_add(m, "powersgd", "%jd from %jd, %g", (intmax_t)o->powersgd_rank,
+                 (intmax_t)o->powersgd_start_iter, o->powersgd_min_rate);
     manifest_add(m, "reduce", "%s", o->reduce);
     manifest_add(m, "ps update", "%s", o->ps_update);
     manifest_add(m, "servers", "%zu", worker_options_server_count(o));
@@ -213,12 +247,16 @@ static enum status open_sync(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
     bool alone = t->launch->world_size == 1;
+    struct ddp_config ddp = worker_options_ddp(o);
     struct sync_config config = {
         /* One rank has nobody to all-reduce with; a parameter server it may still have. */
         .kind = alone && strcmp(o->sync, "allreduce") == 0 ? "local" : o->sync,
         .table = model_table(t->model),
         .params = model_params(t->model),
         .grads = model_grads(t->model),
+        .buffers = model_buffers(t->model),
+        .buffer_count = model_buffer_table(t->model)->count,
+        .memory = model_memory(t->model),
         .rank = t->launch->rank,
         .world_size = t->launch->world_size,
         .store = t->store,
@@ -231,7 +269,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .interface_host = o->interface,
         .heartbeat_timeout_ms = o->heartbeat_timeout_ms,
         .flight = t->flight,
-        .bucket_cap_mb = o->bucket_cap_mb,
+        .ddp = &ddp,
         .servers = o->servers,
         .servers_origin = option_origin_text(&worker_option_set, t->origins, "servers"),
         .update_on_server = strcmp(o->ps_update, "server") == 0,
@@ -292,6 +330,7 @@ void trainer_close(struct trainer *t, const struct error *failure)
     loader_close(t->loader);
     sampler_release(&t->sampler);
     optimizer_release(&t->optimizer);
+    free(t->used);
     model_close(t->model);
     dataset_close(t->train_set);
     dataset_close(t->test_set);

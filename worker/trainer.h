@@ -36,8 +36,13 @@ struct trainer {
     struct strbuf manifest;
     struct run_facts facts;
     struct run_record record;
-    size_t partition_bytes; /* as used: chosen when the option is 0 */
-    uint64_t total_steps;   /* updates of the whole run */
+    size_t partition_bytes;     /* as used: chosen when the option is 0 */
+    uint64_t total_steps;       /* updates of the whole run */
+    uint64_t updates_per_epoch; /* of the rank with the most samples */
+    bool enlists;               /* ranks tell their sample counts before each update */
+    bool exhausted;             /* uneven: this rank has no inputs left in the epoch */
+    bool may_skip;              /* parameters may have no gradient in a step */
+    bool *used;                 /* owned; per view, in the last step */
 };
 
 /* Everything up to and including the agreement on initial parameters.  On failure call

@@ -96,6 +96,8 @@ enum status metrics_step(struct metrics *m, const struct step_record *record, st
     metrics_add_int(m, "compute_ns", record->compute_ns);
     metrics_add_int(m, "exposed_comm_ns", record->exposed_comm_ns);
     metrics_add_int(m, "optimizer_ns", record->optimizer_ns);
+    metrics_add_int(m, "forward_ns", record->forward_ns);
+    metrics_add_int(m, "comm_ns", record->comm_ns);
     add_count(m, "tx_payload_bytes", record->tx_payload_bytes);
     add_count(m, "rx_payload_bytes", record->rx_payload_bytes);
     return metrics_end(m, err);

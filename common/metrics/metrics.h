@@ -25,6 +25,8 @@ struct step_record {
     double loss; /* mean cross-entropy of this rank's batch, before the update */
     uint64_t samples;
     int64_t step_ns, input_ns, compute_ns, exposed_comm_ns, optimizer_ns;
+    int64_t forward_ns; /* of compute_ns */
+    int64_t comm_ns;    /* all communication, exposed or not; 0 where it is not known */
     uint64_t tx_payload_bytes, rx_payload_bytes; /* of this step */
 };
 

@@ -79,6 +79,7 @@ static void fill(struct loader *l, struct slot *slot, uint64_t epoch, size_t at)
         .count = count,
         .epoch = epoch,
         .at = at,
+        .left = left,
         .last_of_epoch = count == left,
     };
 }
@@ -166,6 +167,19 @@ enum status loader_open(const struct dataset *dataset, struct sampler *sampler, 
     }
     *ret_loader = l;
     return STATUS_OK;
+}
+
+void loader_peek(struct loader *l, struct batch *ret)
+{
+    const struct slot *slot = &l->slots[l->next];
+
+    (void)pthread_mutex_lock(&l->mutex);
+    while (slot->state == SLOT_EMPTY)
+        (void)pthread_cond_wait(&l->filled, &l->mutex);
+    (void)pthread_mutex_unlock(&l->mutex);
+    *ret = slot->batch;
+    ret->x = NULL;
+    ret->y = NULL;
 }
 
 void loader_next(struct loader *l, struct batch *ret)

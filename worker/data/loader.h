@@ -17,7 +17,8 @@ struct batch {
     const int32_t *y; /* (count), borrowed likewise */
     size_t count;
     uint64_t epoch;
-    size_t at; /* of its first sample in this rank's part of the epoch */
+    size_t at;   /* of its first sample in this rank's part of the epoch */
+    size_t left; /* samples of this rank from here to the end of the epoch, this batch included */
     bool last_of_epoch;
 };
 
@@ -28,6 +29,10 @@ enum status loader_open(const struct dataset *dataset, struct sampler *sampler, 
 
 /* The next batch.  Blocks until the thread has it, which never takes longer than one gather. */
 void loader_next(struct loader *l, struct batch *ret);
+
+/* The batch that loader_next will return, without its data: *ret's x and y are NULL.  Blocks
+ * likewise. */
+void loader_peek(struct loader *l, struct batch *ret);
 
 size_t loader_batches_per_epoch(const struct loader *l); /* the first one's */
 

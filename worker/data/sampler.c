@@ -1,8 +1,8 @@
 /*
  * DistributedSampler: every rank draws the same permutation from seed + epoch, appends its first
- * indices again until it divides among the ranks (or cuts the rest off), and takes every
- * world_size-th one.  The padding is not stored: position p of the padded order is the permutation
- * at p modulo the number of samples.  No locking; one thread at a time.
+ * indices again until it divides among the ranks (or cuts the rest off, or leaves it to the first
+ * ranks), and takes every world_size-th one.  The padding is not stored: position p of the padded
+ * order is the permutation at p modulo the number of samples.  No locking; one thread at a time.
  */
 #include "worker/data/sampler.h"
 
@@ -13,13 +13,17 @@
 
 #define SAMPLES_END 214748364 /* from here on randperm draws 64-bit numbers */
 
-static size_t samples_per_rank(size_t count, size_t ranks, bool drop_last)
+static size_t samples_of_rank(size_t count, size_t ranks, size_t rank, enum sampler_rest rest)
 {
-    return count / ranks + (!drop_last && count % ranks != 0);
+    size_t left = count % ranks;
+
+    if (rest == SAMPLER_KEEP)
+        return count / ranks + (rank < left);
+    return count / ranks + (rest == SAMPLER_PAD && left != 0);
 }
 
 enum status sampler_init(struct sampler *s, size_t dataset_count, unsigned rank,
-                         unsigned world_size, bool shuffle, bool drop_last, uint64_t seed,
+                         unsigned world_size, bool shuffle, enum sampler_rest rest, uint64_t seed,
                          struct error *err)
 {
     enum status status;
@@ -37,9 +41,9 @@ enum status sampler_init(struct sampler *s, size_t dataset_count, unsigned rank,
         .rank = rank,
         .world_size = world_size,
         .shuffle = shuffle,
-        .drop_last = drop_last,
+        .rest = rest,
         .seed = seed,
-        .length = samples_per_rank(dataset_count, world_size, drop_last),
+        .length = samples_of_rank(dataset_count, world_size, rank, rest),
     };
     status = mem_calloc(s->length, sizeof(*s->order), "sampler order", &s->order, err);
     if (status == STATUS_OK)
@@ -65,7 +69,9 @@ static const struct sampler_part *part_of(const struct sampler *s, uint64_t epoc
 
 size_t sampler_length(const struct sampler *s, uint64_t epoch)
 {
-    return samples_per_rank(s->dataset_count, part_of(s, epoch)->world_size, s->drop_last);
+    const struct sampler_part *part = part_of(s, epoch);
+
+    return samples_of_rank(s->dataset_count, part->world_size, part->rank, s->rest);
 }
 
 enum status sampler_repartition(struct sampler *s, uint64_t epoch, unsigned rank,
@@ -77,7 +83,7 @@ enum status sampler_repartition(struct sampler *s, uint64_t epoch, unsigned rank
     if (rank >= world_size)
         return error_set(err, STATUS_INVALID, "sampler: rank %u is outside a world of %u", rank,
                          world_size);
-    length = samples_per_rank(s->dataset_count, world_size, s->drop_last);
+    length = samples_of_rank(s->dataset_count, world_size, rank, s->rest);
     if (length < s->length)
         length = s->length;
     order = realloc(s->order, (length > 0 ? length : 1) * sizeof(*order));
@@ -114,5 +120,5 @@ size_t sampler_padding(const struct sampler *s)
 {
     size_t total = s->length * s->world_size;
 
-    return total > s->dataset_count ? total - s->dataset_count : 0;
+    return s->rest == SAMPLER_PAD && total > s->dataset_count ? total - s->dataset_count : 0;
 }

@@ -12,6 +12,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Samples that do not divide among the ranks. */
+enum sampler_rest {
+    SAMPLER_PAD,  /* the first ones again until they do (DistributedSampler's default) */
+    SAMPLER_DROP, /* left out (drop_last) */
+    SAMPLER_KEEP, /* the first ranks have one more than the others; each sample once */
+};
+
 struct sampler_part {
     unsigned rank, world_size;
 };
@@ -22,18 +29,19 @@ struct sampler {
     struct sampler_part later; /* ... and from there on */
     uint64_t later_epoch;      /* UINT64_MAX: never */
     unsigned rank, world_size; /* of the current epoch */
-    bool shuffle, drop_last;
+    bool shuffle;
+    enum sampler_rest rest;
     uint64_t seed;
     int64_t *order;   /* owned; this rank's indices of the current epoch */
-    size_t length;    /* samples per rank and epoch; 0 when the data set is empty, or with drop_last
-                         when it has fewer samples than there are ranks */
+    size_t length;    /* samples per rank and epoch; 0 when the data set is empty, or unless
+                         padded when it has too few samples */
     int64_t *scratch; /* owned; the permutation of the whole data set */
 };
 
 /* STATUS_INVALID when rank >= world_size; STATUS_UNSUPPORTED from 214748364 samples on, where
  * PyTorch draws its permutations in another way. */
 enum status sampler_init(struct sampler *s, size_t dataset_count, unsigned rank,
-                         unsigned world_size, bool shuffle, bool drop_last, uint64_t seed,
+                         unsigned world_size, bool shuffle, enum sampler_rest rest, uint64_t seed,
                          struct error *err);
 void sampler_release(struct sampler *s); /* NULL and zeroed structs allowed */
 

@@ -1,134 +1,110 @@
 /*
- * sync allreduce: DistributedDataParallel.  Rank 0's parameters are broadcast once; then every
- * step's gradients are averaged bucket by bucket.  The gradient slab lies in bucket order and the
- * layers write straight into it, so a bucket is a range of the slab and nothing is copied in or
- * out.
+ * sync allreduce: DistributedDataParallel.  Rank 0's parameters and buffers are broadcast once;
+ * then every step's gradients are averaged bucket by bucket.  The gradient slab lies in bucket
+ * order and the layers write straight into it, so a bucket is a range of the slab and nothing is
+ * copied in or out; where the slab is shared memory, the ranks of a host reduce it in place.
  *
- * One communication thread takes the buckets in order as the fill mark passes them and all-reduces
- * each while backward computes the next ones.  As in DDP a bucket is divided by the world size
- * first and summed then.  With no_sync accumulation the training loop simply does not call begin,
- * ready and finish.
+ * As in DDP a bucket is divided by the world size first and summed then (REDUCE_AVG), and buffers
+ * (running statistics) come from rank 0 before the forward that follows a synchronised one.  With
+ * no_sync accumulation the training loop simply does not call begin, ready and finish in between.
  *
- * Locking: `lock` guards the fields marked (L); the group belongs to the communication thread
- * between begin and finish, to the training thread otherwise.
+ * Locking: see allreduce_queue.c; all else belongs to the training thread, except the group and
+ * what the hook keeps, which belong to the runner of a bucket.
  *
  * Source: Li et al., PyTorch Distributed, VLDB 2020; torch/nn/parallel/distributed.py and c10d's
  * reducer. Differs from PyTorch: the bucket plan is final from the first step, because the reverse
  * of the model order is the order in which our layers finish; PyTorch finds that order out in its
  * first step.
  */
-#include "common/base/memory.h"
-#include "worker/sync/sync.h"
+#include "worker/sync/allreduce.h"
 
-#include <pthread.h>
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+
 #include <stdlib.h>
 
 #define MIB                1048576.0
 #define FIRST_BUCKET_BYTES ((size_t)1 << 20)
 #define BUCKET_CAP_BYTES   ((size_t)25 << 20)
 
-struct sync_allreduce {
-    struct sync base;
-    struct collective *group;
-    struct bucket_plan plan;
-    float *params;
-    float *grads;
-    size_t count;
-    float scale; /* 1 / world size */
-    unsigned world_size;
-    enum reduce_order order;
-
-    pthread_t thread;
-    bool thread_started;
-    pthread_mutex_t lock;
-    pthread_cond_t work;  /* ready_count or stop changed */
-    pthread_cond_t done;  /* reduced or failure changed */
-    size_t ready_count;   /* (L) elements of the slab that backward has filled */
-    size_t reduced;       /* (L) buckets finished in this step */
-    bool stop;            /* (L) */
-    bool failed;          /* (L) no further bucket is started */
-    struct error failure; /* (L) */
+static const struct hook_ops *const hooks[] = {
+    [DDP_HOOK_NONE] = &hook_none,
+    [DDP_HOOK_FP16] = &hook_fp16,
+    [DDP_HOOK_BF16] = &hook_bf16,
+    [DDP_HOOK_POWERSGD] = &hook_powersgd,
 };
 
-static enum status reduce_bucket(struct sync_allreduce *s, const struct bucket *bucket,
-                                 struct error *err)
+/* ---- one reduction ---- */
+
+enum status allreduce_reduce(struct sync_allreduce *s, enum dtype dtype, void *data, size_t count,
+                             size_t bucket, bool mean, struct error *err)
 {
-    float *data = s->grads + bucket->offset;
+    struct collective_args args = {
+        .call = COLLECTIVE_ALL_REDUCE,
+        .dtype = dtype,
+        .op = !mean     ? REDUCE_SUM
+              : s->even ? REDUCE_AVG
+                        : REDUCE_PREMUL_SUM,
+        .order = s->order,
+        .input = data,
+        .output = data,
+        .count = count,
+        .factor = s->factor,
+        .bucket = (int)bucket + 1,
+        .buckets = (int)s->plan.length,
+        .step = s->step,
+    };
 
-    if (s->world_size > 1)
-        vector_scale(data, s->scale, bucket->count);
-    return collective_all_reduce(s->group, data, bucket->count, s->order, err);
-}
-
-/* Wait for the next bucket to be filled; false: stop. */
-static bool wait_for_bucket(struct sync_allreduce *s, const struct bucket **ret_bucket)
-{
-    for (;;) {
-        if (s->stop)
-            return false;
-        if (!s->failed && s->reduced < s->plan.length) {
-            const struct bucket *bucket = &s->plan.buckets[s->reduced];
-
-            if (s->ready_count >= bucket->offset + bucket->count) {
-                *ret_bucket = bucket;
-                return true;
-            }
-        }
-        pthread_cond_wait(&s->work, &s->lock);
+    if (mean && !collective_supports(s->group, &args)) {
+        args.op = REDUCE_SUM;
+        reduce_scale(dtype, data, s->even ? 1.0 / s->world_size : s->factor, count);
     }
+    return collective_run(s->group, &args, err);
 }
 
-static void *communicate(void *argument)
+void allreduce_reduce_bytes(const struct sync_allreduce *s, enum dtype dtype, size_t count,
+                            uint64_t *ret_tx, uint64_t *ret_rx)
 {
-    struct sync_allreduce *s = argument;
-    const struct bucket *bucket;
+    struct collective_args args = {.call = COLLECTIVE_ALL_REDUCE,
+                                   .dtype = dtype,
+                                   .op = REDUCE_AVG,
+                                   .order = s->order,
+                                   .count = count};
 
-    pthread_mutex_lock(&s->lock);
-    while (wait_for_bucket(s, &bucket)) {
-        struct error err = {0};
-        enum status status;
-
-        pthread_mutex_unlock(&s->lock);
-        status = reduce_bucket(s, bucket, &err);
-        pthread_mutex_lock(&s->lock);
-        if (status == STATUS_OK) {
-            s->reduced++;
-        } else {
-            size_t index = (size_t)(bucket - s->plan.buckets);
-
-            (void)error_prefix(&err, "bucket %zu of %zu (%zu bytes): ", index + 1, s->plan.length,
-                               bucket->count * sizeof(float));
-            s->failed = true;
-            s->failure = err;
-        }
-        if (s->failed || s->reduced == s->plan.length)
-            pthread_cond_signal(&s->done);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return NULL;
+    collective_expected_bytes(s->group, &args, ret_tx, ret_rx);
 }
+
+enum status allreduce_open_scratch(struct sync_allreduce *s, size_t bytes, struct error *err)
+{
+    enum status status = shared_memory_open(bytes, "sparring-hook", &s->scratch, err);
+
+    return status == STATUS_OK ? collective_register(s->group, &s->scratch, err) : status;
+}
+
+/* ---- opening ---- */
 
 static void allreduce_close(struct sync *base, const struct error *failure)
 {
     struct sync_allreduce *s = (struct sync_allreduce *)base;
 
     (void)failure; /* the others learn of it from the store's failure notice */
-    if (s->thread_started) {
-        pthread_mutex_lock(&s->lock);
-        s->stop = true;
-        pthread_cond_signal(&s->work);
-        pthread_mutex_unlock(&s->lock);
-        (void)pthread_join(s->thread, NULL);
-    }
+    bucket_queue_stop(&s->queue);
     collective_close(s->group);
+    if (s->hook->close)
+        s->hook->close(s);
+    shared_memory_release(&s->scratch);
     bucket_plan_release(&s->plan);
-    (void)pthread_cond_destroy(&s->done);
-    (void)pthread_cond_destroy(&s->work);
-    (void)pthread_mutex_destroy(&s->lock);
+    (void)pthread_cond_destroy(&s->queue.done);
+    (void)pthread_cond_destroy(&s->queue.work);
+    (void)pthread_mutex_destroy(&s->queue.lock);
+    free(s->samples);
+    free(s->used_map);
+    free(s->used_first);
+    free(s->used_anywhere);
     free(s);
 }
 
-static enum status open_parts(struct sync_allreduce *s, const struct sync_config *config,
+static enum status open_group(struct sync_allreduce *s, const struct sync_config *config,
                               struct error *err)
 {
     struct collective_config group = {
@@ -143,22 +119,39 @@ static enum status open_parts(struct sync_allreduce *s, const struct sync_config
         .flight = config->flight,
         .timeout_ms = config->timeout_ms,
     };
+    enum status status = collective_open(&group, &s->group, err);
+
+    if (status == STATUS_OK && config->memory)
+        status = collective_register(s->group, config->memory, err);
+    return status;
+}
+
+static enum status open_parts(struct sync_allreduce *s, const struct sync_config *config,
+                              struct error *err)
+{
+    size_t views = s->table->length;
     size_t first = FIRST_BUCKET_BYTES;
     size_t cap = BUCKET_CAP_BYTES;
     enum status status;
 
-    if (config->bucket_cap_mb >= 0) /* an explicit cap also holds for the first bucket */
-        first = cap = (size_t)(config->bucket_cap_mb * MIB);
-    status = bucket_plan_make(config->table, first, cap, &s->plan, err);
+    if (s->config.bucket_cap_mb >= 0) /* an explicit cap also holds for the first bucket */
+        first = cap = (size_t)(s->config.bucket_cap_mb * MIB);
+    status = bucket_plan_make(s->table, first, cap, &s->plan, err);
     if (status == STATUS_OK)
-        status = collective_open(&group, &s->group, err);
-    if (status != STATUS_OK)
-        return status;
-    s->reduced = s->plan.length;
-    if (pthread_create(&s->thread, NULL, communicate, s) != 0)
-        return error_set(err, STATUS_NO_MEMORY, "cannot start the communication thread");
-    s->thread_started = true;
-    return STATUS_OK;
+        status = mem_calloc(s->world_size, sizeof(*s->samples), "sample counts", &s->samples, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(views, sizeof(*s->used_map), "used map", &s->used_map, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(views, sizeof(*s->used_first), "used map", &s->used_first, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(views, sizeof(*s->used_anywhere), "used map", &s->used_anywhere, err);
+    if (status == STATUS_OK)
+        status = open_group(s, config, err);
+    if (status == STATUS_OK && s->hook->open)
+        status = s->hook->open(s, err);
+    if (status == STATUS_OK)
+        status = bucket_queue_start(s, s->config.comm_cpu, err);
+    return status;
 }
 
 static enum status allreduce_open(const struct sync_config *config, struct sync **ret_sync,
@@ -171,15 +164,22 @@ static enum status allreduce_open(const struct sync_config *config, struct sync 
         return status;
     s->base.ops = &sync_allreduce_ops;
     s->base.yields = SYNC_YIELDS_GRADIENTS;
+    s->config = config->ddp ? *config->ddp : DDP_DEFAULTS;
+    s->hook = hooks[s->config.hook];
+    s->table = config->table;
     s->params = config->params;
     s->grads = config->grads;
-    s->count = config->table->count;
+    s->buffers = config->buffers;
+    s->buffer_count = config->buffers ? config->buffer_count : 0;
+    s->rank = config->rank;
     s->world_size = config->world_size;
-    s->scale = 1.0f / (float)config->world_size;
+    s->last_trained = config->world_size - 1;
+    s->even = true;
     s->order = config->order;
-    (void)pthread_mutex_init(&s->lock, NULL);
-    (void)pthread_cond_init(&s->work, NULL);
-    (void)pthread_cond_init(&s->done, NULL);
+    s->scratch = SHARED_MEMORY_NONE;
+    (void)pthread_mutex_init(&s->queue.lock, NULL);
+    (void)pthread_cond_init(&s->queue.work, NULL);
+    (void)pthread_cond_init(&s->queue.done, NULL);
     status = open_parts(s, config, err);
     if (status != STATUS_OK) {
         allreduce_close(&s->base, NULL);
@@ -189,48 +189,55 @@ static enum status allreduce_open(const struct sync_config *config, struct sync 
     return STATUS_OK;
 }
 
+/* ---- a step ---- */
+
+static enum status broadcast_buffers(struct sync_allreduce *s, struct error *err)
+{
+    enum status status;
+
+    if (s->buffer_count == 0)
+        return STATUS_OK;
+    status = collective_broadcast(s->group, s->buffers, s->buffer_count * sizeof(float), 0, err);
+    return status == STATUS_OK || !err ? status : error_prefix(err, "buffers: ");
+}
+
 static enum status allreduce_start(struct sync *base, struct error *err)
 {
     struct sync_allreduce *s = (struct sync_allreduce *)base;
+    enum status status =
+        collective_broadcast(s->group, s->params, s->table->count * sizeof(float), 0, err);
 
-    return collective_broadcast(s->group, s->params, s->count * sizeof(float), 0, err);
+    return status == STATUS_OK ? broadcast_buffers(s, err) : status;
 }
 
 static enum status allreduce_begin(struct sync *base, uint64_t step, struct error *err)
 {
     struct sync_allreduce *s = (struct sync_allreduce *)base;
 
-    (void)step;
-    (void)err;
-    pthread_mutex_lock(&s->lock);
-    s->ready_count = 0;
-    s->reduced = 0;
-    pthread_mutex_unlock(&s->lock);
-    return STATUS_OK;
+    s->step = step;
+    s->begun_ns = clock_now_ns();
+    bucket_queue_begin(s);
+    return s->config.broadcast_buffers ? broadcast_buffers(s, err) : STATUS_OK;
 }
 
 static void allreduce_ready(struct sync *base, size_t ready_count)
 {
-    struct sync_allreduce *s = (struct sync_allreduce *)base;
-
-    pthread_mutex_lock(&s->lock);
-    s->ready_count = ready_count;
-    pthread_cond_signal(&s->work);
-    pthread_mutex_unlock(&s->lock);
+    bucket_queue_ready((struct sync_allreduce *)base, ready_count);
 }
 
 static enum status allreduce_finish(struct sync *base, struct error *err)
 {
-    struct sync_allreduce *s = (struct sync_allreduce *)base;
-    enum status status = STATUS_OK;
+    return bucket_queue_finish((struct sync_allreduce *)base, err);
+}
 
-    pthread_mutex_lock(&s->lock);
-    while (!s->failed && s->reduced < s->plan.length)
-        pthread_cond_wait(&s->done, &s->lock); /* every all-reduce has its own deadline */
-    if (s->failed)
-        status = error_set(err, s->failure.status, "%s", s->failure.text);
-    pthread_mutex_unlock(&s->lock);
-    return status;
+/* ---- facts ---- */
+
+static void allreduce_timeline(const struct sync *base, struct sync_timeline *ret)
+{
+    const struct sync_allreduce *s = (const struct sync_allreduce *)base;
+
+    *ret = (struct sync_timeline){
+        .buckets = s->queue.times, .length = s->queue.length, .begun_ns = s->begun_ns};
 }
 
 static struct sync_counters allreduce_counters(const struct sync *base)
@@ -246,21 +253,35 @@ static struct sync_counters allreduce_counters(const struct sync *base)
     };
 }
 
+/* Of a step like most: what enlisting, the used map and the buffers move beside the gradients is
+ * counted, too. */
 static void allreduce_expected_bytes(const struct sync *base, uint64_t *ret_tx, uint64_t *ret_rx)
 {
     const struct sync_allreduce *s = (const struct sync_allreduce *)base;
+    struct collective_args buffers = {.call = COLLECTIVE_BROADCAST,
+                                      .dtype = DTYPE_BYTE,
+                                      .count = s->buffer_count * sizeof(float)};
+    struct collective_args enlist = {
+        .call = COLLECTIVE_ALL_GATHER, .dtype = DTYPE_BYTE, .count = sizeof(*s->samples)};
+    uint64_t tx[3] = {0};
+    uint64_t rx[3] = {0};
 
     *ret_tx = 0;
     *ret_rx = 0;
+    if (s->buffer_count > 0 && s->config.broadcast_buffers)
+        collective_expected_bytes(s->group, &buffers, &tx[0], &rx[0]);
+    if (s->config.uneven != DDP_EVEN || s->config.weight_by_samples)
+        collective_expected_bytes(s->group, &enlist, &tx[1], &rx[1]);
+    if (s->config.find_unused_parameters && !s->config.static_graph)
+        allreduce_reduce_bytes(s, DTYPE_INT32, s->table->length, &tx[2], &rx[2]);
+    for (size_t i = 0; i < 3; i++) {
+        *ret_tx += tx[i];
+        *ret_rx += rx[i];
+    }
     for (size_t i = 0; i < s->plan.length; i++) {
-        struct collective_args args = {
-            .call = COLLECTIVE_ALL_REDUCE, .order = s->order, .count = s->plan.buckets[i].count};
-        uint64_t tx;
-        uint64_t rx;
-
-        collective_expected_bytes(s->group, &args, &tx, &rx);
-        *ret_tx += tx;
-        *ret_rx += rx;
+        s->hook->expected_bytes(s, i, &tx[0], &rx[0]);
+        *ret_tx += tx[0];
+        *ret_rx += rx[0];
     }
 }
 
@@ -273,9 +294,12 @@ const struct sync_ops sync_allreduce_ops = {
     .name = "allreduce",
     .open = allreduce_open,
     .start = allreduce_start,
+    .enlist = allreduce_enlist,
     .begin = allreduce_begin,
     .ready = allreduce_ready,
     .finish = allreduce_finish,
+    .agree_used = allreduce_agree_used,
+    .timeline = allreduce_timeline,
     .counters = allreduce_counters,
     .expected_bytes = allreduce_expected_bytes,
     .backend = allreduce_backend,

@@ -25,6 +25,14 @@ enum status sync_start(struct sync *s, struct error *err)
     return s->ops->start(s, err);
 }
 
+enum status sync_enlist(struct sync *s, size_t samples, unsigned *ret_active, struct error *err)
+{
+    if (s->ops->enlist)
+        return s->ops->enlist(s, samples, ret_active, err);
+    *ret_active = samples > 0;
+    return STATUS_OK;
+}
+
 enum status sync_begin(struct sync *s, uint64_t step, struct error *err)
 {
     return s->ops->begin(s, step, err);
@@ -38,6 +46,18 @@ void sync_ready(struct sync *s, size_t ready_count)
 enum status sync_finish(struct sync *s, struct error *err)
 {
     return s->ops->finish(s, err);
+}
+
+enum status sync_agree_used(struct sync *s, bool *used, struct error *err)
+{
+    return s->ops->agree_used ? s->ops->agree_used(s, used, err) : STATUS_OK;
+}
+
+void sync_timeline(const struct sync *s, struct sync_timeline *ret)
+{
+    *ret = (struct sync_timeline){0};
+    if (s->ops->timeline)
+        s->ops->timeline(s, ret);
 }
 
 enum sync_yield sync_yields(const struct sync *s)

@@ -10,10 +10,12 @@
 #ifndef SPARRING_WORKER_SYNC_SYNC_H
 #define SPARRING_WORKER_SYNC_SYNC_H
 
+#include "common/base/shared_memory.h"
 #include "common/collective/collective.h"
 #include "common/optimizer/optimizer.h"
 #include "common/store/store.h"
 #include "common/tensor/tensor.h"
+#include "worker/sync/ddp.h"
 
 struct sync;
 
@@ -24,6 +26,9 @@ struct sync_config {
     const struct tensor_table *table; /* borrowed, as are the slabs */
     float *params;
     float *grads;
+    float *buffers; /* what a model keeps beside its parameters; NULL: nothing */
+    size_t buffer_count;
+    const struct shared_memory *memory; /* that the slabs lie in; NULL: ordinary memory */
     unsigned rank, world_size;
     struct store *store; /* NULL with local */
     int64_t timeout_ms;
@@ -35,8 +40,8 @@ struct sync_config {
     const char *transport;      /* "tcp", "grpc" */
     const char *interface_host; /* "": found */
     int64_t heartbeat_timeout_ms;
-    struct flight *flight; /* borrowed; NULL: the group keeps one in memory */
-    double bucket_cap_mb;  /* MiB; < 0: PyTorch's default, 25 with a first bucket of 1 */
+    struct flight *flight;        /* borrowed; NULL: the group keeps one in memory */
+    const struct ddp_config *ddp; /* copied; NULL: DDP_DEFAULTS */
     /* ps */
     const char *servers;        /* "host:port,host:port" */
     const char *servers_origin; /* "--servers", "SPARRING_SERVERS" */
@@ -50,12 +55,28 @@ struct sync_counters { /* monotone, of this rank */
     uint64_t tx_payload_bytes, rx_payload_bytes, tx_wire_bytes, rx_wire_bytes;
 };
 
+/* One gradient bucket of the last step; times by clock_now_ns. */
+struct sync_bucket {
+    size_t bytes;
+    int64_t ready_ns;   /* its last gradient was there */
+    int64_t started_ns; /* its reduction began, by whichever thread ... */
+    int64_t done_ns;    /* ... and ended */
+};
+
+struct sync_timeline {
+    const struct sync_bucket *buckets; /* borrowed until the next begin */
+    size_t length;
+    int64_t begun_ns; /* of sync_begin */
+};
+
 struct sync_ops {
     const char *name;
     enum status (*open)(const struct sync_config *config, struct sync **ret_sync,
                         struct error *err);
     /* Blocks until every rank has rank 0's parameters in its slab. */
     enum status (*start)(struct sync *s, struct error *err);
+    /* NULL: a rank takes part while it has samples.  See sync_enlist. */
+    enum status (*enlist)(struct sync *s, size_t samples, unsigned *ret_active, struct error *err);
     enum status (*begin)(struct sync *s, uint64_t step, struct error *err);
     /* Does not block: hands elements [0, ready_count) of the gradient slab over.  The model may go
      * on reading the parameters of elements that were new in this call until the next one; after
@@ -64,6 +85,10 @@ struct sync_ops {
     void (*ready)(struct sync *s, size_t ready_count);
     /* Blocks until the slab that `yields` names is complete. */
     enum status (*finish)(struct sync *s, struct error *err);
+    /* NULL: what this rank used is what was used.  See sync_agree_used. */
+    enum status (*agree_used)(struct sync *s, bool *used, struct error *err);
+    /* NULL: none is kept. */
+    void (*timeline)(const struct sync *s, struct sync_timeline *ret);
     struct sync_counters (*counters)(const struct sync *s);
     /* Payload bytes per step by the architecture's formula; what the counters must show. */
     void (*expected_bytes)(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_rx);
@@ -81,9 +106,23 @@ struct sync {
 
 enum status sync_open(const struct sync_config *config, struct sync **ret_sync, struct error *err);
 enum status sync_start(struct sync *s, struct error *err);
+
+/* For uneven inputs, before each begin: this rank has `samples` for the step, 0 when its inputs
+ * have ended.  *ret_active is the number of ranks that have some.  While it is not 0 the ranks
+ * without shadow the step: begin, ready, finish on a slab of zeros.  When it is 0 all have ended,
+ * every rank has the parameters and buffers of the last one that trained, and no step follows. */
+enum status sync_enlist(struct sync *s, size_t samples, unsigned *ret_active, struct error *err);
+
 enum status sync_begin(struct sync *s, uint64_t step, struct error *err);
 void sync_ready(struct sync *s, size_t ready_count);
 enum status sync_finish(struct sync *s, struct error *err);
+
+/* After finish, where some parameters may have had no gradient: used (one per view, table order)
+ * says which had one on this rank and then which had one on any.  Gradients of unused ones must be
+ * zero in the slab. */
+enum status sync_agree_used(struct sync *s, bool *used, struct error *err);
+
+void sync_timeline(const struct sync *s, struct sync_timeline *ret); /* length 0: none */
 enum sync_yield sync_yields(const struct sync *s);
 struct sync_counters sync_counters(const struct sync *s);
 void sync_expected_bytes(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_rx);

@@ -35,6 +35,8 @@ static const struct step_record example = {.step = 7,
                                            .compute_ns = 900000,
                                            .exposed_comm_ns = 90000,
                                            .optimizer_ns = 9999,
+                                           .forward_ns = 300,
+                                           .comm_ns = 170000,
                                            .tx_payload_bytes = INT64_MAX,
                                            .rx_payload_bytes = 4};
 
@@ -56,7 +58,8 @@ START_TEST(exact_lines)
     ck_assert_str_eq(text,
                      "{\"kind\":\"step\",\"step\":7,\"epoch\":1,\"loss\":2.30258512,\"samples\":32,"
                      "\"step_ns\":1000000,\"input_ns\":1,\"compute_ns\":900000,"
-                     "\"exposed_comm_ns\":90000,\"optimizer_ns\":9999,"
+                     "\"exposed_comm_ns\":90000,\"optimizer_ns\":9999,\"forward_ns\":300,"
+                     "\"comm_ns\":170000,"
                      "\"tx_payload_bytes\":9223372036854775807,\"rx_payload_bytes\":4}\n"
                      "{\"kind\":\"end\",\"status\":\"o\\\"k\\u000a\",\"steps\":-1,"
                      "\"cpu_seconds\":0.1}\n");
