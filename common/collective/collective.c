@@ -10,6 +10,7 @@
 #include "common/collective/collective_ops.h"
 #include "common/collective/flight.h"
 #include "common/collective/host_address.h"
+#include "common/collective/host_id.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -19,6 +20,7 @@
 
 static const struct collective_ops *const backends[] = {
     &collective_ring_ops,
+    &collective_shm_ops,
 #ifdef SPARRING_HAVE_GLOO
     &collective_gloo_ops,
 #endif
@@ -30,6 +32,7 @@ const char *const *collective_backends(void)
 {
     static const char *const names[] = {
         "ring",
+        "shm",
 #ifdef SPARRING_HAVE_GLOO
         "gloo",
 #endif
@@ -109,7 +112,7 @@ static enum status fill_head(struct collective *g, const struct collective_confi
     enum status status;
 
     copy_text(g->name, sizeof(g->name), config->name);
-    copy_text(g->host_id, sizeof(g->host_id), config->host_id);
+    collective_host_id(config->host_id, g->host_id);
     host_address_choose(config->interface_host, config->store ? store_address(config->store) : "",
                         host);
     copy_text(g->interface_host, sizeof(g->interface_host), host);
