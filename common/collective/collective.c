@@ -136,6 +136,10 @@ static enum status fill_head(struct collective *g, const struct collective_confi
     if (status == STATUS_OK)
         status = mem_calloc(g->world_size, sizeof(*g->received), "sequences", &g->received, err);
     if (status == STATUS_OK)
+        status = mem_calloc(g->world_size, sizeof(*g->views), "views", &g->views, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(g->world_size, sizeof(*g->left), "leavers", &g->left, err);
+    if (status == STATUS_OK)
         status =
             mem_calloc_aligned(COLLECTIVE_WORKS_MAX, sizeof(*g->works), "works", &g->works, err);
     for (unsigned r = 0; r < g->world_size && status == STATUS_OK; r++)
@@ -154,6 +158,8 @@ static void release_head(struct collective *g)
     if (g->owns_flight)
         flight_close(g->flight);
     free(g->members);
+    free(g->views);
+    free(g->left);
     free(g->sent);
     free(g->received);
     free(g->works);

@@ -51,6 +51,8 @@ struct collective {
     bool in_mesh; /* mesh_slot is taken */
     size_t mesh_slot;
     struct mesh_alarm *alarm; /* NULL in a world of one */
+    struct mesh_view *views;  /* owned, world_size: the members' answers ... */
+    uint64_t *left;           /* ... and after which collective they left, UINT64_MAX: not */
     struct flight *flight;
     bool owns_flight;
     struct store *store;           /* borrowed; valid while opening only */
