@@ -35,21 +35,6 @@ bool collective_supports(const struct collective *group, const struct collective
     return group->world_size == 1 || group->ops->supports(group, args);
 }
 
-enum run_outcome collective_mismatch(struct collective *group, const struct collective_work *work,
-                                     unsigned peer, const struct signature *theirs,
-                                     struct error *err)
-{
-    char own_text[COLLECTIVE_TEXT_SIZE];
-    char their_text[COLLECTIVE_TEXT_SIZE];
-
-    signature_text(&work->signature, own_text);
-    signature_text(theirs, their_text);
-    group->fault = FAULT_DESYNC;
-    (void)error_set(err, STATUS_MISMATCH, "rank %u is in %s, this rank %u is in %s",
-                    group->members[peer], their_text, group->members[group->rank], own_text);
-    return RUN_FAILED;
-}
-
 /* ---- starting ---- */
 
 static enum status check_args(const struct collective *g, const struct collective_args *args,
