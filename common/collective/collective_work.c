@@ -10,7 +10,6 @@
 #include "common/collective/collective_blocking.h"
 #include "common/collective/collective_ops.h"
 #include "common/collective/flight.h"
-#include "common/collective/verdict.h"
 
 #include <assert.h>
 #include <string.h>
@@ -18,21 +17,44 @@
 /* How long one of several sends and receives may keep the others waiting. */
 #define TURN_NS 200000
 
-/* How long a backend keeps the control at most, so that progress is seen from outside. */
-#define SLICE_NS 100000000
-
-/* Warnings come at 1/4 and 2/4 of the time-out. */
-#define WARNINGS      2
-#define WARNINGS_PART 4
-
 static bool is_point_to_point(enum collective_call call)
 {
     return call == COLLECTIVE_SEND || call == COLLECTIVE_RECV;
 }
 
+static bool is_reduction(enum collective_call call)
+{
+    return call == COLLECTIVE_ALL_REDUCE || call == COLLECTIVE_REDUCE ||
+           call == COLLECTIVE_REDUCE_SCATTER;
+}
+
+/* Bytes have no sum, and integers no factor, whatever the backend. */
+static bool has_meaning(const struct collective_args *args)
+{
+    if (!is_reduction(args->call))
+        return true;
+    return args->dtype != DTYPE_BYTE &&
+           (args->op != REDUCE_PREMUL_SUM || dtype_is_float(args->dtype));
+}
+
 bool collective_supports(const struct collective *group, const struct collective_args *args)
 {
-    return group->world_size == 1 || group->ops->supports(group, args);
+    return has_meaning(args) && (group->world_size == 1 || group->ops->supports(group, args));
+}
+
+enum run_outcome collective_mismatch(struct collective *group, const struct collective_work *work,
+                                     unsigned peer, const struct signature *theirs,
+                                     struct error *err)
+{
+    char own_text[COLLECTIVE_TEXT_SIZE];
+    char their_text[COLLECTIVE_TEXT_SIZE];
+
+    signature_text(&work->signature, own_text);
+    signature_text(theirs, their_text);
+    group->fault = FAULT_DESYNC;
+    (void)error_set(err, STATUS_MISMATCH, "rank %u is in %s, this rank %u is in %s",
+                    group->members[peer], their_text, group->members[group->rank], own_text);
+    return RUN_FAILED;
 }
 
 /* ---- starting ---- */
@@ -50,14 +72,8 @@ static enum status check_args(const struct collective *g, const struct collectiv
     if (!collective_supports(g, args))
         return error_set(err, STATUS_UNSUPPORTED, "the %s backend has no %s of %s%s%s%s",
                          g->ops->name, call, dtype_name(args->dtype),
-                         args->call == COLLECTIVE_ALL_REDUCE || args->call == COLLECTIVE_REDUCE ||
-                                 args->call == COLLECTIVE_REDUCE_SCATTER
-                             ? ", "
-                             : "",
-                         args->call == COLLECTIVE_ALL_REDUCE || args->call == COLLECTIVE_REDUCE ||
-                                 args->call == COLLECTIVE_REDUCE_SCATTER
-                             ? reduce_op_name(args->op)
-                             : "",
+                         is_reduction(args->call) ? ", " : "",
+                         is_reduction(args->call) ? reduce_op_name(args->op) : "",
                          args->order == REDUCE_REPRODUCIBLE ? ", in rank order" : "");
     return STATUS_OK;
 }
@@ -136,7 +152,7 @@ static void run_alone(struct collective_work *w)
 
     if (bytes > 0 && w->args.input && w->args.output != w->args.input)
         memmove(w->args.output, w->args.input, bytes);
-    if (bytes > 0 && w->args.op == REDUCE_PREMUL_SUM)
+    if (bytes > 0 && is_reduction(w->args.call) && w->args.op == REDUCE_PREMUL_SUM)
         reduce_scale(w->args.dtype, w->args.output, w->args.factor, w->args.count);
     g->stats.operations++;
 }
@@ -173,11 +189,13 @@ static void fail_group(struct collective *g, struct collective_work *w, const st
     end_work(w, WORK_FAILED);
 }
 
-/* The work failed, or waits in vain: say why, and because of whom. */
-static void give_up(struct collective_work *w, enum verdict_cause cause, struct error *err)
+static enum status timed_out(struct collective_work *w, struct error *err)
 {
-    verdict_reach(w->group, w, cause, err);
-    fail_group(w->group, w, err);
+    char text[COLLECTIVE_TEXT_SIZE];
+
+    signature_text(&w->signature, text);
+    return error_set(err, STATUS_TIMEOUT, "%s: waited %lld ms", text,
+                     (long long)w->group->timeout_ms);
 }
 
 static enum run_outcome run(struct collective_work *w, int64_t until_ns, struct error *err)
@@ -188,45 +206,7 @@ static enum run_outcome run(struct collective_work *w, int64_t until_ns, struct 
                             : g->ops->run(g, w, until_ns, err);
 }
 
-/* The moment of the next warning. */
-static int64_t warning_ns(const struct collective_work *w)
-{
-    return w->group->timeout_ms * 1000000 / WARNINGS_PART * (w->warnings + 1);
-}
-
-/* It goes on: peers and the recorder see how far it is, the user who keeps it waiting. */
-static void report(struct collective_work *w, int64_t now_ns)
-{
-    struct collective *g = w->group;
-    int64_t waited_ns = now_ns - w->started_ns;
-
-    flight_progress(g->flight, w->flight_slot, w->done_bytes, w->total_bytes);
-    publish(w, MESH_RUNNING, w->started_ns);
-    if (w->warnings < WARNINGS && waited_ns >= warning_ns(w)) {
-        w->warnings++;
-        verdict_warn(g, w, (double)waited_ns * 1e-9);
-    }
-}
-
-static void begin(struct collective_work *w)
-{
-    w->state = WORK_RUNNING;
-    w->started_ns = clock_now_ns();
-    flight_start(w->group->flight, w->flight_slot);
-    publish(w, MESH_RUNNING, w->started_ns);
-}
-
-/* How long the backend may keep the control: the peers should see how far it is. */
-static int64_t slice_end(int64_t until_ns, int64_t end_ns)
-{
-    int64_t slice_ns = clock_now_ns() + SLICE_NS;
-
-    if (until_ns > slice_ns)
-        until_ns = slice_ns;
-    return until_ns < end_ns ? until_ns : end_ns;
-}
-
-/* Advance one work until until_ns, or for a slice of time. */
+/* Advance one work until until_ns. */
 static void drive(struct collective_work *w, int64_t until_ns)
 {
     struct collective *g = w->group;
@@ -237,36 +217,40 @@ static void drive(struct collective_work *w, int64_t until_ns)
         fail_group(g, w, &g->failure);
         return;
     }
-    if (w->state == WORK_QUEUED)
-        begin(w);
+    if (w->state == WORK_QUEUED) {
+        w->state = WORK_RUNNING;
+        w->started_ns = clock_now_ns();
+        flight_start(g->flight, w->flight_slot);
+        publish(w, MESH_RUNNING, w->started_ns);
+    }
     if (g->world_size == 1) {
         run_alone(w);
         end_work(w, WORK_DONE);
         return;
     }
     end_ns = w->started_ns + g->timeout_ms * 1000000;
-    switch (run(w, slice_end(until_ns, end_ns), &err)) {
+    switch (run(w, until_ns < end_ns ? until_ns : end_ns, &err)) {
     case RUN_DONE:
         end_work(w, WORK_DONE);
         break;
     case RUN_FAILED:
-        give_up(w, VERDICT_FAILED, &err);
+        fail_group(g, w, &err);
         break;
     case RUN_PENDING:
-        report(w, clock_now_ns());
-        if (collective_blocking_holds(g, w))
-            break; /* its watchdog ends the call first */
-        if (atomic_load(&g->alarm->raised))
-            give_up(w, VERDICT_ALARM, &err);
-        else if (clock_now_ns() >= end_ns)
-            give_up(w, VERDICT_TIMEOUT, &err);
+        flight_progress(g->flight, w->flight_slot, w->done_bytes, w->total_bytes);
+        publish(w, MESH_RUNNING, w->started_ns);
+        if (clock_now_ns() >= end_ns && !collective_blocking_holds(g, w)) {
+            (void)timed_out(w, &err);
+            fail_group(g, w, &err);
+        }
         break;
     }
 }
 
+/* A work that was waited for before older ones is free, and in the queue still. */
 static bool has_ended(const struct collective_work *w)
 {
-    return w->state == WORK_DONE || w->state == WORK_FAILED;
+    return w->state != WORK_QUEUED && w->state != WORK_RUNNING;
 }
 
 /* The works that may move now: the oldest unfinished one, and, when that is a send or receive, all

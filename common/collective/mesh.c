@@ -161,11 +161,13 @@ static void say_goodbye(struct mesh *m)
 
 void mesh_close(struct mesh *m)
 {
+    uint64_t one = 1;
+
     if (!m)
         return;
     if (m->has_thread) {
         say_goodbye(m);
-        mesh_wake(m);
+        (void)!write(m->wake_fd, &one, sizeof(one));
         (void)pthread_join(m->thread, NULL);
     }
     release(m);

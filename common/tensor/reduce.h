@@ -15,8 +15,10 @@
 /* Values are part of wire headers and of the flight recorder's file: never renumber. */
 enum reduce_op {
     REDUCE_SUM,
-    REDUCE_AVG, /* floats: every term times float(1 / n) first, then the sum, as DDP; integers: the
-                   sum divided by n, truncated toward zero, as NCCL */
+    REDUCE_AVG, /* floats: every term times 1 / n first (float64: in double, others in float32),
+                   then the sum, as DDP; integers: the sum divided by n, truncated toward zero, as
+                   NCCL
+                 */
     REDUCE_PROD,
     REDUCE_MIN, /* NaN wins, as in PyTorch */
     REDUCE_MAX,
