@@ -25,11 +25,21 @@ static const struct subcommand subcommands[] = {
     {"compare", compare_main, "run an experiment's modes in turn and report"},
     {"report", report_main, "make the report of run directories"},
     {"inspect", inspect_main, "say what a run did, how it ended and who is to blame"},
-    {"bench", bench_main, "measure all-reduce, parameter server or a training step"},
+    {"bench", bench_main, "measure collectives, parameter server or a training step"},
 };
 
 static const struct subcommand benches[] = {
-    {"allreduce", bench_allreduce_main, "all-reduce bandwidth by backend and size"},
+    {"all_reduce", bench_collective_main, "bandwidth by backend and size"},
+    {"all_gather", bench_collective_main, "likewise"},
+    {"reduce_scatter", bench_collective_main, "likewise"},
+    {"broadcast", bench_collective_main, "likewise"},
+    {"reduce", bench_collective_main, "likewise"},
+    {"gather", bench_collective_main, "likewise"},
+    {"scatter", bench_collective_main, "likewise"},
+    {"all_to_all", bench_collective_main, "likewise"},
+    {"sendrecv", bench_collective_main, "likewise, every rank to its right neighbour"},
+    {"barrier", bench_collective_main, "likewise, time alone"},
+    {"allreduce", bench_collective_main, "the former name of all_reduce"},
     {"ps", bench_ps_main, "parameter-server push and pull"},
     {"train", bench_train_main, "one training step, beside the no-communication control"},
 };
@@ -38,14 +48,14 @@ static void print_help(FILE *out, const char *program, const struct subcommand *
 {
     (void)fprintf(out, "Usage: %s COMMAND [OPTION]...\n\n", program);
     for (size_t i = 0; i < count; i++)
-        (void)fprintf(out, "  %-10s %s\n", rows[i].name, rows[i].help);
+        (void)fprintf(out, "  %-14s %s\n", rows[i].name, rows[i].help);
     (void)fprintf(out, "\n'%s COMMAND --help' lists the options of a command.\n", program);
 }
 
 static int unknown_command(const char *word, const char *program, const struct subcommand *rows,
                            size_t count)
 {
-    const char *names[8];
+    const char *names[32];
     size_t known = 0;
     const char *nearest;
 

@@ -82,6 +82,8 @@ static enum status agree_used(struct trainer *t, bool shadow, struct error *err)
         memset(t->used, 0, views * sizeof(*t->used));
     else
         memcpy(t->used, model_used(t->model), views * sizeof(*t->used));
+    if (!shadow)
+        ddp_record_used(&t->ddp, model_table(t->model), t->used);
     return sync_agree_used(t->sync, t->used, err);
 }
 
@@ -151,7 +153,6 @@ static enum status compute_and_sync(struct trainer *t, struct step_record *step,
                                     bool *ret_epoch_end, struct error *err)
 {
     bool shadow = t->exhausted;
-    int64_t computed;
     int64_t synced;
     int64_t agreed;
     enum status status = STATUS_OK;
@@ -160,7 +161,7 @@ static enum status compute_and_sync(struct trainer *t, struct step_record *step,
         shadow_batches(t);
     else
         status = run_batches(t, step, ret_epoch_end, err);
-    computed = clock_now_ns();
+    t->computed_ns = clock_now_ns();
     if (status == STATUS_OK)
         status = sync_finish(t->sync, err);
     synced = clock_now_ns();
@@ -168,7 +169,7 @@ static enum status compute_and_sync(struct trainer *t, struct step_record *step,
         status = agree_used(t, shadow, err);
     agreed = clock_now_ns();
     step->comm_ns = comm_ns(t, step->exposed_comm_ns + (agreed - synced));
-    step->exposed_comm_ns += agreed - computed;
+    step->exposed_comm_ns += agreed - t->computed_ns;
     return status;
 }
 
@@ -200,7 +201,10 @@ static enum status run_step(struct trainer *t, uint64_t index, bool *ret_go, boo
     step.tx_payload_bytes = after.tx_payload_bytes - before.tx_payload_bytes;
     step.rx_payload_bytes = after.rx_payload_bytes - before.rx_payload_bytes;
     *ret_step = step;
-    return run_record_step(&t->record, &step, err);
+    status = run_record_step(&t->record, &step, err);
+    return status == STATUS_OK
+               ? ddp_record_step(&t->ddp, &t->record.metrics, t->sync, &step, t->computed_ns, err)
+               : status;
 }
 
 static enum status evaluate(struct trainer *t, struct run_outcome *outcome, struct error *err)
@@ -368,6 +372,8 @@ static enum status finish(struct trainer *t, struct run_outcome *outcome, struct
     outcome->rx_wire = total.rx_wire_bytes;
     if (status == STATUS_OK && t->options->save[0] != '\0' && t->launch->rank == 0)
         status = save_params(t, err);
+    if (status == STATUS_OK)
+        status = ddp_record_end(&t->ddp, &t->record.metrics, err);
     if (status == STATUS_OK)
         status = run_record_finish(&t->record, &t->facts, outcome, err);
     return status;

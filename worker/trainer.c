@@ -284,6 +284,8 @@ static enum status open_sync(struct trainer *t, struct error *err)
         status = run_record_manifest(&t->record, &t->facts, err);
     }
     if (status == STATUS_OK)
+        status = ddp_record_start(&t->ddp, &t->record.metrics, &t->facts, t->sync, err);
+    if (status == STATUS_OK)
         status = sync_start(t->sync, err);
     if (status == STATUS_OK)
         status = model_params_changed(t->model, err);
@@ -331,6 +333,7 @@ void trainer_close(struct trainer *t, const struct error *failure)
     sampler_release(&t->sampler);
     optimizer_release(&t->optimizer);
     free(t->used);
+    ddp_record_release(&t->ddp);
     model_close(t->model);
     dataset_close(t->train_set);
     dataset_close(t->test_set);

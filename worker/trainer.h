@@ -13,6 +13,7 @@
 #include "worker/data/dataset.h"
 #include "worker/data/loader.h"
 #include "worker/data/sampler.h"
+#include "worker/ddp_record.h"
 #include "worker/model/model.h"
 #include "worker/options.h"
 #include "worker/run_record.h"
@@ -36,6 +37,8 @@ struct trainer {
     struct strbuf manifest;
     struct run_facts facts;
     struct run_record record;
+    struct ddp_record ddp;
+    int64_t computed_ns;        /* when the step's backward had ended */
     size_t partition_bytes;     /* as used: chosen when the option is 0 */
     uint64_t total_steps;       /* updates of the whole run */
     uint64_t updates_per_epoch; /* of the rank with the most samples */

@@ -9,6 +9,8 @@
 #include "common/collective/collective_blocking.h"
 #include "common/collective/collective_ops.h"
 #include "common/collective/flight.h"
+#include "common/collective/host_address.h"
+#include "common/collective/host_id.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -18,6 +20,7 @@
 
 static const struct collective_ops *const backends[] = {
     &collective_ring_ops,
+    &collective_shm_ops,
 #ifdef SPARRING_HAVE_GLOO
     &collective_gloo_ops,
 #endif
@@ -29,6 +32,7 @@ const char *const *collective_backends(void)
 {
     static const char *const names[] = {
         "ring",
+        "shm",
 #ifdef SPARRING_HAVE_GLOO
         "gloo",
 #endif
@@ -100,14 +104,18 @@ static void copy_text(char *to, size_t size, const char *text)
     (void)snprintf(to, size, "%s", text ? text : "");
 }
 
+/* members: ranks of the job, NULL: all of them; config->rank counts among them. */
 static enum status fill_head(struct collective *g, const struct collective_config *config,
-                             struct error *err)
+                             const unsigned *members, struct error *err)
 {
+    char host[HOST_ADDRESS_SIZE];
     enum status status;
 
     copy_text(g->name, sizeof(g->name), config->name);
-    copy_text(g->host_id, sizeof(g->host_id), config->host_id);
-    copy_text(g->interface_host, sizeof(g->interface_host), config->interface_host);
+    collective_host_id(config->host_id, g->host_id);
+    host_address_choose(config->interface_host, config->store ? store_address(config->store) : "",
+                        host);
+    copy_text(g->interface_host, sizeof(g->interface_host), host);
     copy_text(g->transport, sizeof(g->transport), config->transport ? config->transport : "tcp");
     g->id = signature_group_id(config->name);
     g->generation = 1;
@@ -128,10 +136,14 @@ static enum status fill_head(struct collective *g, const struct collective_confi
     if (status == STATUS_OK)
         status = mem_calloc(g->world_size, sizeof(*g->received), "sequences", &g->received, err);
     if (status == STATUS_OK)
+        status = mem_calloc(g->world_size, sizeof(*g->views), "views", &g->views, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(g->world_size, sizeof(*g->left), "leavers", &g->left, err);
+    if (status == STATUS_OK)
         status =
             mem_calloc_aligned(COLLECTIVE_WORKS_MAX, sizeof(*g->works), "works", &g->works, err);
     for (unsigned r = 0; r < g->world_size && status == STATUS_OK; r++)
-        g->members[r] = r;
+        g->members[r] = members ? members[r] : r;
     if (status == STATUS_OK && !g->flight) {
         const struct flight_config memory = {.rank = g->rank, .world_size = g->world_size};
 
@@ -146,6 +158,8 @@ static void release_head(struct collective *g)
     if (g->owns_flight)
         flight_close(g->flight);
     free(g->members);
+    free(g->views);
+    free(g->left);
     free(g->sent);
     free(g->received);
     free(g->works);
@@ -219,11 +233,32 @@ static void leave_mesh(struct collective *g)
         mesh_close(g->mesh);
 }
 
+/* The filled head: join the mesh, let the backend connect.  Takes g in every case. */
+static enum status open_group(struct collective *g, const struct collective_config *config,
+                              struct collective **ret_group, struct error *err)
+{
+    int64_t deadline_ns = clock_deadline_ns(config->timeout_ms);
+    enum status status = join_mesh(g, config, err);
+
+    if (status == STATUS_OK) {
+        status = g->ops->open(g, deadline_ns, err);
+        if (status != STATUS_OK)
+            g->ops->close(g);
+    }
+    if (status != STATUS_OK) {
+        leave_mesh(g);
+        release_head(g);
+        return status;
+    }
+    g->store = NULL;
+    *ret_group = g;
+    return STATUS_OK;
+}
+
 enum status collective_open(const struct collective_config *config, struct collective **ret_group,
                             struct error *err)
 {
     const struct collective_ops *ops = find_backend(config->backend);
-    int64_t deadline_ns = clock_deadline_ns(config->timeout_ms);
     struct collective *g;
     enum status status;
 
@@ -238,22 +273,89 @@ enum status collective_open(const struct collective_config *config, struct colle
     if (status != STATUS_OK)
         return status;
     g->ops = ops;
-    status = fill_head(g, config, err);
-    if (status == STATUS_OK)
-        status = join_mesh(g, config, err);
-    if (status == STATUS_OK) {
-        status = ops->open(g, deadline_ns, err);
-        if (status != STATUS_OK)
-            ops->close(g);
-    }
+    status = fill_head(g, config, NULL, err);
     if (status != STATUS_OK) {
-        leave_mesh(g);
         release_head(g);
         return status;
     }
-    g->store = NULL;
-    *ret_group = g;
+    return open_group(g, config, ret_group, err);
+}
+
+enum status collective_open_like(const struct collective *like, const struct collective_ops *ops,
+                                 const char *name, uint32_t generation, const unsigned *members,
+                                 unsigned count, struct collective **ret_group, struct error *err)
+{
+    struct collective_config config = {.name = name,
+                                       .transport = like->transport,
+                                       .interface_host = like->interface_host,
+                                       .host_id = like->host_id,
+                                       .world_size = count,
+                                       .mesh = like->mesh,
+                                       .flight = like->flight,
+                                       .timeout_ms = like->timeout_ms,
+                                       .heartbeat_timeout_ms = like->heartbeat_timeout_ms,
+                                       .streams = like->streams,
+                                       .segment_bytes = like->segment_bytes};
+    struct collective *g;
+    enum status status;
+
+    while (config.rank < count && members[config.rank] != like->members[like->rank])
+        config.rank++;
+    assert(config.rank < count);
+    status = mem_calloc_aligned(1, ops->size, ops->name, &g, err);
+    if (status != STATUS_OK)
+        return status;
+    g->ops = ops;
+    status = fill_head(g, &config, members, err);
+    if (status != STATUS_OK) {
+        release_head(g);
+        return status;
+    }
+    g->generation = generation;
+    return open_group(g, &config, ret_group, err);
+}
+
+static enum status check_subset(const struct collective *parent, const unsigned *ranks,
+                                unsigned count, const char *name, struct error *err)
+{
+    if (count == 0)
+        return error_set(err, STATUS_INVALID, "group '%s' has no ranks", name);
+    for (unsigned i = 0; i < count; i++) {
+        if (ranks[i] >= parent->world_size)
+            return error_set(err, STATUS_INVALID, "group '%s': rank %u is not in group '%s' of %u",
+                             name, ranks[i], parent->name, parent->world_size);
+        if (i > 0 && ranks[i] <= ranks[i - 1])
+            return error_set(err, STATUS_INVALID, "group '%s': its ranks do not ascend: %u, %u",
+                             name, ranks[i - 1], ranks[i]);
+    }
     return STATUS_OK;
+}
+
+enum status collective_new_group(struct collective *parent, const unsigned *ranks, unsigned count,
+                                 const char *name, struct collective **ret_group, struct error *err)
+{
+    enum status status = check_subset(parent, ranks, count, name, err);
+    unsigned *members;
+    bool is_member = false;
+
+    if (status == STATUS_OK && parent->failure.status != STATUS_OK)
+        status = error_set(err, parent->failure.status, "group '%s' failed before: %s",
+                           parent->name, parent->failure.text);
+    if (status == STATUS_OK)
+        status = mem_calloc(count, sizeof(*members), "members", &members, err);
+    if (status != STATUS_OK)
+        return status;
+    for (unsigned i = 0; i < count; i++) {
+        members[i] = parent->members[ranks[i]];
+        is_member = is_member || ranks[i] == parent->rank;
+    }
+    if (is_member)
+        status = collective_open_like(parent, parent->ops, name, parent->generation, members, count,
+                                      ret_group, err);
+    else
+        *ret_group = NULL;
+    free(members);
+    return status;
 }
 
 void collective_close(struct collective *group)

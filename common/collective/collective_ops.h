@@ -42,7 +42,7 @@ struct collective {
     int64_t timeout_ms;
     int64_t heartbeat_timeout_ms;
     char host_id[96];        /* of this rank */
-    char interface_host[64]; /* "" none */
+    char interface_host[256]; /* the address to bind and publish */
     char transport[16];
     unsigned streams;
     size_t segment_bytes;
@@ -51,6 +51,8 @@ struct collective {
     bool in_mesh; /* mesh_slot is taken */
     size_t mesh_slot;
     struct mesh_alarm *alarm; /* NULL in a world of one */
+    struct mesh_view *views;  /* owned, world_size: the members' answers ... */
+    uint64_t *left;           /* ... and after which collective they left, UINT64_MAX: not */
     struct flight *flight;
     bool owns_flight;
     struct store *store;           /* borrowed; valid while opening only */
@@ -129,6 +131,13 @@ size_t collective_output_bytes(const struct collective *group, const struct coll
 /* mesh_exchange among the group's members under a tag of the group, its generation and `what`. */
 enum status collective_exchange(struct collective *group, const char *what, const void *mine,
                                 size_t size, void *all, int64_t deadline_ns, struct error *err);
+
+/* A group of `members` (`count` ranks of the job, ascending, this one among them) that has
+ * settings, mesh and recorder of `like`, which must outlive it; for subsets, for the survivors of a
+ * loss, and for backends that are made of groups. */
+enum status collective_open_like(const struct collective *like, const struct collective_ops *ops,
+                                 const char *name, uint32_t generation, const unsigned *members,
+                                 unsigned count, struct collective **ret_group, struct error *err);
 
 extern const struct collective_ops collective_shm_ops;
 extern const struct collective_ops collective_ring_ops;

@@ -10,12 +10,20 @@
 #include "common/collective/collective_blocking.h"
 #include "common/collective/collective_ops.h"
 #include "common/collective/flight.h"
+#include "common/collective/verdict.h"
 
 #include <assert.h>
 #include <string.h>
 
 /* How long one of several sends and receives may keep the others waiting. */
 #define TURN_NS 200000
+
+/* How long a backend keeps the control at most, so that progress is seen from outside. */
+#define SLICE_NS 100000000
+
+/* Warnings come at 1/4 and 2/4 of the time-out. */
+#define WARNINGS      2
+#define WARNINGS_PART 4
 
 static bool is_point_to_point(enum collective_call call)
 {
@@ -40,21 +48,6 @@ static bool has_meaning(const struct collective_args *args)
 bool collective_supports(const struct collective *group, const struct collective_args *args)
 {
     return has_meaning(args) && (group->world_size == 1 || group->ops->supports(group, args));
-}
-
-enum run_outcome collective_mismatch(struct collective *group, const struct collective_work *work,
-                                     unsigned peer, const struct signature *theirs,
-                                     struct error *err)
-{
-    char own_text[COLLECTIVE_TEXT_SIZE];
-    char their_text[COLLECTIVE_TEXT_SIZE];
-
-    signature_text(&work->signature, own_text);
-    signature_text(theirs, their_text);
-    group->fault = FAULT_DESYNC;
-    (void)error_set(err, STATUS_MISMATCH, "rank %u is in %s, this rank %u is in %s",
-                    group->members[peer], their_text, group->members[group->rank], own_text);
-    return RUN_FAILED;
 }
 
 /* ---- starting ---- */
@@ -189,13 +182,11 @@ static void fail_group(struct collective *g, struct collective_work *w, const st
     end_work(w, WORK_FAILED);
 }
 
-static enum status timed_out(struct collective_work *w, struct error *err)
+/* The work failed, or waits in vain: say why, and because of whom. */
+static void give_up(struct collective_work *w, enum verdict_cause cause, struct error *err)
 {
-    char text[COLLECTIVE_TEXT_SIZE];
-
-    signature_text(&w->signature, text);
-    return error_set(err, STATUS_TIMEOUT, "%s: waited %lld ms", text,
-                     (long long)w->group->timeout_ms);
+    verdict_reach(w->group, w, cause, err);
+    fail_group(w->group, w, err);
 }
 
 static enum run_outcome run(struct collective_work *w, int64_t until_ns, struct error *err)
@@ -206,7 +197,45 @@ static enum run_outcome run(struct collective_work *w, int64_t until_ns, struct 
                             : g->ops->run(g, w, until_ns, err);
 }
 
-/* Advance one work until until_ns. */
+/* The moment of the next warning. */
+static int64_t warning_ns(const struct collective_work *w)
+{
+    return w->group->timeout_ms * 1000000 / WARNINGS_PART * (w->warnings + 1);
+}
+
+/* It goes on: peers and the recorder see how far it is, the user who keeps it waiting. */
+static void report(struct collective_work *w, int64_t now_ns)
+{
+    struct collective *g = w->group;
+    int64_t waited_ns = now_ns - w->started_ns;
+
+    flight_progress(g->flight, w->flight_slot, w->done_bytes, w->total_bytes);
+    publish(w, MESH_RUNNING, w->started_ns);
+    if (w->warnings < WARNINGS && waited_ns >= warning_ns(w)) {
+        w->warnings++;
+        verdict_warn(g, w, (double)waited_ns * 1e-9);
+    }
+}
+
+static void begin(struct collective_work *w)
+{
+    w->state = WORK_RUNNING;
+    w->started_ns = clock_now_ns();
+    flight_start(w->group->flight, w->flight_slot);
+    publish(w, MESH_RUNNING, w->started_ns);
+}
+
+/* How long the backend may keep the control: the peers should see how far it is. */
+static int64_t slice_end(int64_t until_ns, int64_t end_ns)
+{
+    int64_t slice_ns = clock_now_ns() + SLICE_NS;
+
+    if (until_ns > slice_ns)
+        until_ns = slice_ns;
+    return until_ns < end_ns ? until_ns : end_ns;
+}
+
+/* Advance one work until until_ns, or for a slice of time. */
 static void drive(struct collective_work *w, int64_t until_ns)
 {
     struct collective *g = w->group;
@@ -217,32 +246,29 @@ static void drive(struct collective_work *w, int64_t until_ns)
         fail_group(g, w, &g->failure);
         return;
     }
-    if (w->state == WORK_QUEUED) {
-        w->state = WORK_RUNNING;
-        w->started_ns = clock_now_ns();
-        flight_start(g->flight, w->flight_slot);
-        publish(w, MESH_RUNNING, w->started_ns);
-    }
+    if (w->state == WORK_QUEUED)
+        begin(w);
     if (g->world_size == 1) {
         run_alone(w);
         end_work(w, WORK_DONE);
         return;
     }
     end_ns = w->started_ns + g->timeout_ms * 1000000;
-    switch (run(w, until_ns < end_ns ? until_ns : end_ns, &err)) {
+    switch (run(w, slice_end(until_ns, end_ns), &err)) {
     case RUN_DONE:
         end_work(w, WORK_DONE);
         break;
     case RUN_FAILED:
-        fail_group(g, w, &err);
+        give_up(w, VERDICT_FAILED, &err);
         break;
     case RUN_PENDING:
-        flight_progress(g->flight, w->flight_slot, w->done_bytes, w->total_bytes);
-        publish(w, MESH_RUNNING, w->started_ns);
-        if (clock_now_ns() >= end_ns && !collective_blocking_holds(g, w)) {
-            (void)timed_out(w, &err);
-            fail_group(g, w, &err);
-        }
+        report(w, clock_now_ns());
+        if (collective_blocking_holds(g, w))
+            break; /* its watchdog ends the call first */
+        if (atomic_load(&g->alarm->raised))
+            give_up(w, VERDICT_ALARM, &err);
+        else if (clock_now_ns() >= end_ns)
+            give_up(w, VERDICT_TIMEOUT, &err);
         break;
     }
 }

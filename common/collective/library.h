@@ -29,7 +29,7 @@ struct library_config {
     unsigned rank, world_size;
     const unsigned *members; /* world_size ranks of the job */
     unsigned job_size;       /* number of ranks in the job; 0: not known */
-    const char *host;        /* address to bind */
+    const char *host;        /* address to bind; used while opening */
     int64_t timeout_ms;      /* of every operation */
     library_reduce_fn *reduce;
     size_t exchange_max;

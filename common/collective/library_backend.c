@@ -5,7 +5,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/memory.h"
-#include "common/collective/host_address.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -290,11 +289,10 @@ enum status library_group_open(struct collective *group, const struct library_op
                                struct error *err)
 {
     struct library_group *g = (struct library_group *)group;
-    char host[HOST_ADDRESS_SIZE];
     struct library_config config = {.rank = group->rank,
                                     .world_size = group->world_size,
                                     .members = group->members,
-                                    .host = host,
+                                    .host = group->interface_host,
                                     .timeout_ms = group->timeout_ms,
                                     .reduce = reduce_pair,
                                     .exchange_max = MESH_EXCHANGE_MAX,
@@ -308,8 +306,6 @@ enum status library_group_open(struct collective *group, const struct library_op
     status = allocate(g, err);
     if (status != STATUS_OK)
         return status;
-    host_address_choose(group->interface_host, group->store ? store_address(group->store) : "",
-                        host);
     return library->open(&config, &g->context, err);
 }
 

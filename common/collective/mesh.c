@@ -161,13 +161,11 @@ static void say_goodbye(struct mesh *m)
 
 void mesh_close(struct mesh *m)
 {
-    uint64_t one = 1;
-
     if (!m)
         return;
     if (m->has_thread) {
         say_goodbye(m);
-        (void)!write(m->wake_fd, &one, sizeof(one));
+        mesh_wake(m);
         (void)pthread_join(m->thread, NULL);
     }
     release(m);

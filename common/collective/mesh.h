@@ -77,7 +77,7 @@ struct mesh_view {
     enum fault fault;      /* DEAD, STOPPED, NETWORK, FINISHED (the whole job), FAILED, or NONE */
     double silent_seconds; /* since its last sign of life */
     bool answered;
-    struct mesh_status status; /* if answered */
+    struct mesh_status status; /* if answered; all zero when it does not know the group (yet) */
 };
 
 /* Ask one rank about a group and wait for the answer until deadline_ns. */
@@ -90,9 +90,14 @@ void mesh_ask_all(struct mesh *m, const unsigned *ranks, unsigned count, uint64_
 
 /* ---- losses ---- */
 
-/* The fault of a rank as known now, without asking; *ret_text (size bytes, may be NULL) says how it
- * is known ("its connection closed 0.01 s ago", "silent for 1.5 s, its kernel answers"). */
+/* The fault of a rank as known now, without asking (FINISHED: it has left the job in order);
+ * *ret_text (size bytes, may be NULL) says how it is known ("its connection closed 0.01 s ago",
+ * "silent for 1.5 s, its kernel answers"). */
 enum fault mesh_fault(struct mesh *m, unsigned rank, char *ret_text, size_t size);
+
+/* What a rank that did not answer is most likely to be (STOPPED, NETWORK, DEAD), before its silence
+ * has lasted long enough to count as lost. */
+enum fault mesh_suspect(struct mesh *m, unsigned rank, char *text, size_t size);
 
 /* Tell all peers what broke a group, so that all name the same culprit.  The first verdict of a
  * group and generation stays; of verdicts that cross, the one of the lowest rank does. */
@@ -105,8 +110,17 @@ struct mesh_verdict {
     char text[256];
 };
 void mesh_tell(struct mesh *m, const struct mesh_verdict *verdict);
+/* A verdict that is settled: no other can come. */
 bool mesh_find_verdict(struct mesh *m, uint64_t group, uint32_t generation,
                        struct mesh_verdict *ret);
+/* The same, waiting for one that was told to be settled (at most 0.3 s); false when none was. */
+bool mesh_await_verdict(struct mesh *m, uint64_t group, uint32_t generation,
+                        struct mesh_verdict *ret);
+/* Wait until anything new is known, or deadline_ns. */
+void mesh_await_change(struct mesh *m, int64_t deadline_ns);
+/* Has this rank left the group in order?  *ret_sequence: after which collective. */
+bool mesh_left(struct mesh *m, unsigned rank, uint64_t group, uint32_t generation,
+               uint64_t *ret_sequence);
 
 /* What a blocked operation watches: `raised` becomes true, and `fd` readable, when a member of the
  * group is lost or a verdict about the group has come.  Both stay so. */

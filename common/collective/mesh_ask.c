@@ -30,10 +30,9 @@ static void fill_view(struct mesh *m, unsigned rank, uint64_t group, uint64_t qu
         return;
     }
     ret->silent_seconds = (double)(clock_now_ns() - p->heard_ns) * 1e-9;
-    if (p->answered >= question && p->answer.known && p->answer.status.group == group) {
-        ret->answered = true;
+    ret->answered = p->answered >= question;
+    if (ret->answered && p->answer.known && p->answer.status.group == group)
         ret->status = p->answer.status;
-    }
 }
 
 void mesh_ask_all(struct mesh *m, const unsigned *ranks, unsigned count, uint64_t group,

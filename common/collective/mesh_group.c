@@ -193,6 +193,25 @@ struct mesh_alarm *mesh_watch(struct mesh *m, size_t index, uint32_t generation,
 
 /* ---- members that left too early ---- */
 
+bool mesh_left(struct mesh *m, unsigned rank, uint64_t group, uint32_t generation,
+               uint64_t *ret_sequence)
+{
+    const size_t length = sizeof(m->leaves) / sizeof(m->leaves[0]);
+    size_t count = m->leave_count < length ? m->leave_count : length;
+    bool found = false;
+
+    (void)pthread_mutex_lock(&m->lock);
+    for (size_t k = 0; k < count && !found; k++) {
+        const struct mesh_leave *leave = &m->leaves[k];
+
+        found = leave->rank == rank && leave->group == group && leave->generation == generation;
+        if (found)
+            *ret_sequence = leave->sequence;
+    }
+    (void)pthread_mutex_unlock(&m->lock);
+    return found;
+}
+
 /* Does the operation that runs in this group need a rank that has left it?  A send or receive may
  * still find what it needs on the way, so it must also have stood still for a while. */
 static bool waits_for_leaver(const struct mesh *m, const struct mesh_slot *slot,
@@ -214,7 +233,7 @@ static bool waits_for_leaver(const struct mesh *m, const struct mesh_slot *slot,
            now_ns - leave->at_ns > m->heartbeat_timeout_ms * 1000000;
 }
 
-int64_t mesh_tend_groups(struct mesh *m, int64_t now_ns)
+void mesh_tend_groups(struct mesh *m, int64_t now_ns)
 {
     const size_t length = sizeof(m->leaves) / sizeof(m->leaves[0]);
     size_t count = m->leave_count < length ? m->leave_count : length;
@@ -231,5 +250,4 @@ int64_t mesh_tend_groups(struct mesh *m, int64_t now_ns)
                 break;
             }
     }
-    return INT64_MAX; /* the heartbeat's rhythm will do */
 }

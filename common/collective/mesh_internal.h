@@ -133,6 +133,7 @@ void mesh_receive(struct mesh *m, unsigned rank, const struct mesh_message *mess
 
 /* mesh_thread.c */
 void *mesh_thread_run(void *mesh);
+void mesh_wake(struct mesh *m);
 
 /* mesh_loss.c; the lock is held.  The connection ended with this errno, 0: end of file. */
 void mesh_connection_ended(struct mesh *m, unsigned rank, int error_number);
@@ -150,8 +151,14 @@ void mesh_raise(struct mesh_slot *slot);
 void mesh_raise_member(struct mesh *m, unsigned rank); /* in all groups that watch it */
 void mesh_read_status(const struct mesh_slot *slot, struct mesh_status *ret);
 struct mesh_slot *mesh_find_slot(struct mesh *m, uint64_t group); /* the newest; NULL: none */
-/* Raise the alarm of groups that wait for a member that left them; when to look again. */
-int64_t mesh_tend_groups(struct mesh *m, int64_t now_ns);
+/* Raise the alarm of groups that wait for a member that left them. */
+void mesh_tend_groups(struct mesh *m, int64_t now_ns);
+
+/* mesh_verdict.c; the lock is held. */
+void mesh_receive_verdict(struct mesh *m, unsigned rank, const struct mesh_verdict *verdict);
+void mesh_receive_accept(struct mesh *m, unsigned rank, const struct mesh_message *message);
+void mesh_receive_settle(struct mesh *m, const struct mesh_message *message);
+int64_t mesh_tend_verdicts(struct mesh *m, int64_t now_ns); /* when to look again */
 
 /* mesh_exchange.c: wait until `changed` or deadline_ns; the lock is held. */
 void mesh_wait(struct mesh *m, int64_t deadline_ns);

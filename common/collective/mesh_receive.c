@@ -85,6 +85,16 @@ void mesh_receive(struct mesh *m, unsigned rank, const struct mesh_message *mess
         break;
     case MESH_LEAVE:
         receive_leave(m, rank, message);
+        mesh_tend_groups(m, clock_now_ns());
+        break;
+    case MESH_VERDICT:
+        mesh_receive_verdict(m, rank, &message->verdict);
+        break;
+    case MESH_ACCEPT:
+        mesh_receive_accept(m, rank, message);
+        break;
+    case MESH_SETTLE:
+        mesh_receive_settle(m, message);
         break;
     default:
         mesh_connection_ended(m, rank, EPROTO);

@@ -99,6 +99,14 @@ static void forgive_if_late(struct mesh *m, int64_t expected_ns, int64_t now_ns)
         m->peers[r].heard_ns = now_ns;
 }
 
+void mesh_wake(struct mesh *m)
+{
+    uint64_t one = 1;
+
+    if (m->has_thread)
+        (void)!write(m->wake_fd, &one, sizeof(one));
+}
+
 static int milliseconds_until(int64_t then_ns, int64_t now_ns)
 {
     int64_t left_ms = (then_ns - now_ns + 999999) / 1000000;
@@ -118,12 +126,13 @@ void *mesh_thread_run(void *mesh)
     while (!m->stop) {
         struct epoll_event events[EVENTS_MAX];
         int64_t next_ns = mesh_find_silent(m, now_ns);
-        int64_t due_ns = mesh_tend_groups(m, now_ns);
+        int64_t due_ns = mesh_tend_verdicts(m, now_ns);
         int64_t expected_ns;
         int wait_ms;
         int count;
 
         if (now_ns >= beat_ns) {
+            mesh_tend_groups(m, now_ns);
             send_heartbeats(m);
             beat_ns = now_ns + HEARTBEAT_NS;
         }

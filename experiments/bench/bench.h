@@ -1,11 +1,12 @@
 /*
- * bench: the three benchmarks of `sparring bench`.  Each owns its options and its --help, takes
+ * bench: the benchmarks of `sparring bench`.  Each owns its options and its --help, takes
  * argv from its own name on, and returns the program's exit code.
  */
 #ifndef SPARRING_EXPERIMENTS_BENCH_BENCH_H
 #define SPARRING_EXPERIMENTS_BENCH_BENCH_H
 
-int bench_allreduce_main(int argc, char **argv);
+/* argv[0]: which collective, as all_reduce. */
+int bench_collective_main(int argc, char **argv);
 int bench_ps_main(int argc, char **argv);
 int bench_train_main(int argc, char **argv);
 

@@ -54,7 +54,7 @@ struct bench_summary bench_rate(double amount, struct bench_summary seconds)
 
 void bench_report_init(struct bench_report *r, const char *bench)
 {
-    *r = (struct bench_report){.bench = bench, .rows = STRBUF_INIT};
+    *r = (struct bench_report){.bench = bench, .rows = STRBUF_INIT, .members = STRBUF_INIT};
 }
 
 void bench_row_begin(struct bench_report *r)
@@ -122,10 +122,11 @@ enum status bench_report_write(const struct bench_report *r, const char *path, s
     strbuf_add_json(&out, version_git());
     strbuf_addf(&out, ",\"time\":\"%s\",\n\"host\":", now);
     host_info_json(&host, &out);
+    strbuf_add_bytes(&out, r->members.text, r->members.length);
     strbuf_add(&out, ",\n\"rows\":[");
     strbuf_add_bytes(&out, r->rows.text, r->rows.length);
     strbuf_add(&out, "\n]}\n");
-    if (strbuf_ok(&r->rows) && strbuf_ok(&out))
+    if (strbuf_ok(&r->rows) && strbuf_ok(&r->members) && strbuf_ok(&out))
         status = file_write_atomic(path, out.text, out.length, err);
     else
         status = error_set(err, STATUS_NO_MEMORY, "no memory for the rows of '%s'", path);
@@ -136,4 +137,5 @@ enum status bench_report_write(const struct bench_report *r, const char *path, s
 void bench_report_release(struct bench_report *r)
 {
     strbuf_release(&r->rows);
+    strbuf_release(&r->members);
 }

@@ -36,8 +36,9 @@ struct bench_summary bench_scale(struct bench_summary s, double factor);
 struct bench_summary bench_rate(double amount, struct bench_summary seconds);
 
 struct bench_report {
-    const char *bench;  /* borrowed: "allreduce", "ps", "train" */
-    struct strbuf rows; /* JSON objects so far, with commas between them */
+    const char *bench;     /* borrowed: "allreduce", "ps", "train" */
+    struct strbuf rows;    /* JSON objects so far, with commas between them */
+    struct strbuf members; /* more members of the file, each with a comma before it */
     size_t length;
     size_t fields; /* of the open row */
 };

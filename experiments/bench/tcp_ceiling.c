@@ -37,17 +37,19 @@ static enum status find_right(struct store *store, int64_t timeout_ms, struct en
     return status;
 }
 
-enum status tcp_ceiling_open(struct tcp_ceiling *c, struct store *store, int64_t timeout_ms,
-                             struct error *err)
+enum status tcp_ceiling_open(struct tcp_ceiling *c, struct store *store, const char *host,
+                             int64_t timeout_ms, struct error *err)
 {
-    struct endpoint self = {.host = "127.0.0.1", .port = 0};
+    struct endpoint self = {.port = 0};
     struct endpoint right = self;
     int64_t deadline_ns = clock_deadline_ns(timeout_ms);
     char key[64];
     char text[300];
     int listen_fd = -1;
-    enum status status = net_listen(&self, "ceiling", &listen_fd, &self.port, err);
+    enum status status;
 
+    (void)snprintf(self.host, sizeof(self.host), "%s", host);
+    status = net_listen(&self, "ceiling", &listen_fd, &self.port, err);
     *c = (struct tcp_ceiling){.right_fd = -1, .left_fd = -1};
     if (status != STATUS_OK)
         return status;

@@ -16,9 +16,9 @@ struct tcp_ceiling {
     int left_fd;
 };
 
-/* Join the ranks of `store` to a ring on 127.0.0.1. */
-enum status tcp_ceiling_open(struct tcp_ceiling *c, struct store *store, int64_t timeout_ms,
-                             struct error *err);
+/* Join the ranks of `store` to a ring; this one listens on `host`. */
+enum status tcp_ceiling_open(struct tcp_ceiling *c, struct store *store, const char *host,
+                             int64_t timeout_ms, struct error *err);
 
 /* Send `amount` bytes to the right and receive as many from the left at the same time, in and out
  * of data[0..size) over and over. */

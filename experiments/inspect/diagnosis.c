@@ -252,7 +252,7 @@ static void weigh_operation(const struct evidence *e, const struct flight_entry 
         entry = log->length > 0 ? match(log, mine, &froms[i]) : NULL;
         if (!entry || entry->state != FLIGHT_DONE || entry->started_ns == 0)
             return;
-        starts[i] = flight_wall(log, entry->started_ns);
+        starts[i] = evidence_seconds(e, log, entry->started_ns);
         if (count++ == 0 || starts[i] > latest) {
             latest = starts[i];
             last = i;

@@ -274,6 +274,31 @@ static enum status read_ranks(struct evidence *e, struct error *err)
     return STATUS_OK;
 }
 
+static void find_clock(struct evidence *e)
+{
+    const struct evidence_rank *first = NULL;
+
+    e->one_clock = true;
+    for (size_t i = 0; i < e->rank_count; i++) {
+        const struct evidence_rank *r = &e->ranks[i];
+
+        if (!r->has_flight)
+            continue;
+        e->one_clock = e->one_clock && (!first || strcmp(first->host, r->host) == 0);
+        if (!first || r->flight.opened_wall < e->first_wall)
+            e->first_wall = r->flight.opened_wall;
+        if (!first || r->flight.opened_ns < e->first_ns)
+            e->first_ns = r->flight.opened_ns;
+        first = first ? first : r;
+    }
+}
+
+double evidence_seconds(const struct evidence *e, const struct flight_log *log, int64_t moment_ns)
+{
+    return e->one_clock ? (double)(moment_ns - e->first_ns) * 1e-9
+                        : flight_wall(log, moment_ns) - e->first_wall;
+}
+
 enum status evidence_read(const char *path, struct evidence *ret, struct error *err)
 {
     enum status status;
@@ -294,6 +319,7 @@ enum status evidence_read(const char *path, struct evidence *ret, struct error *
         return status;
     }
     find_processes(ret);
+    find_clock(ret);
     return STATUS_OK;
 }
 

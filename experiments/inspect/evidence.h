@@ -43,12 +43,19 @@ struct evidence {
     struct evidence_rank *ranks;
     size_t rank_count;         /* at least world_size: by rank, also those that left nothing */
     struct text_list problems; /* what is missing or damaged */
+    bool one_clock;            /* all recorders are of one host: their clock is the same */
+    int64_t first_ns;          /* when the first recorder opened, by that clock ... */
+    double first_wall;         /* ... and in seconds since 1970 */
     bool is_live;              /* some rank's process is there, and it has not ended */
 };
 
 /* STATUS_NOT_FOUND when `path` is no folder, or holds nothing of a run. */
 enum status evidence_read(const char *path, struct evidence *ret, struct error *err);
 void evidence_release(struct evidence *e);
+
+/* A moment of a recorder in seconds since the first one opened.  Between hosts it is as good as
+ * their clocks agree. */
+double evidence_seconds(const struct evidence *e, const struct flight_log *log, int64_t moment_ns);
 
 /* The value of a worker's option in the manifest as text; "" when it is not known. */
 void evidence_option(const struct evidence *e, const char *name, char *text, size_t size);

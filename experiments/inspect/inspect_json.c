@@ -205,32 +205,32 @@ static unsigned thread_of(struct threads *t, const struct flight_entry *entry, u
     return t->count++;
 }
 
-static double newest_moment(const struct flight_log *log)
+static double newest_moment(const struct evidence *e, const struct flight_log *log)
 {
     int64_t newest = log->opened_ns;
 
     for (size_t i = 0; i < log->length; i++) {
-        const struct flight_entry *e = &log->entries[i];
+        const struct flight_entry *entry = &log->entries[i];
 
-        newest = e->queued_ns > newest ? e->queued_ns : newest;
-        newest = e->started_ns > newest ? e->started_ns : newest;
-        newest = e->ended_ns > newest ? e->ended_ns : newest;
+        newest = entry->queued_ns > newest ? entry->queued_ns : newest;
+        newest = entry->started_ns > newest ? entry->started_ns : newest;
+        newest = entry->ended_ns > newest ? entry->ended_ns : newest;
     }
-    return flight_wall(log, newest);
+    return evidence_seconds(e, log, newest);
 }
 
-static void trace_operation(const struct flight_log *log, const struct flight_entry *entry,
-                            unsigned thread, double start, double end, struct strbuf *out)
+static void trace_operation(const struct evidence *e, const struct flight_log *log,
+                            const struct flight_entry *entry, unsigned thread, double end,
+                            struct strbuf *out)
 {
     char text[COLLECTIVE_TEXT_SIZE];
     int64_t from = entry->started_ns > 0 ? entry->started_ns : entry->queued_ns;
-    double begun = flight_wall(log, from);
-    double ended = entry->ended_ns > 0 ? flight_wall(log, entry->ended_ns) : end;
+    double begun = evidence_seconds(e, log, from);
+    double ended = entry->ended_ns > 0 ? evidence_seconds(e, log, entry->ended_ns) : end;
 
     signature_text(&entry->signature, text);
-    strbuf_addf(
-        out, ",\n{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"name\":", log->rank,
-        thread, (begun - start) * 1e6, ended > begun ? (ended - begun) * 1e6 : 0);
+    strbuf_addf(out, ",\n{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"name\":",
+                log->rank, thread, begun * 1e6, ended > begun ? (ended - begun) * 1e6 : 0);
     strbuf_add_json(out, text);
     strbuf_addf(out,
                 ",\"cat\":\"%s\",\"args\":{\"state\":\"%s\",\"step\":%" PRIu64
@@ -241,7 +241,8 @@ static void trace_operation(const struct flight_log *log, const struct flight_en
                 entry->done_bytes, entry->total_bytes, (double)(from - entry->queued_ns) * 1e-3);
 }
 
-static void trace_rank(const struct flight_log *log, double start, double end, struct strbuf *out)
+static void trace_rank(const struct evidence *e, const struct flight_log *log, double end,
+                       struct strbuf *out)
 {
     struct threads threads = {.count = 0};
 
@@ -250,11 +251,11 @@ static void trace_rank(const struct flight_log *log, double start, double end, s
                 "\"rank %u\"}}",
                 log->rank, log->rank);
     for (size_t i = 0; i < log->length; i++)
-        trace_operation(log, &log->entries[i],
-                        thread_of(&threads, &log->entries[i], log->rank, out), start, end, out);
+        trace_operation(e, log, &log->entries[i],
+                        thread_of(&threads, &log->entries[i], log->rank, out), end, out);
     if (log->fault != FAULT_NONE) {
         strbuf_addf(out, ",\n{\"ph\":\"i\",\"s\":\"p\",\"pid\":%u,\"tid\":0,\"ts\":%.3f,\"name\":",
-                    log->rank, (newest_moment(log) - start) * 1e6);
+                    log->rank, newest_moment(e, log) * 1e6);
         strbuf_add_json(out, log->reason);
         strbuf_add(out, "}");
     }
@@ -262,7 +263,6 @@ static void trace_rank(const struct flight_log *log, double start, double end, s
 
 void inspect_trace(const struct evidence *e, struct strbuf *out)
 {
-    double start = 0;
     double end = 0;
 
     for (size_t i = 0; i < e->rank_count; i++) {
@@ -270,14 +270,13 @@ void inspect_trace(const struct evidence *e, struct strbuf *out)
 
         if (!e->ranks[i].has_flight)
             continue;
-        start = start == 0 || log->opened_wall < start ? log->opened_wall : start;
-        end = newest_moment(log) > end ? newest_moment(log) : end;
+        end = newest_moment(e, log) > end ? newest_moment(e, log) : end;
     }
     strbuf_add(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
                     "{\"ph\":\"M\",\"name\":\"process_labels\",\"pid\":0,\"args\":{\"labels\":"
                     "\"sparring\"}}");
     for (size_t i = 0; i < e->rank_count; i++)
         if (e->ranks[i].has_flight)
-            trace_rank(&e->ranks[i].flight, start, end, out);
+            trace_rank(e, &e->ranks[i].flight, end, out);
     strbuf_add(out, "\n]}\n");
 }

@@ -310,8 +310,8 @@ static void add_waiting(const struct evidence *e, const struct diagnosis *d, str
 
 /* ---- operations ---- */
 
-static void add_operation(const struct flight_log *log, const struct flight_entry *entry,
-                          double start, struct strbuf *out)
+static void add_operation(const struct evidence *e, const struct flight_log *log,
+                          const struct flight_entry *entry, struct strbuf *out)
 {
     char name[40];
     char bucket[16] = "-";
@@ -322,7 +322,7 @@ static void add_operation(const struct flight_log *log, const struct flight_entr
     if (entry->bucket > 0)
         (void)snprintf(bucket, sizeof(bucket), "%d/%d", entry->bucket, entry->buckets);
     strbuf_addf(out, "%4u %10.4f %-20.20s %6" PRIu64 " %7s %9" PRIu64 " %-7.7s ", log->rank,
-                flight_wall(log, from) - start, name, entry->step, bucket, entry->signature.count,
+                evidence_seconds(e, log, from), name, entry->step, bucket, entry->signature.count,
                 flight_state_name(entry->state));
     if (entry->ended_ns > 0)
         strbuf_addf(out, "%8.3f\n", (double)(entry->ended_ns - from) * 1e-6);
@@ -330,22 +330,11 @@ static void add_operation(const struct flight_log *log, const struct flight_entr
         strbuf_add(out, "       -\n");
 }
 
-static double first_opening(const struct evidence *e)
-{
-    double first = 0;
-
-    for (size_t i = 0; i < e->rank_count; i++)
-        if (e->ranks[i].has_flight && (first == 0 || e->ranks[i].flight.opened_wall < first))
-            first = e->ranks[i].flight.opened_wall;
-    return first;
-}
-
 static void add_operations(const struct inspect_view *view, struct strbuf *out)
 {
     const struct evidence *e = view->evidence;
-    double start = first_opening(e);
 
-    if (start == 0 || view->operations == 0)
+    if (e->first_wall == 0 || view->operations == 0)
         return;
     strbuf_addf(out, "\nLast operations of each rank (seconds since the first recorder opened):\n"
                      "rank    seconds operation              step  bucket     count state         "
@@ -357,7 +346,7 @@ static void add_operations(const struct inspect_view *view, struct strbuf *out)
         if (!e->ranks[i].has_flight || (view->rank >= 0 && view->rank != (int64_t)i))
             continue;
         for (size_t k = first; k < log->length; k++)
-            add_operation(log, &log->entries[k], start, out);
+            add_operation(e, log, &log->entries[k], out);
         if (log->length == 0)
             strbuf_addf(out, "%4zu   none\n", i);
     }

@@ -10,31 +10,53 @@
 
 #define WAIT_MS 100000
 
+static double number(const json_t *row, const char *name)
+{
+    const json_t *value = json_object_get(row, name);
+
+    ck_assert_msg(json_is_number(value), "no number '%s'", name);
+    return json_number_value(value);
+}
+
 START_TEST(test_a_small_run)
 {
-    static const char *const syncs[] = {"local", "allreduce", "ps"};
+    static const char *const syncs[] = {"local", "allreduce", "allreduce", "ps"};
+    static const char *const backends[] = {"none", "ring", "auto", "grpc"};
     const char *file = support_path("train.json");
     const char *output = process_run(0, WAIT_MS, NULL,
                                      ARGS(support_program("sparring"), "bench", "train", "--model",
-                                          "mlp:20-16-4", "--batch-size", "8", "--nproc", "2",
-                                          "--steps", "30", "--repeats", "2", "--json", file));
+                                          "mlp:20-16-4@8@30,linear:10-2", "--batch-size", "4",
+                                          "--backend", "ring,auto", "--nproc", "2", "--steps", "20",
+                                          "--repeats", "2", "--json", file));
     json_t *report = json_load_file(file, 0, NULL);
     const json_t *rows = json_object_get(report, "rows");
 
     ck_assert_ptr_nonnull(strstr(output, "x control"));
-    ck_assert_uint_eq(json_array_size(rows), 3);
-    for (size_t i = 0; i < 3; i++) {
+    ck_assert_uint_eq(json_array_size(rows), 2 * 4);
+    for (size_t i = 0; i < 8; i++) {
         const json_t *row = json_array_get(rows, i);
-        double ms = json_number_value(json_object_get(row, "step_ms"));
-        double rate = json_number_value(json_object_get(row, "samples_per_s"));
+        double batch = i < 4 ? 8 : 4;
+        double ms = number(row, "step_ms");
+        double over = number(row, "over_control");
 
-        ck_assert_pstr_eq(json_string_value(json_object_get(row, "sync")), syncs[i]);
-        ck_assert_pstr_eq(json_string_value(json_object_get(row, "model")), "mlp:20-16-4");
-        ck_assert_int_eq(json_integer_value(json_object_get(row, "nranks")), 2);
-        ck_assert_int_eq(json_integer_value(json_object_get(row, "batch")), 8);
+        ck_assert_pstr_eq(json_string_value(json_object_get(row, "sync")), syncs[i % 4]);
+        ck_assert_pstr_eq(json_string_value(json_object_get(row, "backend")), backends[i % 4]);
+        ck_assert_pstr_eq(json_string_value(json_object_get(row, "model")),
+                          i < 4 ? "mlp:20-16-4" : "linear:10-2");
+        ck_assert(number(row, "nranks") == 2 && number(row, "batch") <= batch &&
+                  number(row, "batch") >= batch);
+        ck_assert(number(row, "steps") == (i < 4 ? 30 : 20));
         ck_assert_double_gt(ms, 0);
-        ck_assert_double_le(json_number_value(json_object_get(row, "step_ms_min")), ms);
-        ck_assert_double_eq_tol(rate * ms, 2 * 8 * 1e3, 1e-3);
+        ck_assert_double_le(number(row, "step_ms_min"), ms);
+        ck_assert_double_eq_tol(number(row, "samples_per_s") * ms, 2 * batch * 1e3, 1e-3);
+        ck_assert_double_le(number(row, "over_control_min"), over);
+        ck_assert_double_ge(number(row, "over_control_max"), over);
+        if (i % 4 == 0) /* the control over itself */
+            ck_assert(over >= 1 && over <= 1 && number(row, "sync_us") <= 0);
+        else /* the signs agree, whoever was faster */
+            ck_assert((number(row, "sync_us_max") > 0) == (number(row, "over_control_max") > 1));
+        if (strcmp(syncs[i % 4], "allreduce") == 0)
+            ck_assert_double_gt(number(row, "exposed_comm_ms"), 0);
     }
     json_decref(report);
 }
@@ -47,6 +69,9 @@ START_TEST(test_bad_words)
         process_run(2, WAIT_MS, NULL, ARGS(program, "bench", "train", "--sync", "gossip"));
 
     ck_assert_ptr_nonnull(strstr(output, "gossip"));
+    output =
+        process_run(2, WAIT_MS, NULL, ARGS(program, "bench", "train", "--model", "mlp:4-2@none"));
+    ck_assert_ptr_nonnull(strstr(output, "'none' is no batch size"));
     output = process_run(1, WAIT_MS, NULL,
                          ARGS(program, "bench", "train", "--model", "mlp:4-0-2", "--repeats", "1"));
     ck_assert_ptr_nonnull(strstr(output, "its output is in"));

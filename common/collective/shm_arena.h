@@ -1,0 +1,99 @@
+/*
+ * shm_arena: what lies in a rank's arena, the memory that all ranks of a group map; and the flags
+ * in it, on which ranks wait for each other.
+ *
+ *   control   1 page       whether the rank is there, has left, or failed, and why
+ *   posts     2 times      a line with flag and signature, a line of places, then SHM_CHUNK_BYTES
+ *                          that the owner publishes with it
+ *   channels  world_size   one per receiving rank: messages from the owner to it
+ *
+ * Collectives move in *steps* that all ranks number alike.  At step k a rank fills its post k % 2,
+ * raises that post's flag to k, and waits until everybody's is k.  Between steps k and k + 1 it
+ * may read (and for an all_reduce in place, write) what others published at k.  A post may be
+ * filled again for step k + 2 once all flags of step k + 1 are up: whoever raised them is done with
+ * step k.  So one wait per step is enough, and none is needed at the end of an operation.
+ *
+ * Memory order: raising a flag releases, seeing it acquires.  Nothing else in an arena is atomic.
+ */
+#ifndef SPARRING_COMMON_COLLECTIVE_SHM_ARENA_H
+#define SPARRING_COMMON_COLLECTIVE_SHM_ARENA_H
+
+#include "common/base/shared_memory.h"
+#include "common/collective/signature.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SHM_LINE         64
+#define SHM_CHUNK_BYTES  ((size_t)512 << 10) /* published with one step */
+#define SHM_LETTER_BYTES ((size_t)64 << 10)  /* carried by one letter of a channel */
+#define SHM_LETTERS      4                   /* of a channel, underway at once */
+#define SHM_NO_REGION    UINT32_MAX
+
+/* A number that only grows (modulo 2^32), and who sleeps on it. */
+struct shm_flag {
+    atomic_uint value;
+    atomic_uint sleepers;
+};
+
+/* Bytes inside a registered region; SHM_NO_REGION: elsewhere, and nobody else can see them. */
+struct shm_place {
+    uint32_t region;
+    uint32_t reserved;
+    uint64_t offset;
+};
+
+struct shm_post {
+    _Alignas(SHM_LINE) struct shm_flag flag;
+    unsigned char signature[SIGNATURE_BYTES];
+    double factor;
+    struct shm_place input, output;
+    uint32_t in_place; /* input and output share memory */
+};
+_Static_assert(sizeof(struct shm_post) == (size_t)2 * SHM_LINE, "a post is two lines");
+_Static_assert(offsetof(struct shm_post, input) == SHM_LINE, "flag and signature share a line");
+
+/* One piece of a message; the first one has the signature, and stands alone when `place` says
+ * where the whole message is. */
+struct shm_letter {
+    _Alignas(SHM_LINE) unsigned char signature[SIGNATURE_BYTES];
+    struct shm_place place;
+};
+
+/* From the arena's owner to one other rank.  Letter i is in slot i % SHM_LETTERS. */
+struct shm_channel {
+    _Alignas(SHM_LINE) struct shm_flag written; /* letters, by the owner */
+    _Alignas(SHM_LINE) struct shm_flag read;    /* letters, by the receiver */
+    struct shm_letter letters[SHM_LETTERS];
+};
+
+enum shm_presence { SHM_PRESENT, SHM_LEFT, SHM_FAILED };
+
+struct shm_control {
+    atomic_uint presence;
+    int32_t status; /* of a failure: enum status ... */
+    int32_t fault;  /* ... enum fault */
+    char text[1024];
+};
+
+/* Bytes of an arena in a group of that many ranks. */
+size_t shm_arena_size(unsigned world_size);
+
+struct shm_control *shm_control_of(const struct shared_memory *arena);
+struct shm_post *shm_post_of(const struct shared_memory *arena, uint32_t step);
+unsigned char *shm_chunk_of(const struct shared_memory *arena, uint32_t step);
+struct shm_channel *shm_channel_of(const struct shared_memory *arena, unsigned receiver);
+unsigned char *shm_letter_bytes(const struct shared_memory *arena, unsigned receiver,
+                                uint32_t letter);
+
+/* Everything written before is visible to whoever sees the value. */
+void shm_flag_raise(struct shm_flag *flag, uint32_t value);
+bool shm_flag_reached(const struct shm_flag *flag, uint32_t value);
+
+/* Sleep until the flag has the value, somebody calls shm_flag_wake, or timeout_ns have passed. */
+void shm_flag_sleep(struct shm_flag *flag, uint32_t value, int64_t timeout_ns);
+void shm_flag_wake(struct shm_flag *flag);
+
+#endif

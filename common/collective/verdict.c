@@ -1,0 +1,265 @@
+/*
+ * Reaching a verdict.  What is certain goes first: a verdict that a peer has told already, a rank
+ * that the mesh knows to be lost, a mismatch that the backend has seen.  A connection that broke
+ * waits a moment for one of those, because the news of a death comes over another connection.
+ * Then all members are asked what they do, and whoever is behind is to blame.  At last the mesh
+ * makes sure that all members name the same rank.
+ */
+#include "common/collective/verdict.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PATIENCE_MS 300 /* for news, and again for answers */
+#define GLANCE_MS   20  /* for answers to a warning's question */
+
+static enum status status_of(enum fault fault)
+{
+    switch (fault) {
+    case FAULT_STALLED:
+    case FAULT_SLOW:
+        return STATUS_TIMEOUT;
+    case FAULT_DESYNC:
+    case FAULT_FINISHED:
+        return STATUS_MISMATCH;
+    default:
+        return STATUS_PEER_LOST;
+    }
+}
+
+/* "all_reduce #12 of 100 float32 (sum), bucket 3 of 7" */
+static void describe_work(const struct collective_work *w, char *text, size_t size)
+{
+    char operation[COLLECTIVE_TEXT_SIZE];
+
+    signature_text(&w->signature, operation);
+    if (w->args.buckets > 0)
+        (void)snprintf(text, size, "%s, bucket %d of %d", operation, w->args.bucket,
+                       w->args.buckets);
+    else
+        (void)snprintf(text, size, "%s", operation);
+}
+
+static const char *fault_phrase(enum fault fault)
+{
+    switch (fault) {
+    case FAULT_DEAD:
+        return "was lost, it is dead";
+    case FAULT_STOPPED:
+        return "was lost, it is stopped";
+    case FAULT_NETWORK:
+        return "was lost, the network does not reach it";
+    case FAULT_STALLED:
+        return "stalled";
+    case FAULT_SLOW:
+        return "is slow";
+    case FAULT_DESYNC:
+        return "is desynchronised";
+    case FAULT_FINISHED:
+        return "has finished early";
+    default:
+        return "failed";
+    }
+}
+
+/* ---- finding a reason ---- */
+
+/* The lowest member that the mesh knows to be lost. */
+static bool find_lost(const struct collective *g, struct mesh_verdict *v)
+{
+    for (unsigned r = 0; r < g->world_size; r++) {
+        enum fault fault = g->members[r] == mesh_rank(g->mesh)
+                               ? FAULT_NONE
+                               : mesh_fault(g->mesh, g->members[r], v->text, sizeof(v->text));
+
+        if (fault == FAULT_NONE || fault == FAULT_FINISHED)
+            continue;
+        v->fault = fault;
+        v->culprit = g->members[r];
+        return true;
+    }
+    return false;
+}
+
+static void ask_members(struct collective *g, int64_t wait_ms)
+{
+    mesh_ask_all(g->mesh, g->members, g->world_size, g->id, clock_deadline_ns(wait_ms), g->views);
+    for (unsigned r = 0; r < g->world_size; r++) {
+        g->left[r] = UINT64_MAX;
+        (void)mesh_left(g->mesh, g->members[r], g->id, g->generation, &g->left[r]);
+    }
+}
+
+/* A member that is connected and says nothing, not even an answer. */
+static bool find_silent(const struct collective *g, struct mesh_verdict *v)
+{
+    for (unsigned r = 0; r < g->world_size; r++) {
+        if (r == g->rank || g->views[r].answered || g->left[r] != UINT64_MAX)
+            continue;
+        v->fault = mesh_suspect(g->mesh, g->members[r], v->text, sizeof(v->text));
+        v->culprit = g->members[r];
+        return true;
+    }
+    return false;
+}
+
+static bool find_by_asking(struct collective *g, const struct collective_work *w,
+                           struct mesh_verdict *v)
+{
+    unsigned culprit = 0;
+
+    ask_members(g, PATIENCE_MS);
+    if (find_lost(g, v))
+        return true;
+    if (find_silent(g, v))
+        return true;
+    v->fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
+                                  &culprit, v->text, sizeof(v->text));
+    v->culprit = g->members[culprit];
+    return v->fault != FAULT_NONE;
+}
+
+static bool may_be_a_lost_peer(enum status status)
+{
+    return status == STATUS_PEER_LOST || status == STATUS_UNREACHABLE || status == STATUS_TIMEOUT ||
+           status == STATUS_IO;
+}
+
+/* The backend failed by itself: who is behind it?  Wait for news before believing that this rank
+ * alone has an error. */
+static void explain_failure(struct collective *g, const struct collective_work *w,
+                            const struct error *own, struct mesh_verdict *v)
+{
+    int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
+    struct mesh_verdict other;
+
+    while (may_be_a_lost_peer(own->status) && clock_now_ns() < deadline_ns) {
+        if (mesh_await_verdict(g->mesh, g->id, g->generation, &other) || find_lost(g, v))
+            return;
+        mesh_await_change(g->mesh, deadline_ns);
+    }
+    if (may_be_a_lost_peer(own->status) && find_by_asking(g, w, v) && v->fault != FAULT_SLOW &&
+        v->fault != FAULT_STALLED)
+        return;
+    v->fault = g->fault != FAULT_NONE ? g->fault : FAULT_FAILED;
+    v->culprit =
+        g->fault != FAULT_NONE && g->culprit >= 0 ? (unsigned)g->culprit : g->members[g->rank];
+    (void)snprintf(v->text, sizeof(v->text), "%.255s", own->text);
+}
+
+/* Which of the two, or of all, is the odd one out. */
+static void explain_mismatch(struct collective *g, const struct collective_work *w,
+                             const struct error *own, struct mesh_verdict *v)
+{
+    unsigned culprit;
+
+    ask_members(g, PATIENCE_MS);
+    v->fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
+                                  &culprit, v->text, sizeof(v->text));
+    if (v->fault == FAULT_DESYNC || v->fault == FAULT_FINISHED) {
+        v->culprit = g->members[culprit];
+        return;
+    }
+    v->fault = g->fault != FAULT_NONE ? g->fault : FAULT_DESYNC;
+    v->culprit = g->culprit >= 0 ? (unsigned)g->culprit : g->members[g->rank];
+    (void)snprintf(v->text, sizeof(v->text), "%.255s", own->text);
+}
+
+/* ---- saying it ---- */
+
+static void compose(struct collective *g, const struct collective_work *w,
+                    const struct mesh_verdict *v, struct error *err)
+{
+    char what[COLLECTIVE_TEXT_SIZE + 48];
+    double seconds = (double)(clock_now_ns() - w->started_ns) * 1e-9;
+    bool is_self = v->culprit == g->members[g->rank];
+    bool lost = status_of(v->fault) == STATUS_PEER_LOST && v->fault != FAULT_FAILED;
+
+    describe_work(w, what, sizeof(what));
+    g->culprit = (int)v->culprit;
+    g->fault = is_self && lost ? FAULT_EXCLUDED : v->fault;
+    if (g->fault == FAULT_EXCLUDED)
+        (void)error_set(err, STATUS_PEER_LOST, "%s: the others went on without this rank %u: %s",
+                        what, v->culprit, v->text);
+    else
+        (void)error_set(
+            err, status_of(v->fault),
+            "%s: rank %u %s: %s (%" PRIu64 " of %" PRIu64 " bytes done here after %.2f s)", what,
+            v->culprit, fault_phrase(v->fault), v->text, w->done_bytes, w->total_bytes, seconds);
+}
+
+void verdict_reach(struct collective *g, const struct collective_work *w, enum verdict_cause cause,
+                   struct error *err)
+{
+    struct mesh_verdict v = {.group = g->id, .generation = g->generation};
+    struct error own = cause == VERDICT_FAILED ? *err : (struct error){0};
+
+    if (!mesh_await_verdict(g->mesh, g->id, g->generation, &v)) {
+        if (cause == VERDICT_FAILED && own.status == STATUS_MISMATCH)
+            explain_mismatch(g, w, &own, &v);
+        else if (cause == VERDICT_FAILED)
+            explain_failure(g, w, &own, &v);
+        else if (!find_lost(g, &v) && !find_by_asking(g, w, &v)) {
+            v.fault = FAULT_STALLED;
+            v.culprit = g->members[g->rank];
+            (void)snprintf(v.text, sizeof(v.text), "nobody answers to say why");
+        }
+        if (v.fault != FAULT_NONE)
+            mesh_tell(g->mesh, &v);
+        (void)mesh_await_verdict(g->mesh, g->id, g->generation, &v);
+    }
+    compose(g, w, &v, err);
+    if (own.status == STATUS_MISMATCH) /* both sides as this rank saw them */
+        (void)error_set(err, STATUS_MISMATCH, "%s", own.text);
+}
+
+void verdict_warn(struct collective *g, const struct collective_work *w, double seconds)
+{
+    struct mesh_verdict v = {.fault = FAULT_NONE};
+    char what[COLLECTIVE_TEXT_SIZE + 48];
+    unsigned culprit = 0;
+
+    describe_work(w, what, sizeof(what));
+    ask_members(g, GLANCE_MS);
+    if (!find_lost(g, &v) && !find_silent(g, &v)) {
+        v.fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
+                                     &culprit, v.text, sizeof(v.text));
+        v.culprit = g->members[culprit];
+    }
+    if (v.fault == FAULT_NONE)
+        log_warning("%s: waiting for %.1f of %.1f s, and no rank is behind", what, seconds,
+                    (double)g->timeout_ms * 1e-3);
+    else
+        log_warning("%s: waiting for %.1f of %.1f s for rank %u (%s): %s", what, seconds,
+                    (double)g->timeout_ms * 1e-3, v.culprit, fault_name(v.fault), v.text);
+}
+
+enum run_outcome collective_mismatch(struct collective *group, const struct collective_work *work,
+                                     unsigned peer, const struct signature *theirs,
+                                     struct error *err)
+{
+    char mine_text[COLLECTIVE_TEXT_SIZE];
+    char their_text[COLLECTIVE_TEXT_SIZE];
+
+    signature_text(&work->signature, mine_text);
+    signature_text(theirs, their_text);
+    group->fault = theirs->call == COLLECTIVE_CLOSE ? FAULT_FINISHED : FAULT_DESYNC;
+    group->culprit = (int)group->members[peer];
+    if (theirs->call == COLLECTIVE_CLOSE)
+        (void)error_set(err, STATUS_MISMATCH, "rank %u has closed the group, this rank %u is in %s",
+                        group->members[peer], group->members[group->rank], mine_text);
+    else if (theirs->generation != work->signature.generation)
+        (void)error_set(err, STATUS_MISMATCH,
+                        "rank %u is in %s of generation %" PRIu32 ", this rank %u is in %s of "
+                        "generation %" PRIu32,
+                        group->members[peer], their_text, theirs->generation,
+                        group->members[group->rank], mine_text, work->signature.generation);
+    else
+        (void)error_set(err, STATUS_MISMATCH, "rank %u is in %s, this rank %u is in %s",
+                        group->members[peer], their_text, group->members[group->rank], mine_text);
+    return RUN_FAILED;
+}

@@ -1,0 +1,37 @@
+/*
+ * verdict: why an operation did not end, and because of which rank; private to the core.
+ */
+#ifndef SPARRING_COMMON_COLLECTIVE_VERDICT_H
+#define SPARRING_COMMON_COLLECTIVE_VERDICT_H
+
+#include "common/collective/collective_ops.h"
+
+enum verdict_cause {
+    VERDICT_ALARM,   /* the group's alarm was raised */
+    VERDICT_FAILED,  /* the backend returned RUN_FAILED */
+    VERDICT_TIMEOUT, /* the operation's time is up */
+};
+
+/* Find out who is to blame, agree with the peers on it, and fill the group's fault and culprit and
+ * *err, which holds the backend's own error for VERDICT_FAILED.  Blocks for at most 0.7 s. */
+void verdict_reach(struct collective *g, const struct collective_work *w, enum verdict_cause cause,
+                   struct error *err);
+
+/* Log who keeps the operation waiting, `seconds` into it. */
+void verdict_warn(struct collective *g, const struct collective_work *w, double seconds);
+
+/* ---- pure: what the peers' answers mean; verdict_views.c ---- */
+
+/* The culprit (rank in the group) and its fault by the members' views, seen from `self`, which runs
+ * `mine`; FAULT_NONE when they explain nothing.  left[r] is the last collective of a member that
+ * left the group, UINT64_MAX: it did not.  ret_text (size bytes) says how it is known. */
+enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *left, unsigned count,
+                              unsigned self, const struct signature *mine, unsigned *ret_culprit,
+                              char *ret_text, size_t size);
+
+/* Which of these signatures of one moment is the odd one: the culprit's; *ret_other is a rank of
+ * the majority.  False when all are equal. */
+bool verdict_odd_one(const struct mesh_view *views, unsigned count, const struct signature *mine,
+                     unsigned *ret_culprit, unsigned *ret_other);
+
+#endif

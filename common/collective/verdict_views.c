@@ -1,0 +1,188 @@
+/*
+ * The members of a group are put in the order of how far they have come: rank r is at 2s while it
+ * runs collective s and at 2s + 1 after it.  Whoever is furthest behind keeps the others waiting.
+ * When all are in the same operation, the one that has moved the least is the slow one.  Sends and
+ * receives concern one peer only.
+ */
+#include "common/collective/verdict.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool is_point_to_point(enum collective_call call)
+{
+    return call == COLLECTIVE_SEND || call == COLLECTIVE_RECV;
+}
+
+/* Is this member in the very operation that `mine` is, or says it is? */
+static bool at_same_place(const struct mesh_view *view, const struct signature *mine)
+{
+    const struct signature *s = &view->status.signature;
+
+    return view->answered && view->status.phase == MESH_RUNNING && s->call != 0 &&
+           !is_point_to_point(s->call) && s->generation == mine->generation &&
+           s->sequence == mine->sequence;
+}
+
+bool verdict_odd_one(const struct mesh_view *views, unsigned count, const struct signature *mine,
+                     unsigned *ret_culprit, unsigned *ret_other)
+{
+    unsigned least = 0;
+    unsigned most = 0;
+    unsigned odd = 0;
+    unsigned other = 0;
+
+    for (unsigned a = 0; a < count; a++) {
+        unsigned equal = 0;
+
+        if (!at_same_place(&views[a], mine))
+            continue;
+        for (unsigned b = 0; b < count; b++)
+            equal += at_same_place(&views[b], mine) &&
+                     signature_equal(&views[a].status.signature, &views[b].status.signature);
+        if (most == 0 || equal > most) {
+            most = equal;
+            other = a;
+        }
+        if (least == 0 || equal < least ||
+            (equal == least &&
+             signature_equal(&views[odd].status.signature, &views[other].status.signature))) {
+            least = equal;
+            odd = a;
+        }
+    }
+    if (most == 0 || signature_equal(&views[odd].status.signature, &views[other].status.signature))
+        return false;
+    *ret_culprit = odd;
+    *ret_other = other;
+    return true;
+}
+
+static uint64_t position(const struct mesh_view *view, uint64_t left)
+{
+    const struct mesh_status *s = &view->status;
+
+    if (left != UINT64_MAX)
+        return 2 * left + 1;
+    if (s->signature.call == 0)
+        return 1;
+    return 2 * s->signature.sequence + (s->phase == MESH_RUNNING ? 0 : 1);
+}
+
+/* What a member that is not in our operation does instead. */
+static enum fault describe_behind(const struct mesh_view *view, bool left, char *text, size_t size)
+{
+    const struct mesh_status *s = &view->status;
+    char operation[COLLECTIVE_TEXT_SIZE];
+
+    signature_text(&s->signature, operation);
+    if (left) {
+        (void)snprintf(text, size, "it has left the group in order");
+        return FAULT_FINISHED;
+    }
+    if (s->signature.call == 0)
+        (void)snprintf(text, size, "it runs, and has not begun any operation");
+    else if (s->phase == MESH_RUNNING)
+        (void)snprintf(text, size, "it runs, and is still in %s (%" PRIu64 " of %" PRIu64 " bytes)",
+                       operation, s->done_bytes, s->total_bytes);
+    else
+        (void)snprintf(text, size, "it runs, and has begun nothing since it ended %s", operation);
+    return FAULT_STALLED;
+}
+
+static enum fault judge_pair(const struct mesh_view *view, bool left, const struct signature *mine,
+                             unsigned self, char *text, size_t size)
+{
+    const struct signature *s = &view->status.signature;
+    char operation[COLLECTIVE_TEXT_SIZE];
+
+    if (!left && view->status.phase == MESH_RUNNING && s->call != 0) {
+        signature_text(s, operation);
+        if (is_point_to_point(s->call) && s->root == self && s->call != mine->call) {
+            (void)snprintf(text, size, "it is in %s, too, and too slow", operation);
+            return FAULT_SLOW;
+        }
+        (void)snprintf(text, size, "it is in %s instead", operation);
+        return FAULT_DESYNC;
+    }
+    return describe_behind(view, left, text, size);
+}
+
+/* All are in one operation: who has moved the least of its bytes? */
+static enum fault find_slowest(const struct mesh_view *views, unsigned count,
+                               const struct signature *mine, unsigned *ret_culprit, char *text,
+                               size_t size)
+{
+    double least = 2;
+
+    for (unsigned r = 0; r < count; r++) {
+        const struct mesh_status *s = &views[r].status;
+        double part = s->total_bytes == 0 ? 0 : (double)s->done_bytes / (double)s->total_bytes;
+
+        if (!at_same_place(&views[r], mine) || part >= least)
+            continue;
+        least = part;
+        *ret_culprit = r;
+        (void)snprintf(text, size,
+                       "it is in the operation, and has moved %" PRIu64 " of its %" PRIu64
+                       " bytes, less than the others",
+                       s->done_bytes, s->total_bytes);
+    }
+    return least < 2 ? FAULT_SLOW : FAULT_NONE;
+}
+
+static enum fault describe_mismatch(const struct mesh_view *views, unsigned culprit, unsigned other,
+                                    char *text, size_t size)
+{
+    char odd[COLLECTIVE_TEXT_SIZE];
+    char rest[COLLECTIVE_TEXT_SIZE];
+
+    signature_text(&views[culprit].status.signature, odd);
+    signature_text(&views[other].status.signature, rest);
+    (void)snprintf(text, size, "it is in %.100s, rank %u is in %.100s", odd, other, rest);
+    return FAULT_DESYNC;
+}
+
+enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *left, unsigned count,
+                              unsigned self, const struct signature *mine, unsigned *ret_culprit,
+                              char *ret_text, size_t size)
+{
+    uint64_t lowest = 2 * mine->sequence;
+    unsigned behind = count;
+    unsigned other;
+
+    if (is_point_to_point(mine->call)) {
+        *ret_culprit = mine->root;
+        return views[mine->root].answered || left[mine->root] != UINT64_MAX
+                   ? judge_pair(&views[mine->root], left[mine->root] != UINT64_MAX, mine, self,
+                                ret_text, size)
+                   : FAULT_NONE;
+    }
+    if (verdict_odd_one(views, count, mine, ret_culprit, &other))
+        return describe_mismatch(views, *ret_culprit, other, ret_text, size);
+    for (unsigned r = 0; r < count; r++) {
+        const struct signature *s = &views[r].status.signature;
+        bool gone = left[r] != UINT64_MAX;
+
+        if (r == self || (!gone && !views[r].answered))
+            continue;
+        if (!gone && is_point_to_point(s->call) && views[r].status.phase == MESH_RUNNING) {
+            if (behind == count) {
+                lowest = 0;
+                behind = r;
+            }
+            continue;
+        }
+        if (!gone && is_point_to_point(s->call)) /* its collectives are not known */
+            continue;
+        if (position(&views[r], left[r]) < lowest) {
+            lowest = position(&views[r], left[r]);
+            behind = r;
+        }
+    }
+    if (behind == count)
+        return find_slowest(views, count, mine, ret_culprit, ret_text, size);
+    *ret_culprit = behind;
+    return describe_behind(&views[behind], left[behind] != UINT64_MAX, ret_text, size);
+}

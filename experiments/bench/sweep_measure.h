@@ -1,0 +1,79 @@
+/*
+ * sweep_measure: one rank's buffers and groups, one operation, a round, a check.  The control group
+ * (a ring of its own) carries barriers, the number of iterations and the samples, so that no
+ * backend times itself.
+ */
+#ifndef SPARRING_EXPERIMENTS_BENCH_SWEEP_MEASURE_H
+#define SPARRING_EXPERIMENTS_BENCH_SWEEP_MEASURE_H
+
+#include "experiments/bench/shm_ceiling.h"
+#include "experiments/bench/sweep.h"
+#include "experiments/bench/sweep_values.h"
+#include "experiments/bench/tcp_ceiling.h"
+
+#define ITERATIONS_MAX 10000 /* of a round */
+
+struct bench_rank {
+    const struct sweep_options *options;
+    struct sweep sweep;
+    unsigned rank, world_size;
+    struct store *store;
+    struct collective *control;
+    struct collective *groups[SERIES_MAX]; /* NULL for a ceiling and for what cannot run here */
+    struct shm_ceiling shm;
+    struct tcp_ceiling tcp;
+    struct shared_memory memory; /* of the buffers, with --registered */
+    void *heap;                  /* owned: likewise, without */
+    unsigned char *input_page;   /* of max_bytes and room to misalign */
+    unsigned char *output_page;
+    unsigned char *input, *output; /* behind those, --misalign elements; in place, output is both */
+    struct sweep_values values;    /* of the type and operation that is measured */
+    double *samples;               /* [series][placement][round] */
+    double *gathered;              /* one per rank */
+    double *times;                 /* of single operations: [series][placement][times_max] */
+    size_t times_max;
+    double *round_times; /* of one round, every rank's: [rank][ITERATIONS_MAX] */
+    sweep_spoil *spoil;
+    int out_fd; /* rank 0's, to the parent; -1 elsewhere */
+    char folder[512];
+    uint64_t cycle;
+};
+
+/* What is measured now. */
+struct subject {
+    size_t series;
+    enum placement placement;
+    enum dtype dtype;
+    enum reduce_op op;
+    unsigned root;
+    size_t count;   /* elements of collective_args */
+    uint64_t bytes; /* of the whole buffer */
+};
+
+/* The arguments of the subject's operation on this rank; not for SWEEP_SENDRECV. */
+struct collective_args bench_args(const struct bench_rank *b, const struct subject *s);
+
+/* False when the backend cannot do it. */
+bool bench_supports(const struct bench_rank *b, const struct subject *s);
+
+/* Warm up and choose the number of operations of a round; the same on all ranks. */
+enum status bench_prepare(struct bench_rank *b, const struct subject *s, uint64_t *ret_iterations,
+                          struct error *err);
+
+/* Seconds per operation over `iterations` in a row, as --average says; `times`, unless NULL, gets
+ * those of each one, the slowest rank's. */
+enum status bench_round(struct bench_rank *b, const struct subject *s, uint64_t iterations,
+                        double *times, double *ret_seconds, struct error *err);
+
+/* Operations on known values; elements of all ranks that are wrong, in the result and in an input
+ * that must be left alone. */
+enum status bench_check(struct bench_rank *b, const struct subject *s, uint64_t *ret_wrong,
+                        struct error *err);
+
+/* Measure all that the sweep lists; rank 0 tells the parent. */
+enum status bench_sweep(struct bench_rank *b, struct error *err);
+
+/* Rank 0 tells the parent why a series is not measured. */
+enum status bench_note(struct bench_rank *b, size_t series, const char *text, struct error *err);
+
+#endif

@@ -1,0 +1,538 @@
+/*
+ * `sparring bench all_reduce` and the other collectives: small runs as a user starts them, in
+ * namespaces, with results that are spoilt, ranks and parents that die, and the values that make
+ * every result exact.
+ */
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include "common/base/parse.h"
+#include "experiments/bench/sweep.h"
+#include "experiments/bench/sweep_values.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <unistd.h>
+
+#define WAIT_MS        60000
+#define TEST_TIMEOUT_S 120
+
+static double number(const json_t *row, const char *name)
+{
+    const json_t *value = json_object_get(row, name);
+
+    ck_assert_msg(json_is_number(value), "no number '%s'", name);
+    return json_number_value(value);
+}
+
+static void check_row(const json_t *row, const char *backend, double factor)
+{
+    double time_us = number(row, "time_us");
+
+    ck_assert_pstr_eq(json_string_value(json_object_get(row, "backend")), backend);
+    ck_assert_double_gt(time_us, 0);
+    ck_assert_double_le(number(row, "time_us_min"), time_us);
+    ck_assert_double_ge(number(row, "time_us_max"), time_us);
+    ck_assert_double_eq_tol(number(row, "algbw") * time_us, number(row, "bytes") * 1e-3,
+                            1e-6 * number(row, "bytes"));
+    if (strncmp(backend, "ceiling", 7) == 0)
+        return;
+    ck_assert_double_eq_tol(number(row, "busbw") / number(row, "algbw"), factor, 1e-6);
+    ck_assert(number(row, "wrong") == 0);
+}
+
+/* Rows of one backend and placement, in their order. */
+static size_t check_rows(const json_t *report, const char *backend, const char *placement,
+                         double factor)
+{
+    const json_t *rows = json_object_get(report, "rows");
+    size_t found = 0;
+
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+
+        if (strcmp(json_string_value(json_object_get(row, "backend")), backend) != 0 ||
+            strcmp(json_string_value(json_object_get(row, "placement")), placement) != 0)
+            continue;
+        check_row(row, backend, factor);
+        found++;
+    }
+    return found;
+}
+
+/* ---- runs ---- */
+
+START_TEST(a_small_run_gives_rows_and_a_file)
+{
+    static const char *const ceilings[] = {"ceiling-shm", "ceiling-tcp", "ceiling-memcpy"};
+    const char *order = _i == 0 ? "fast" : "reproducible";
+    const char *file = support_path("allreduce.json");
+    const char *output = process_run(
+        0, WAIT_MS, NULL,
+        ARGS(support_program("sparring"), "bench", _i == 0 ? "allreduce" : "all_reduce",
+             "--backend", "ring", "--nproc", "3", "--min-bytes", "4K", "--max-bytes", "70000",
+             "--rounds", "3", "--iterations", "5", "--order", order, "--json", file));
+    json_t *report = json_load_file(file, 0, NULL);
+
+    ck_assert_ptr_nonnull(strstr(output, "# Out of bounds values : 0 OK"));
+    ck_assert_ptr_nonnull(strstr(output, "Avg bus bandwidth"));
+    ck_assert_uint_eq(check_rows(report, "ring", "out_of_place", 4.0 / 3), 3); /* 4, 16, 64 KiB */
+    ck_assert_uint_eq(check_rows(report, "ring", "in_place", 4.0 / 3), 3);
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_uint_eq(check_rows(report, ceilings[i], "out_of_place", 0), 3);
+        ck_assert_uint_eq(check_rows(report, ceilings[i], "in_place", 0), 0);
+    }
+    json_decref(report);
+}
+END_TEST
+
+/* The members that scripts for nccl-tests read. */
+START_TEST(the_file_has_the_keys_of_nccl_tests)
+{
+    static const char *const keys[] = {"version",      "start_time", "args",    "env",
+                                       "nccl_version", "config",     "devices", "results"};
+    static const char *const config_keys[] = {
+        "nthreads",     "ngpus",      "minimum_bytes",         "maximum_bytes", "step_factor",
+        "warmup_iters", "iterations", "aggregated_iterations", "validation",    "graph"};
+    const char *file = support_path("gather.json");
+    json_t *report;
+    const json_t *result;
+    const json_t *times;
+
+    (void)process_run(0, WAIT_MS, NULL,
+                      ARGS(support_program("sparring"), "bench", "all_gather", "--backend", "ring",
+                           "-b", "4K", "-e4K", "-n", "5", "--rounds", "3", "-I", "-J", file));
+    report = json_load_file(file, JSON_REJECT_DUPLICATES, NULL);
+    ck_assert_ptr_nonnull(report);
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        ck_assert_msg(json_object_get(report, keys[i]) != NULL, "no %s", keys[i]);
+    for (size_t i = 0; i < sizeof(config_keys) / sizeof(config_keys[0]); i++)
+        ck_assert_msg(json_object_get(json_object_get(report, "config"), config_keys[i]) != NULL,
+                      "no %s in config", config_keys[i]);
+    ck_assert_uint_eq(json_array_size(json_object_get(report, "devices")), 2);
+    result = json_array_get(json_object_get(report, "results"), 0);
+    ck_assert(number(result, "size") == 4096 && number(result, "count") == 512);
+    ck_assert_double_gt(number(json_object_get(result, "in_place"), "bus_bw"), 0);
+    ck_assert_pstr_eq(
+        json_string_value(json_object_get(json_object_get(result, "out_of_place"), "nwrong")), "0");
+    result = json_object_get(result, "out_of_place_per_iter");
+    times = json_object_get(result, "times_us");
+    ck_assert_uint_eq(json_array_size(times), 3 * 5);
+    ck_assert_double_eq_tol(json_number_value(json_array_get(times, 14)), number(result, "max_us"),
+                            1e-3 * number(result, "max_us"));
+    ck_assert_double_le(number(result, "min_us"), number(result, "p50_us"));
+    ck_assert_double_le(number(result, "p50_us"), number(result, "p99_us"));
+    json_decref(report);
+}
+END_TEST
+
+START_TEST(gloo_takes_turns_with_the_ring)
+{
+    const char *output;
+    bool gloo = false;
+
+    for (const char *const *name = collective_backends(); *name; name++)
+        gloo |= strcmp(*name, "gloo") == 0;
+    if (!gloo)
+        return; /* not in this build */
+    output = process_run(0, WAIT_MS, NULL,
+                         ARGS(support_program("sparring"), "bench", "allreduce", "--backend",
+                              "ring,gloo", "--min-bytes", "64K", "--max-bytes", "64K", "--rounds",
+                              "2", "--ceiling=false"));
+    ck_assert_ptr_nonnull(strstr(output, "ring\n"));
+    ck_assert_ptr_nonnull(strstr(output, "gloo\n"));
+    ck_assert_ptr_null(strstr(output, "ceiling"));
+}
+END_TEST
+
+/* Every collective that the ring has, every type, with more ranks than cores, out of line. */
+START_TEST(collectives_are_right)
+{
+    static const char *const calls[] = {"all_reduce", "all_gather", "reduce_scatter",
+                                        "broadcast",  "reduce",     "gather",
+                                        "scatter",    "all_to_all", "sendrecv"};
+    struct process p;
+    int code;
+
+    process_start(&p, NULL,
+                  ARGS(support_program("sparring"), "bench", calls[_i], "--backend", "ring", "-g",
+                       "3", "-b", "4", "-e", "40000", "-f", "100", "-d", "all", "-o", "all", "-r",
+                       "all", "-n", "2", "-w", "0", "--rounds", "1", "--ceiling=false", "-u", "1"));
+    code = process_wait(&p, WAIT_MS);
+    ck_assert_msg(code == 0 || strstr(process_output(&p), "no backend could do it"), "%d %s", code,
+                  process_output(&p));
+    ck_assert_ptr_nonnull(strstr(process_output(&p), "# Out of bounds values : 0 OK"));
+}
+END_TEST
+
+START_TEST(bad_words_are_refused)
+{
+    static const char *const bad[][3] = {
+        {"--backend", "rong", "no backend 'rong'"},
+        {"--backend", ",", "names no backend"},
+        {"--max-bytes", "1K", "at most --max-bytes"},
+        {"--iterations", "some", "neither auto nor a number"},
+        {"--nproc", "1", "nproc"},
+        {"--as-rank", "1", "as-rank"},
+        {"-d", "float8", "no element type"},
+        {"-d", "uint8", "never reduced"},
+        {"-o", "median", "no reduction"},
+        {"-G", "1", "for GPUs"},
+        {"-b", NULL, "'-b' needs a value"},
+        {"--rate", "1gbit", "--netns"},
+        {"--netns", "3", "2 to --nproc"},
+        {"-q", "1", "unknown option '-q'"},
+    };
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        const char *output = process_run(
+            2, WAIT_MS, NULL,
+            ARGS(support_program("sparring"), "bench", "allreduce", bad[i][0], bad[i][1]));
+
+        ck_assert_msg(strstr(output, bad[i][2]) != NULL, "%s", output);
+    }
+    ck_assert_ptr_nonnull(strstr(
+        process_run(2, WAIT_MS, NULL,
+                    ARGS(support_program("sparring"), "bench", "broadcast", "-r", "2", "-g", "2")),
+        "neither all nor a rank of 2"));
+}
+END_TEST
+
+/* ---- namespaces ---- */
+
+START_TEST(namespaces_carry_the_ranks)
+{
+    struct process p;
+    const char *output;
+    int code;
+
+    process_start(&p, NULL,
+                  ARGS(support_program("sparring"), "bench", "all_reduce", "--backend", "ring",
+                       "--netns", _i == 0 ? "2" : "3", "-g", _i == 0 ? "2" : "3", "--rate",
+                       "500mbit", "-b", "64K", "-e", "64K", "--rounds", "1", "-n", "2"));
+    code = process_wait(&p, WAIT_MS);
+    output = process_output(&p);
+    if (code != 0 && strstr(output, "--netns: ")) {
+        (void)printf("skipped: %s", strstr(output, "--netns: "));
+        return;
+    }
+    ck_assert_msg(code == 0, "%s", output);
+    ck_assert_ptr_nonnull(strstr(output, "network namespaces with links of 500mbit"));
+    ck_assert_ptr_nonnull(strstr(output, "link%"));
+    ck_assert_ptr_nonnull(strstr(output, "# Out of bounds values : 0 OK"));
+}
+END_TEST
+
+/* ---- deaths ---- */
+
+static pid_t parent_of(const char *pid)
+{
+    char path[64];
+    char line[512] = "";
+    const char *after;
+    FILE *f;
+    long parent = 0;
+
+    (void)snprintf(path, sizeof(path), "/proc/%.20s/stat", pid);
+    f = fopen(path, "re");
+    if (!f)
+        return 0; /* ended meanwhile */
+    if (fgets(line, sizeof(line), f)) {
+        after = strrchr(line, ')'); /* the command may hold anything */
+        if (after)
+            parent = strtol(after + 4, NULL, 10); /* ") S 123" */
+    }
+    (void)fclose(f);
+    return (pid_t)parent;
+}
+
+/* The children of a process, `wanted` of them. */
+static void find_children(pid_t parent, pid_t *children, size_t wanted)
+{
+    DIR *processes = opendir("/proc");
+    const struct dirent *entry;
+    size_t found = 0;
+
+    ck_assert_ptr_nonnull(processes);
+    while (found < wanted && (entry = readdir(processes)) != NULL) {
+        uint64_t pid;
+
+        if (parse_uint64(entry->d_name, &pid) && parent_of(entry->d_name) == parent)
+            children[found++] = (pid_t)pid;
+    }
+    (void)closedir(processes);
+    ck_assert_uint_eq(found, wanted);
+}
+
+/* A run that would take minutes, in the middle of its measurements. */
+static void start_long_run(struct process *p)
+{
+    static char folder[300];
+
+    /* A parent that is killed cannot remove its folder: keep it in the test's. */
+    (void)snprintf(folder, sizeof(folder), "TMPDIR=%s", support_folder());
+    process_start(p, ARGS(folder),
+                  ARGS(support_program("sparring"), "bench", "allreduce", "--backend", "ring",
+                       "--nproc", "3", "--rounds", "1000", "--iterations", "1", "--min-bytes", "4K",
+                       "--max-bytes", "256M", "--ceiling=false"));
+    process_wait_output(p, "  ring\n", WAIT_MS);
+}
+
+START_TEST(a_dead_rank_fails_the_bench)
+{
+    struct process p;
+    pid_t ranks[3];
+    int code;
+
+    start_long_run(&p);
+    find_children(p.pid, ranks, 3);
+    ck_assert_int_eq(kill(ranks[1], SIGKILL), 0);
+    code = process_wait(&p, WAIT_MS);
+    ck_assert_msg(code == 1, "%s", process_output(&p));
+    ck_assert_msg(strstr(process_output(&p), "was killed by signal 9") ||
+                      strstr(process_output(&p), "ended with exit code"),
+                  "%s", process_output(&p));
+}
+END_TEST
+
+START_TEST(ranks_die_with_their_parent)
+{
+    struct process p;
+    pid_t ranks[3];
+    struct pollfd ended[3];
+
+    start_long_run(&p);
+    find_children(p.pid, ranks, 3);
+    for (size_t r = 0; r < 3; r++) {
+        ended[r] = (struct pollfd){.fd = pidfd_open(ranks[r], 0), .events = POLLIN};
+        ck_assert_int_ge(ended[r].fd, 0);
+    }
+    process_signal(&p, SIGKILL);
+    (void)process_wait(&p, WAIT_MS);
+    for (size_t r = 0; r < 3; r++) {
+        ck_assert_int_eq(poll(&ended[r], 1, WAIT_MS), 1);
+        (void)close(ended[r].fd);
+    }
+}
+END_TEST
+
+START_TEST(a_signal_stops_the_bench_in_order)
+{
+    struct process p;
+
+    start_long_run(&p);
+    process_signal(&p, SIGINT);
+    ck_assert_int_eq(process_wait(&p, WAIT_MS), 6);
+    ck_assert_ptr_nonnull(strstr(process_output(&p), "stopped by a signal"));
+}
+END_TEST
+
+/* ---- figures ---- */
+
+/* For functions that take argv and do not write. */
+static char *const *mutable(const char *const *words)
+{
+    union {
+        const char *const *from;
+        char *const *to;
+    } w = {.from = words};
+
+    return w.to;
+}
+
+static float fold(enum reduce_op op, float a, float b)
+{
+    switch (op) {
+    case REDUCE_PROD:
+        return a * b;
+    case REDUCE_MIN:
+        return fminf(a, b);
+    case REDUCE_MAX:
+        return fmaxf(a, b);
+    default:
+        return a + b;
+    }
+}
+
+/* One element as a chain of ranks makes it, rounded to bfloat16 at every hop. */
+static void check_chain(const struct sweep_values *v, size_t i, bool ascending)
+{
+    uint16_t rounded = 0;
+    float all = 0;
+
+    for (unsigned hop = 0; hop < v->world_size; hop++) {
+        unsigned rank = ascending ? hop : v->world_size - 1 - hop;
+        float mine = (float)sweep_value(v, rank, i);
+
+        if (v->op == REDUCE_AVG)
+            mine *= 1 / (float)v->world_size;
+        if (v->op == REDUCE_PREMUL_SUM)
+            mine *= (float)sweep_factor(rank);
+        all = hop == 0 ? mine : fold(v->op, all, mine);
+        cast_from_float32(DTYPE_BFLOAT16, &rounded, &all, 1);
+        cast_to_float32(DTYPE_BFLOAT16, &all, &rounded, 1);
+    }
+    ck_assert_uint_eq(sweep_values_wrong(v, &rounded, v->world_size, i, 1), 0);
+}
+
+/* The tables against sums made here, with every type and operation and awkward numbers of ranks. */
+START_TEST(values_are_exact_in_any_order)
+{
+    static const unsigned worlds[] = {2, 3, 7, 16, 64};
+    struct error err = {0};
+
+    for (size_t w = 0; w < sizeof(worlds) / sizeof(worlds[0]); w++)
+        for (unsigned op = 0; op < REDUCE_OP_COUNT; op++) {
+            struct sweep_values v;
+
+            assert_ok(sweep_values_open(&v, DTYPE_BFLOAT16, (enum reduce_op)op, worlds[w], &err));
+            for (size_t i = 0; i < VALUES_PERIOD; i++) {
+                check_chain(&v, i, true);
+                check_chain(&v, i, false);
+            }
+            sweep_values_release(&v);
+        }
+}
+END_TEST
+
+START_TEST(wrong_elements_are_counted)
+{
+    struct error err = {0};
+    struct sweep_values v;
+    float data[3000];
+
+    assert_ok(sweep_values_open(&v, DTYPE_FLOAT32, REDUCE_SUM, 4, &err));
+    sweep_values_fill(&v, data, 4, 77, 3000);
+    ck_assert_uint_eq(sweep_values_wrong(&v, data, 4, 77, 3000), 0);
+    data[0] += 1;
+    data[1500] = NAN;
+    data[2999] = nextafterf(data[2999], 0);
+    ck_assert_uint_eq(sweep_values_wrong(&v, data, 4, 77, 3000), 3);
+    ck_assert_uint_gt(sweep_values_wrong(&v, data, 4, 78, 3000), 2900);
+    ck_assert_uint_gt(sweep_values_wrong(&v, data, 4, 77 + 4096, 3000), 2900);
+    ck_assert_uint_gt(sweep_values_wrong(&v, data, 3, 77, 3000), 2900);
+    sweep_values_release(&v);
+}
+END_TEST
+
+/* Read by the ranks that the next test starts: this program again. */
+static void spoil(void *output, size_t bytes)
+{
+    if (bytes > 0)
+        ((unsigned char *)output)[bytes / 2] ^= 0x10;
+}
+
+static void forget(void *context, const struct sweep_record *record, const double *times)
+{
+    sweep_table_add(context, record, times);
+}
+
+START_TEST(wrong_elements_fail_the_bench)
+{
+    struct error err = {0};
+    struct option_set set = {
+        .program = "test", .specs = sweep_specs, .count = sweep_spec_count, .usage = ""};
+    const char *const words[] = {
+        "test",           "--backend=ring", "--nproc=3",       "--min-bytes=4K", "--rounds=1",
+        "--max-bytes=4K", "--iterations=2", "--ceiling=false", "--check=2",      NULL};
+    struct sweep_options options = {0};
+    struct option_result origins = {0};
+    struct strbuf config = STRBUF_INIT;
+    struct sweep sweep;
+    struct sweep_table table;
+
+    assert_ok(option_parse(&set, 9, mutable(words), &options, &origins, &err));
+    option_print_config(&set, &options, &origins, &config);
+    assert_ok(sweep_plan(COLLECTIVE_ALL_REDUCE, &options, &sweep, &err));
+    sweep_table_open(&table, &options, &sweep);
+    assert_ok(sweep_run(&sweep, &options, &config, forget, &table, &err));
+    /* One element, on three ranks, twice, in two placements. */
+    assert_fails(sweep_table_close(&table, mutable(words), &err), STATUS_DATA, "12 elements");
+    sweep_table_release(&table);
+    strbuf_release(&config);
+    option_result_release(&origins);
+}
+END_TEST
+
+START_TEST(words_of_nccl_tests_become_ours)
+{
+    struct error err = {0};
+    const char *const words[] = {
+        "all_reduce", "-b", "8", "--maxbytes=1M", "-f2", "--iters", "20", "-I", "-c", "0", "-T",
+        "5",          "-I", "0", "--nproc",       "4",   NULL};
+    static const char *const wanted[] = {"all_reduce",
+                                         "--min-bytes=8",
+                                         "--max-bytes=1M",
+                                         "--factor=2",
+                                         "--iterations=20",
+                                         "--per-iteration=true",
+                                         "--check=0",
+                                         "--timeout-ms=5000",
+                                         "--per-iteration=false",
+                                         "--nproc",
+                                         "4"};
+    char **ours = NULL;
+    int count = 0;
+
+    assert_ok(sweep_words(16, mutable(words), &count, &ours, &err));
+    ck_assert_int_eq(count, 11);
+    for (int i = 0; i < count; i++)
+        ck_assert_str_eq(ours[i], wanted[i]);
+    ck_assert_ptr_null(ours[count]);
+    free(ours);
+}
+END_TEST
+
+START_TEST(sizes_follow_factor_or_step)
+{
+    struct sweep_options o = {.max_bytes = 100, .factor = 3};
+
+    ck_assert_uint_eq(sweep_next_size(&o, 10), 30);
+    ck_assert_uint_eq(sweep_next_size(&o, 30), 90);
+    ck_assert_uint_eq(sweep_next_size(&o, 90), UINT64_MAX);
+    ck_assert_uint_eq(sweep_next_size(&o, 0), UINT64_MAX);
+    o.step_bytes = 45;
+    ck_assert_uint_eq(sweep_next_size(&o, 10), 55);
+    ck_assert_uint_eq(sweep_next_size(&o, 55), 100);
+    ck_assert_uint_eq(sweep_next_size(&o, 100), UINT64_MAX);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    Suite *suite;
+    TCase *runs;
+    TCase *figures;
+
+    /* sparring bench all_reduce --as-rank RANK FOLDER, of wrong_elements_fail_the_bench */
+    if (argc == 6 && strcmp(argv[3], SWEEP_AS_RANK) == 0)
+        return sweep_rank_main(COLLECTIVE_ALL_REDUCE, argc - 2, argv + 2, spoil);
+    suite = suite_create("bench_collective");
+    runs = tcase_create("runs");
+    figures = tcase_create("figures");
+    tcase_set_timeout(runs, TEST_TIMEOUT_S);
+    tcase_add_loop_test(runs, a_small_run_gives_rows_and_a_file, 0, 2);
+    tcase_add_test(runs, the_file_has_the_keys_of_nccl_tests);
+    tcase_add_test(runs, gloo_takes_turns_with_the_ring);
+    tcase_add_loop_test(runs, collectives_are_right, 0, 9);
+    tcase_add_loop_test(runs, namespaces_carry_the_ranks, 0, 2);
+    tcase_add_test(runs, bad_words_are_refused);
+    tcase_add_test(runs, a_dead_rank_fails_the_bench);
+    tcase_add_test(runs, ranks_die_with_their_parent);
+    tcase_add_test(runs, a_signal_stops_the_bench_in_order);
+    tcase_add_test(runs, wrong_elements_fail_the_bench);
+    suite_add_tcase(suite, runs);
+    tcase_add_test(figures, values_are_exact_in_any_order);
+    tcase_add_test(figures, wrong_elements_are_counted);
+    tcase_add_test(figures, words_of_nccl_tests_become_ours);
+    tcase_add_test(figures, sizes_follow_factor_or_step);
+    suite_add_tcase(suite, figures);
+    return support_run(suite);
+}
