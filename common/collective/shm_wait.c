@@ -47,9 +47,7 @@ static enum run_outcome peer_left(struct shm_group *g, const struct collective_w
     struct signature theirs = work->signature;
 
     theirs.call = COLLECTIVE_CLOSE;
-    (void)collective_mismatch(&g->base, work, rank, &theirs, err);
-    g->base.fault = FAULT_FINISHED;
-    return RUN_FAILED;
+    return collective_mismatch(&g->base, work, rank, &theirs, err);
 }
 
 /* Has the awaited rank's process ended?  Then its socket is closed. */
