@@ -51,9 +51,10 @@ sparring_report_optional("cuDNN" "${CUDNN_INCLUDE_DIR}"
 sparring_report_optional("NCCL" "${NCCL_INCLUDE_DIR}"
     "reserved for the nccl backend" "no nccl backend; GPUs synchronise through host memory")
 
-find_path(MPI_INCLUDE_DIR mpi.h PATH_SUFFIXES x86_64-linux-gnu/mpi aarch64-linux-gnu/mpi openmpi)
-sparring_report_optional("MPI" "${MPI_INCLUDE_DIR}"
-    "mpirun can start the workers; reserved for the mpi backend" "no mpi backend")
+find_package(MPI QUIET COMPONENTS C)
+set(SPARRING_HAVE_MPI ${MPI_C_FOUND})
+sparring_report_optional("MPI" "${SPARRING_HAVE_MPI}"
+    "the mpi backend is built, a peer for benchmarks" "no mpi backend to compare with")
 
 set(SPARRING_HAVE_GLOO FALSE)
 include(CheckLanguage)

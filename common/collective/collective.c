@@ -24,6 +24,9 @@ static const struct collective_ops *const backends[] = {
 #ifdef SPARRING_HAVE_GLOO
     &collective_gloo_ops,
 #endif
+#ifdef SPARRING_HAVE_MPI
+    &collective_mpi_ops,
+#endif
 };
 
 #define BACKEND_COUNT (sizeof(backends) / sizeof(backends[0]))
@@ -35,6 +38,9 @@ const char *const *collective_backends(void)
         "shm",
 #ifdef SPARRING_HAVE_GLOO
         "gloo",
+#endif
+#ifdef SPARRING_HAVE_MPI
+        "mpi",
 #endif
         NULL,
     };

@@ -41,7 +41,7 @@ struct collective {
     unsigned *members; /* owned: rank in the job of each rank */
     int64_t timeout_ms;
     int64_t heartbeat_timeout_ms;
-    char host_id[96];        /* of this rank */
+    char host_id[96];         /* of this rank */
     char interface_host[256]; /* the address to bind and publish */
     char transport[16];
     unsigned streams;
@@ -144,5 +144,6 @@ extern const struct collective_ops collective_ring_ops;
 extern const struct collective_ops collective_grpc_ops; /* the ring with its other transport */
 extern const struct collective_ops collective_hier_ops;
 extern const struct collective_ops collective_gloo_ops; /* where the build has Gloo */
+extern const struct collective_ops collective_mpi_ops;  /* where it has MPI; in a module */
 
 #endif

@@ -28,7 +28,7 @@ typedef void library_reduce_fn(const struct reduction *r, void *target, const vo
 struct library_config {
     unsigned rank, world_size;
     const unsigned *members; /* world_size ranks of the job */
-    unsigned job_size;       /* number of ranks in the job; 0: not known */
+    uint64_t group;          /* a number of the group's own */
     const char *host;        /* address to bind; used while opening */
     int64_t timeout_ms;      /* of every operation */
     library_reduce_fn *reduce;

@@ -292,6 +292,7 @@ enum status library_group_open(struct collective *group, const struct library_op
     struct library_config config = {.rank = group->rank,
                                     .world_size = group->world_size,
                                     .members = group->members,
+                                    .group = group->id + group->generation,
                                     .host = group->interface_host,
                                     .timeout_ms = group->timeout_ms,
                                     .reduce = reduce_pair,
