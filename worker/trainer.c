@@ -199,6 +199,16 @@ static enum status write_manifest(struct trainer *t, struct error *err)
     return STATUS_OK;
 }
 
+/* A backend that cannot work here is said before anybody waits. */
+static enum status check_backend(const struct trainer *t, struct error *err)
+{
+    const struct collective_config config = {.backend = t->options->backend,
+                                             .rank = t->launch->rank,
+                                             .world_size = t->launch->world_size};
+
+    return strcmp(t->options->sync, "allreduce") == 0 ? collective_check(&config, err) : STATUS_OK;
+}
+
 static enum status meet_ranks(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
@@ -213,7 +223,9 @@ static enum status meet_ranks(struct trainer *t, struct error *err)
 
     if (t->launch->world_size == 1)
         return STATUS_OK;
-    status = store_open(&config, &t->store, err);
+    status = check_backend(t, err);
+    if (status == STATUS_OK)
+        status = store_open(&config, &t->store, err);
     if (status == STATUS_OK)
         status = store_rendezvous(t->store, err);
     if (status == STATUS_OK)

@@ -34,8 +34,7 @@ static const struct collective_ops *const backends[] = {
 const char *const *collective_backends(void)
 {
     static const char *const names[] = {
-        "ring",
-        "shm",
+        "ring", "shm",
 #ifdef SPARRING_HAVE_GLOO
         "gloo",
 #endif
@@ -85,8 +84,6 @@ const char *fault_name(enum fault fault)
 
 static const struct collective_ops *find_backend(const char *name)
 {
-    if (strcmp(name, "auto") == 0)
-        return backends[0];
     for (size_t i = 0; i < BACKEND_COUNT; i++)
         if (strcmp(backends[i]->name, name) == 0)
             return backends[i];
@@ -239,6 +236,71 @@ static void leave_mesh(struct collective *g)
         mesh_close(g->mesh);
 }
 
+/* ---- auto ---- */
+
+/* What a rank has to say about the choice; the same choice comes out on all. */
+struct offer {
+    char host_id[HOST_ID_SIZE];
+    char can_shm;
+    char can_hier;
+};
+
+static bool can_run(const struct collective_ops *ops, const struct collective_config *config)
+{
+    return ops && (!ops->check || ops->check(config, NULL) == STATUS_OK);
+}
+
+/* shm when all ranks share a host, hier when some do, else the ring. */
+static const struct collective_ops *choose(const struct offer *offers, unsigned count)
+{
+    bool can_shm = true;
+    bool can_hier = true;
+    bool all_share = true;
+    bool some_share = false;
+
+    for (unsigned r = 0; r < count; r++) {
+        can_shm = can_shm && offers[r].can_shm;
+        can_hier = can_hier && offers[r].can_hier;
+        all_share = all_share && strcmp(offers[r].host_id, offers[0].host_id) == 0;
+        for (unsigned s = 0; s < r; s++)
+            some_share = some_share || strcmp(offers[r].host_id, offers[s].host_id) == 0;
+    }
+    if (all_share && can_shm)
+        return find_backend("shm");
+    if (some_share && can_hier)
+        return find_backend("hier");
+    return find_backend("ring");
+}
+
+static enum status choose_backend(struct collective *g, const struct collective_config *config,
+                                  int64_t deadline_ns, struct error *err)
+{
+    struct offer mine = {.can_shm = can_run(find_backend("shm"), config),
+                         .can_hier = can_run(find_backend("hier"), config)};
+    struct offer *offers;
+    enum status status = mem_calloc(g->world_size, sizeof(*offers), "offers", &offers, err);
+
+    if (status != STATUS_OK)
+        return status;
+    copy_text(mine.host_id, sizeof(mine.host_id), g->host_id);
+    status = collective_exchange(g, "auto", &mine, sizeof(mine), offers, deadline_ns, err);
+    if (status == STATUS_OK)
+        g->ops = choose(offers, g->world_size);
+    free(offers);
+    return status;
+}
+
+/* Of the largest backend's struct: with auto it is made before the choice. */
+static size_t largest_size(void)
+{
+    size_t size = 0;
+
+    for (size_t i = 0; i < BACKEND_COUNT; i++)
+        if (backends[i]->size > size)
+            size = backends[i]->size;
+    return size;
+}
+
 /* The filled head: join the mesh, let the backend connect.  Takes g in every case. */
 static enum status open_group(struct collective *g, const struct collective_config *config,
                               struct collective **ret_group, struct error *err)
@@ -246,6 +308,8 @@ static enum status open_group(struct collective *g, const struct collective_conf
     int64_t deadline_ns = clock_deadline_ns(config->timeout_ms);
     enum status status = join_mesh(g, config, err);
 
+    if (status == STATUS_OK && !g->ops)
+        status = choose_backend(g, config, deadline_ns, err);
     if (status == STATUS_OK) {
         status = g->ops->open(g, deadline_ns, err);
         if (status != STATUS_OK)
@@ -261,21 +325,27 @@ static enum status open_group(struct collective *g, const struct collective_conf
     return STATUS_OK;
 }
 
-enum status collective_open(const struct collective_config *config, struct collective **ret_group,
-                            struct error *err)
+enum status collective_check(const struct collective_config *config, struct error *err)
 {
     const struct collective_ops *ops = find_backend(config->backend);
-    struct collective *g;
-    enum status status;
 
-    if (!ops)
+    if (!ops && strcmp(config->backend, "auto") != 0)
         return unknown_backend(config->backend, err);
     if (config->world_size == 0 || config->rank >= config->world_size)
         return error_set(err, STATUS_CONFIG, "rank %u is not below the world size %u", config->rank,
                          config->world_size);
-    status = ops->check ? ops->check(config, err) : STATUS_OK;
+    return ops && ops->check ? ops->check(config, err) : STATUS_OK;
+}
+
+enum status collective_open(const struct collective_config *config, struct collective **ret_group,
+                            struct error *err)
+{
+    const struct collective_ops *ops = find_backend(config->backend); /* NULL: auto */
+    struct collective *g;
+    enum status status = collective_check(config, err);
+
     if (status == STATUS_OK)
-        status = mem_calloc_aligned(1, ops->size, ops->name, &g, err);
+        status = mem_calloc_aligned(1, ops ? ops->size : largest_size(), "group", &g, err);
     if (status != STATUS_OK)
         return status;
     g->ops = ops;

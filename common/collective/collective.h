@@ -140,6 +140,10 @@ struct collective_stats {
 enum status collective_open(const struct collective_config *config, struct collective **ret_group,
                             struct error *err);
 
+/* What collective_open would refuse, without waiting for anybody: of config, backend, rank and
+ * world_size are used. */
+enum status collective_check(const struct collective_config *config, struct error *err);
+
 /* A group of some ranks of `parent`, with the same backend, mesh and recorder.  Every rank of the
  * parent calls it with the same list (ranks of the parent, ascending); *ret_group is NULL on ranks
  * outside the list.  The parent must outlive it. */

@@ -8,12 +8,12 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/collective/flight.h"
+#include "common/collective/verdict.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -29,7 +29,11 @@ struct blocking {
     int stop_fd; /* eventfd of the watchdog */
     pthread_t watchdog, executor;
     bool has_watchdog, has_executor;
-    _Atomic int64_t busy_since_ns; /* of the library call under way; 0: none */
+    _Atomic int64_t busy_since_ns;         /* of the library call under way; 0: none */
+    _Atomic(struct collective_work *) own; /* runs on the caller's thread; NULL: none */
+    atomic_bool is_judging;                /* the watchdog looks into `own` */
+
+    pthread_mutex_t judge_lock; /* held while is_judging */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;       /* monotonic clock */
@@ -53,35 +57,66 @@ static enum run_outcome call_library(struct blocking *b, struct collective_work 
 
 /* ---- the watchdog ---- */
 
-/* A member of the group that is known to be lost, and how that is known. */
-static bool find_loss(const struct collective *g, char *text, size_t size)
+/* Take a look at the operation on the caller's thread, which then cannot end meanwhile; NULL: there
+ * is none.  The caller looks at is_judging after it has cleared `own`. */
+static struct collective_work *hold_own(struct blocking *b)
 {
-    char how[160];
+    struct collective_work *work;
 
-    for (unsigned r = 0; r < g->world_size && g->mesh; r++) {
-        enum fault fault =
-            r == g->rank ? FAULT_NONE : mesh_fault(g->mesh, g->members[r], how, sizeof(how));
-
-        if (fault == FAULT_NONE)
-            continue;
-        (void)snprintf(text, size, "rank %u is %s (%s)", g->members[r], fault_name(fault), how);
-        return true;
+    (void)pthread_mutex_lock(&b->judge_lock);
+    atomic_store(&b->is_judging, true);
+    work = atomic_load(&b->own);
+    if (!work) {
+        atomic_store(&b->is_judging, false);
+        (void)pthread_mutex_unlock(&b->judge_lock);
     }
-    return false;
+    return work;
+}
+
+static void let_go(struct blocking *b)
+{
+    atomic_store(&b->is_judging, false);
+    (void)pthread_mutex_unlock(&b->judge_lock);
+}
+
+/* What drive does between the pieces of a wait, for one that has no pieces. */
+static void warn_when_due(struct blocking *b, int64_t waited_ns)
+{
+    struct collective_work *work;
+
+    if (waited_ns < b->group->timeout_ms * 1000000 / COLLECTIVE_WARNINGS_PART)
+        return;
+    work = hold_own(b);
+    if (!work)
+        return;
+    collective_warn(work, clock_now_ns());
+    let_go(b);
 }
 
 /* The library does not come back, and a thread of ours is inside it. */
-static _Noreturn void give_up(const struct blocking *b, int64_t since_ns)
+static void give_up(struct blocking *b, int64_t since_ns)
 {
-    const struct collective *g = b->group;
+    struct collective *g = b->group;
+    struct collective_work *work = hold_own(b);
     struct error err = {0};
-    char text[256] = "some rank does not come";
-    enum status status = find_loss(g, text, sizeof(text)) ? STATUS_PEER_LOST : STATUS_TIMEOUT;
 
-    (void)error_set(&err, status,
-                    "%s, %.1f s in one operation of group '%s': %s; the library cannot be "
-                    "interrupted, so this process ends",
-                    g->ops->name, (double)(clock_now_ns() - since_ns) * 1e-9, g->name, text);
+    if (atomic_load(&b->busy_since_ns) != since_ns) { /* it did come back */
+        if (work)
+            let_go(b);
+        return;
+    }
+    if (work) {
+        verdict_reach(g, work, atomic_load(&g->alarm->raised) ? VERDICT_ALARM : VERDICT_TIMEOUT,
+                      &err);
+        if (atomic_load(&b->busy_since_ns) != since_ns) {
+            let_go(b);
+            return;
+        }
+    } else {
+        (void)error_set(&err, STATUS_TIMEOUT, "group '%s': an operation takes %.1f s", g->name,
+                        (double)(clock_now_ns() - since_ns) * 1e-9);
+    }
+    (void)error_prefix(&err, "%s cannot be interrupted, so this process ends: ", g->ops->name);
     flight_fail(g->flight, g->fault, g->culprit, err.text);
     _exit(log_failure(&err));
 }
@@ -119,8 +154,12 @@ static void *watch(void *argument)
 
         if (alarm && alarm_ns == 0 && atomic_load(&alarm->raised))
             alarm_ns = now_ns;
-        if (since_ns == 0 || !is_due(b, since_ns, alarm_ns, now_ns))
+        if (since_ns == 0)
             continue;
+        if (!is_due(b, since_ns, alarm_ns, now_ns)) {
+            warn_when_due(b, now_ns - since_ns);
+            continue;
+        }
         if (interrupted_call != since_ns) {
             interrupted_call = since_ns;
             interrupted_ns = now_ns;
@@ -203,6 +242,7 @@ static enum status open_threads(struct collective *g, struct error *err)
         return status;
     b->group = g;
     (void)pthread_mutex_init(&b->lock, NULL);
+    (void)pthread_mutex_init(&b->judge_lock, NULL);
     (void)pthread_condattr_init(&clock);
     (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&b->changed, &clock);
@@ -258,6 +298,7 @@ bool collective_blocking_close(struct collective *group)
         (void)close(b->stop_fd);
     (void)pthread_cond_destroy(&b->changed);
     (void)pthread_mutex_destroy(&b->lock);
+    (void)pthread_mutex_destroy(&b->judge_lock);
     free(b);
     group->blocking = NULL;
     return true;
@@ -281,6 +322,20 @@ static enum run_outcome count(struct collective_work *w, enum run_outcome outcom
     g->stats.tx_wire_bytes += tx; /* the library's own headers are not visible */
     g->stats.rx_wire_bytes += rx;
     return RUN_DONE;
+}
+
+static enum run_outcome run_here(struct blocking *b, struct collective_work *w, struct error *err)
+{
+    enum run_outcome outcome;
+
+    atomic_store(&b->own, w);
+    outcome = call_library(b, w, err);
+    atomic_store(&b->own, NULL);
+    if (atomic_load(&b->is_judging)) { /* wait until the watchdog is done with the operation */
+        (void)pthread_mutex_lock(&b->judge_lock);
+        (void)pthread_mutex_unlock(&b->judge_lock);
+    }
+    return outcome;
 }
 
 bool collective_blocking_holds(const struct collective *group, const struct collective_work *work)
@@ -320,6 +375,6 @@ enum run_outcome collective_blocking_run(struct collective *group, struct collec
     outcome = is_elsewhere ? run_elsewhere(b, work, until_ns, err) : RUN_PENDING;
     (void)pthread_mutex_unlock(&b->lock);
     if (!is_elsewhere)
-        outcome = call_library(b, work, err);
+        outcome = run_here(b, work, err);
     return count(work, outcome);
 }

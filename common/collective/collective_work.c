@@ -22,8 +22,7 @@
 #define SLICE_NS 100000000
 
 /* Warnings come at 1/4 and 2/4 of the time-out. */
-#define WARNINGS      2
-#define WARNINGS_PART 4
+#define WARNINGS 2
 
 static bool is_point_to_point(enum collective_call call)
 {
@@ -200,21 +199,27 @@ static enum run_outcome run(struct collective_work *w, int64_t until_ns, struct 
 /* The moment of the next warning. */
 static int64_t warning_ns(const struct collective_work *w)
 {
-    return w->group->timeout_ms * 1000000 / WARNINGS_PART * (w->warnings + 1);
+    return w->group->timeout_ms * 1000000 / COLLECTIVE_WARNINGS_PART * (w->warnings + 1);
+}
+
+void collective_warn(struct collective_work *w, int64_t now_ns)
+{
+    int64_t waited_ns = now_ns - w->started_ns;
+
+    if (w->warnings < WARNINGS && waited_ns >= warning_ns(w)) {
+        w->warnings++;
+        verdict_warn(w->group, w, (double)waited_ns * 1e-9);
+    }
 }
 
 /* It goes on: peers and the recorder see how far it is, the user who keeps it waiting. */
 static void report(struct collective_work *w, int64_t now_ns)
 {
     struct collective *g = w->group;
-    int64_t waited_ns = now_ns - w->started_ns;
 
     flight_progress(g->flight, w->flight_slot, w->done_bytes, w->total_bytes);
     publish(w, MESH_RUNNING, w->started_ns);
-    if (w->warnings < WARNINGS && waited_ns >= warning_ns(w)) {
-        w->warnings++;
-        verdict_warn(g, w, (double)waited_ns * 1e-9);
-    }
+    collective_warn(w, now_ns);
 }
 
 static void begin(struct collective_work *w)

@@ -17,6 +17,11 @@ enum verdict_cause {
 void verdict_reach(struct collective *g, const struct collective_work *w, enum verdict_cause cause,
                    struct error *err);
 
+#define COLLECTIVE_WARNINGS_PART 4 /* a warning after each of so many parts of the time-out ... */
+
+/* ... but for the first two only: warn when it is time.  For whoever waits, or watches a wait. */
+void collective_warn(struct collective_work *w, int64_t now_ns);
+
 /* Log who keeps the operation waiting, `seconds` into it. */
 void verdict_warn(struct collective *g, const struct collective_work *w, double seconds);
 

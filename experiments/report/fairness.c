@@ -19,9 +19,9 @@
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 /* What a comparison is about: these may differ between modes. */
-static const char *const design[] = {"sync",        "backend",        "servers",
-                                     "reduce",      "ps_update",      "bucket_cap_mb",
-                                     "consistency", "partition_bytes"};
+static const char *const design[] = {"sync",        "backend",         "servers",
+                                     "reduce",      "ps_update",       "bucket_cap_mb",
+                                     "consistency", "partition_bytes", "transport"};
 
 /* What differs from run to run, or from process to process, without touching results. */
 static const char *const ignored[] = {"rank",        "world_size", "local_rank", "standalone",
