@@ -26,7 +26,10 @@ struct pending {
 
 struct acceptor {
     int listen_fd;
-    const struct ring_hello *wanted;
+    const struct ring_hello *self;
+    const uint64_t *cookies;
+    unsigned streams;
+    int *fds;
     struct pending pending[PENDING_MAX]; /* in order of arrival */
     size_t length;
     unsigned strangers;
@@ -35,7 +38,8 @@ struct acceptor {
 
 static void drop(struct acceptor *a, size_t index)
 {
-    (void)close(a->pending[index].fd);
+    if (a->pending[index].fd >= 0)
+        (void)close(a->pending[index].fd);
     a->length--;
     memmove(&a->pending[index], &a->pending[index + 1],
             (a->length - index) * sizeof(a->pending[0]));
@@ -48,45 +52,72 @@ static void turn_away(struct acceptor *a, size_t index, const char *why)
     drop(a, index);
 }
 
-/* Is a complete hello the one that is waited for?  Writes why not. */
-static bool is_wanted(const struct acceptor *a, const unsigned char *bytes, char *why, size_t size)
+/* Is a complete hello one that is waited for?  Writes why not. */
+static bool is_wanted(const struct acceptor *a, const unsigned char *bytes,
+                      struct ring_hello *ret_hello, char *why, size_t size)
 {
-    struct ring_hello hello;
+    const struct ring_hello *self = a->self;
+    struct ring_hello hello = {.rank = 0};
 
     if (!ring_hello_decode(bytes, &hello))
         (void)snprintf(why, size, "it spoke another protocol");
-    else if (hello.group != a->wanted->group)
+    else if (hello.group != self->group || hello.generation != self->generation)
         (void)snprintf(why, size, "it belongs to another group");
-    else if (hello.world_size != a->wanted->world_size)
+    else if (hello.world_size != self->world_size)
         (void)snprintf(why, size, "it believes in %" PRIu32 " ranks, not %" PRIu32,
-                       hello.world_size, a->wanted->world_size);
-    else if (hello.rank != a->wanted->rank)
-        (void)snprintf(why, size, "it was rank %" PRIu32, hello.rank);
-    else
+                       hello.world_size, self->world_size);
+    else if (hello.cookie != self->cookie)
+        (void)snprintf(why, size, "it did not know the cookie");
+    else if (hello.rank <= self->rank || hello.rank >= self->world_size ||
+             hello.stream >= a->streams || a->fds[hello.rank * a->streams + hello.stream] >= 0)
+        (void)snprintf(why, size, "it was rank %" PRIu32 ", stream %" PRIu32, hello.rank,
+                       hello.stream);
+    else {
+        *ret_hello = hello;
         return true;
+    }
     return false;
 }
 
-/* Read on; the descriptor when this is the wanted neighbour, else -1. */
-static int read_pending(struct acceptor *a, size_t index)
+/* A fresh connection has room for a few bytes. */
+static void welcome(struct acceptor *a, size_t index, const struct ring_hello *peer)
+{
+    struct ring_hello answer = *a->self;
+    unsigned char bytes[RING_HELLO_BYTES];
+    int fd = a->pending[index].fd;
+
+    answer.cookie = a->cookies[peer->rank];
+    answer.stream = peer->stream;
+    ring_hello_encode(&answer, bytes);
+    if (send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof(bytes)) {
+        turn_away(a, index, "it left at once");
+        return;
+    }
+    a->fds[peer->rank * a->streams + peer->stream] = fd;
+    a->pending[index].fd = -1;
+    drop(a, index);
+}
+
+static void read_pending(struct acceptor *a, size_t index)
 {
     struct pending *p = &a->pending[index];
     char why[sizeof(a->last_stranger)];
+    struct ring_hello hello;
     ssize_t got = recv(p->fd, p->hello + p->bytes, RING_HELLO_BYTES - p->bytes, 0);
 
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-        return -1;
+        return;
     if (got <= 0) {
         turn_away(a, index, "it left without a word");
-        return -1;
+        return;
     }
     p->bytes += (size_t)got;
     if (p->bytes < RING_HELLO_BYTES)
-        return -1;
-    if (is_wanted(a, p->hello, why, sizeof(why)))
-        return p->fd;
-    turn_away(a, index, why);
-    return -1;
+        return;
+    if (is_wanted(a, p->hello, &hello, why, sizeof(why)))
+        welcome(a, index, &hello);
+    else
+        turn_away(a, index, why);
 }
 
 static enum status add_pending(struct acceptor *a, struct error *err)
@@ -104,62 +135,67 @@ static enum status add_pending(struct acceptor *a, struct error *err)
 
 /* Look at the connections that poll(2) found readable, newest first because dropping one moves the
  * later ones. */
-static int read_ready(struct acceptor *a, const struct pollfd *fds, size_t count)
+static void read_ready(struct acceptor *a, const struct pollfd *fds, size_t count)
 {
-    for (size_t i = count; i > 0; i--) {
-        int fd = fds[i - 1].revents ? read_pending(a, i - 1) : -1;
-
-        if (fd >= 0)
-            return fd;
-    }
-    return -1;
+    for (size_t i = count; i > 0; i--)
+        if (fds[i - 1].revents)
+            read_pending(a, i - 1);
 }
 
-static enum status timed_out(const struct acceptor *a, struct error *err)
+/* The first rank with a connection that is not there; the world size when all are. */
+static uint32_t find_missing(const struct acceptor *a)
+{
+    uint32_t rank = a->self->rank + 1;
+
+    for (; rank < a->self->world_size; rank++)
+        for (unsigned s = 0; s < a->streams; s++)
+            if (a->fds[rank * a->streams + s] < 0)
+                return rank;
+    return rank;
+}
+
+static enum status timed_out(const struct acceptor *a, uint32_t missing, struct error *err)
 {
     if (a->strangers == 0)
-        return error_set(err, STATUS_TIMEOUT, "rank %" PRIu32 " did not connect", a->wanted->rank);
+        return error_set(err, STATUS_TIMEOUT, "rank %" PRIu32 " did not connect", missing);
     return error_set(err, STATUS_TIMEOUT,
                      "rank %" PRIu32 " did not connect (%u others were turned away; the last: %s)",
-                     a->wanted->rank, a->strangers, a->last_stranger);
+                     missing, a->strangers, a->last_stranger);
 }
 
-static enum status wait_for_neighbour(struct acceptor *a, int64_t deadline_ns, int *ret_fd,
-                                      struct error *err)
+static enum status wait_for_all(struct acceptor *a, int64_t deadline_ns, struct error *err)
 {
     for (;;) {
+        uint32_t missing = find_missing(a);
         struct pollfd fds[PENDING_MAX + 1];
         size_t count = a->length;
         int left_ms = clock_left_ms(deadline_ns);
         enum status status;
 
+        if (missing >= a->self->world_size)
+            return STATUS_OK;
         for (size_t i = 0; i < count; i++)
             fds[i] = (struct pollfd){.fd = a->pending[i].fd, .events = POLLIN};
         fds[count] = (struct pollfd){.fd = a->listen_fd, .events = POLLIN};
         if (poll(fds, count + 1, left_ms) < 0 && errno != EINTR)
-            return error_set_errno(err, errno, "cannot wait for rank %" PRIu32, a->wanted->rank);
-        *ret_fd = read_ready(a, fds, count);
-        if (*ret_fd >= 0)
-            return STATUS_OK;
+            return error_set_errno(err, errno, "cannot wait for rank %" PRIu32, missing);
+        read_ready(a, fds, count);
         if (left_ms == 0)
-            return timed_out(a, err);
+            return timed_out(a, missing, err);
         status = fds[count].revents ? add_pending(a, err) : STATUS_OK;
         if (status != STATUS_OK)
             return status;
     }
 }
 
-enum status ring_accept(int listen_fd, const struct ring_hello *wanted, int64_t deadline_ns,
-                        int *ret_fd, struct error *err)
+enum status ring_accept(int listen_fd, const struct ring_hello *self, const uint64_t *cookies,
+                        unsigned streams, int64_t deadline_ns, int *fds, struct error *err)
 {
-    struct acceptor a = {.listen_fd = listen_fd, .wanted = wanted};
-    int fd = -1;
-    enum status status = wait_for_neighbour(&a, deadline_ns, &fd, err);
+    struct acceptor a = {
+        .listen_fd = listen_fd, .self = self, .cookies = cookies, .streams = streams, .fds = fds};
+    enum status status = wait_for_all(&a, deadline_ns, err);
 
-    for (size_t i = 0; i < a.length; i++)
-        if (a.pending[i].fd != fd)
-            (void)close(a.pending[i].fd);
-    if (status == STATUS_OK)
-        *ret_fd = fd;
+    while (a.length > 0)
+        drop(&a, a.length - 1);
     return status;
 }

@@ -1,171 +1,180 @@
 /*
- * The order of the steps cannot deadlock: a connect succeeds as soon as the right neighbour
- * listens (the kernel accepts for it), so hello goes out before this rank accepts, and the answer
- * is read last.
+ * The order of the steps cannot deadlock: a connect succeeds as soon as the peer listens (the
+ * kernel accepts for it), so all hellos go out before this rank accepts, and the answers are read
+ * last.
  */
 #include "common/collective/ring_connect.h"
 
 #include "common/base/clock.h"
+#include "common/base/memory.h"
 #include "common/base/net.h"
 #include "common/collective/host_address.h"
 #include "common/collective/ring_accept.h"
 #include "common/collective/ring_wire.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
-/* ---- through the store ---- */
+/* What a rank tells the others. */
+struct place {
+    char address[288];
+    uint64_t cookie;
+    uint32_t streams;
+    uint32_t unused;
+};
 
-static void address_key(const struct collective *group, unsigned rank, char *key, size_t size)
+/* What is needed to connect. */
+struct joining {
+    struct collective *group;
+    unsigned streams;
+    int64_t deadline_ns;
+    struct endpoint self;
+    int listen_fd;
+    struct place *places; /* owned: of every rank */
+    uint64_t *cookies;    /* owned: likewise */
+    int *fds;
+};
+
+static struct ring_hello hello_to(const struct joining *j, unsigned peer, unsigned stream)
 {
-    (void)snprintf(key, size, "%s/address/%u", group->name, rank);
+    return (struct ring_hello){.group = j->group->id,
+                               .cookie = j->cookies[peer],
+                               .generation = j->group->generation,
+                               .rank = j->group->rank,
+                               .world_size = j->group->world_size,
+                               .stream = stream};
 }
 
-static enum status publish(const struct collective *group, const struct endpoint *self,
-                           struct error *err)
+static enum status exchange_places(struct joining *j, struct error *err)
 {
-    char key[256];
-    char text[300];
-
-    address_key(group, group->rank, key, sizeof(key));
-    endpoint_format(self, text, sizeof(text));
-    return store_set(group->store, key, text, strlen(text), err);
-}
-
-static enum status look_up(const struct collective *group, unsigned rank, int64_t deadline_ns,
-                           struct endpoint *ret, struct error *err)
-{
-    char key[256];
-    char *text = NULL;
-    size_t size;
+    struct collective *g = j->group;
+    struct place mine = {.streams = j->streams};
     enum status status;
 
-    address_key(group, rank, key, sizeof(key));
-    status = store_get(group->store, key, clock_left_ms(deadline_ns), &text, &size, err);
-    if (status != STATUS_OK)
-        return status;
-    status = endpoint_parse(text, "address in the store", ret, err);
-    free(text);
+    if (getrandom(&mine.cookie, sizeof(mine.cookie), 0) != (ssize_t)sizeof(mine.cookie))
+        return error_set_errno(err, errno, "cannot draw a cookie");
+    endpoint_format(&j->self, mine.address, sizeof(mine.address));
+    status = mem_calloc(g->world_size, sizeof(*j->places), "addresses", &j->places, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(g->world_size, sizeof(*j->cookies), "cookies", &j->cookies, err);
+    if (status == STATUS_OK)
+        status = collective_exchange(g, "ring addresses", &mine, sizeof(mine), j->places,
+                                     j->deadline_ns, err);
+    for (unsigned r = 0; r < g->world_size && status == STATUS_OK; r++) {
+        j->places[r].address[sizeof(j->places[r].address) - 1] = '\0';
+        j->cookies[r] = j->places[r].cookie;
+        if (j->places[r].streams != j->streams)
+            status = error_set(err, STATUS_MISMATCH,
+                               "rank %u wants %" PRIu32 " streams, this rank %u wants %u", r,
+                               j->places[r].streams, g->rank, j->streams);
+    }
     return status;
 }
 
-/* ---- the neighbours ---- */
-
-/* Wait until every rank has published its address, so that all ranks name the one that is missing,
- * not a neighbour that waits for it; *ret_right is where the right neighbour listens. */
-static enum status gather(const struct collective *group, int64_t deadline_ns,
-                          struct endpoint *ret_right, struct error *err)
+static enum status connect_one(struct joining *j, unsigned peer, unsigned stream, struct error *err)
 {
-    unsigned right = (group->rank + 1) % group->world_size;
-
-    for (unsigned r = 0; r < group->world_size; r++) {
-        struct endpoint peer;
-        enum status status = look_up(group, r, deadline_ns, &peer, err);
-
-        if (status != STATUS_OK)
-            return error_prefix(err, "rank %u has not published its address: ", r);
-        if (r == right)
-            *ret_right = peer;
-    }
-    return STATUS_OK;
-}
-
-static enum status connect_right(const struct collective *group, const struct endpoint *self,
-                                 const struct ring_hello *hello, int64_t deadline_ns, int *ret_fd,
-                                 struct error *err)
-{
-    unsigned right = (group->rank + 1) % group->world_size;
+    struct ring_hello hello = hello_to(j, peer, stream);
     unsigned char bytes[RING_HELLO_BYTES];
-    struct endpoint peer = {.port = 0};
-    enum status status = gather(group, deadline_ns, &peer, err);
+    struct endpoint e = {.port = 0};
+    int *fd = &j->fds[peer * j->streams + stream];
+    enum status status = endpoint_parse(j->places[peer].address, "its address", &e, err);
 
     if (status != STATUS_OK)
         return status;
-    if (endpoint_is_loopback(&peer) && !endpoint_is_loopback(self))
+    if (endpoint_is_loopback(&e) && !endpoint_is_loopback(&j->self))
         return error_set(err, STATUS_CONFIG,
-                         "rank %u published the loopback address %s, which this host (%s) cannot "
-                         "reach: give that rank its interface",
-                         right, peer.host, self->host);
-    status = net_connect(&peer, deadline_ns, ret_fd, err);
-    if (status == STATUS_OK) {
-        ring_hello_encode(hello, bytes);
-        status = net_send_all(*ret_fd, bytes, sizeof(bytes), deadline_ns, err);
-    }
-    return status == STATUS_OK ? STATUS_OK : error_prefix(err, "to rank %u: ", right);
-}
-
-static enum status answer_left(const struct ring_hello *hello, int fd, int64_t deadline_ns,
-                               struct error *err)
-{
-    unsigned char bytes[RING_HELLO_BYTES];
-
-    ring_hello_encode(hello, bytes);
-    return net_send_all(fd, bytes, sizeof(bytes), deadline_ns, err);
-}
-
-static enum status read_answer(const struct ring_hello *hello, int fd, int64_t deadline_ns,
-                               struct error *err)
-{
-    uint32_t right = (hello->rank + 1) % hello->world_size;
-    unsigned char bytes[RING_HELLO_BYTES];
-    struct ring_hello answer;
-    enum status status = net_recv_all(fd, bytes, sizeof(bytes), deadline_ns, err);
-
+                         "it published the loopback address %s, which this host (%s) cannot reach: "
+                         "give that rank its interface",
+                         e.host, j->self.host);
+    status = net_connect(&e, j->deadline_ns, fd, err);
     if (status != STATUS_OK)
-        return error_prefix(err, "no answer from rank %" PRIu32 ": ", right);
-    if (!ring_hello_decode(bytes, &answer) || answer.group != hello->group ||
-        answer.rank != right || answer.world_size != hello->world_size)
-        return error_set(err, STATUS_PROTOCOL, "what answered is not rank %" PRIu32 " of %" PRIu32,
-                         right, hello->world_size);
-    return STATUS_OK;
+        return status;
+    ring_hello_encode(&hello, bytes);
+    return net_send_all(*fd, bytes, sizeof(bytes), j->deadline_ns, err);
 }
 
-static enum status join(const struct collective *group, int listen_fd, const struct endpoint *self,
-                        int64_t deadline_ns, int *right_fd, int *left_fd, struct error *err)
+static enum status connect_lower(struct joining *j, struct error *err)
 {
-    struct ring_hello hello = {
-        .group = ring_group_id(group->name), .rank = group->rank, .world_size = group->world_size};
-    struct ring_hello left = hello;
-    enum status status = publish(group, self, err);
+    enum status status = STATUS_OK;
 
-    left.rank = (group->rank + group->world_size - 1) % group->world_size;
-    if (status == STATUS_OK)
-        status = connect_right(group, self, &hello, deadline_ns, right_fd, err);
-    if (status == STATUS_OK)
-        status = ring_accept(listen_fd, &left, deadline_ns, left_fd, err);
-    if (status == STATUS_OK)
-        status = answer_left(&hello, *left_fd, deadline_ns, err);
-    if (status == STATUS_OK)
-        status = read_answer(&hello, *right_fd, deadline_ns, err);
+    for (unsigned peer = 0; peer < j->group->rank && status == STATUS_OK; peer++) {
+        for (unsigned s = 0; s < j->streams && status == STATUS_OK; s++) {
+            status = connect_one(j, peer, s, err);
+            if (status != STATUS_OK)
+                status = error_prefix(err, "to rank %u: ", peer);
+        }
+    }
     return status;
 }
 
-enum status ring_connect(const struct collective *group, int64_t deadline_ns, int *ret_right_fd,
-                         int *ret_left_fd, struct error *err)
+static enum status read_answer(struct joining *j, unsigned peer, unsigned stream, struct error *err)
 {
-    struct endpoint self = {.port = 0};
-    int listen_fd = -1;
-    int right_fd = -1;
-    int left_fd = -1;
+    struct ring_hello wanted = hello_to(j, j->group->rank, stream);
+    unsigned char bytes[RING_HELLO_BYTES];
+    unsigned char expected[RING_HELLO_BYTES];
+    enum status status =
+        net_recv_all(j->fds[peer * j->streams + stream], bytes, sizeof(bytes), j->deadline_ns, err);
+
+    wanted.rank = peer;
+    ring_hello_encode(&wanted, expected);
+    if (status != STATUS_OK)
+        return error_prefix(err, "no answer from rank %u: ", peer);
+    if (memcmp(bytes, expected, sizeof(bytes)) != 0)
+        return error_set(err, STATUS_PROTOCOL, "what answered is not rank %u of %u", peer,
+                         j->group->world_size);
+    return STATUS_OK;
+}
+
+static enum status join(struct joining *j, struct error *err)
+{
+    struct collective *g = j->group;
+    struct ring_hello self;
+    enum status status = exchange_places(j, err);
+
+    if (status == STATUS_OK)
+        status = connect_lower(j, err);
+    if (status != STATUS_OK)
+        return status;
+    self = hello_to(j, g->rank, 0);
+    status = ring_accept(j->listen_fd, &self, j->cookies, j->streams, j->deadline_ns, j->fds, err);
+    for (unsigned peer = 0; peer < g->rank && status == STATUS_OK; peer++)
+        for (unsigned s = 0; s < j->streams && status == STATUS_OK; s++)
+            status = read_answer(j, peer, s, err);
+    return status;
+}
+
+/* A group that is made later, without a store, finds its host in its parent's head. */
+static void choose_host(struct collective *group, char *host)
+{
+    host_address_choose(group->interface_host, group->store ? store_address(group->store) : "",
+                        host);
+    if (strlen(host) < sizeof(group->interface_host))
+        (void)snprintf(group->interface_host, sizeof(group->interface_host), "%s", host);
+}
+
+enum status ring_connect(struct collective *group, unsigned streams, int64_t deadline_ns, int *fds,
+                         struct error *err)
+{
+    struct joining j = {.group = group,
+                        .streams = streams,
+                        .deadline_ns = deadline_ns,
+                        .self = {.port = 0},
+                        .listen_fd = -1,
+                        .fds = fds};
     enum status status;
 
-    host_address_choose(group->interface_host, store_address(group->store), self.host);
-    status = net_listen(&self, "the ring's interface", &listen_fd, &self.port, err);
+    choose_host(group, j.self.host);
+    status = net_listen(&j.self, "the ring's interface", &j.listen_fd, &j.self.port, err);
     if (status == STATUS_OK)
-        status = join(group, listen_fd, &self, deadline_ns, &right_fd, &left_fd, err);
-    if (listen_fd >= 0)
-        (void)close(listen_fd);
-    if (status == STATUS_OK) {
-        *ret_right_fd = right_fd;
-        *ret_left_fd = left_fd;
-        return STATUS_OK;
-    }
-    if (right_fd >= 0)
-        (void)close(right_fd);
-    if (left_fd >= 0)
-        (void)close(left_fd);
+        status = join(&j, err);
+    if (j.listen_fd >= 0)
+        (void)close(j.listen_fd);
+    free(j.places);
+    free(j.cookies);
     return status;
 }

@@ -1,140 +1,220 @@
 /*
  * The programs of ring_plan.h.  A step's chunk is a function of rank, step and world size, so
- * nothing is tabulated.  In every program receive step s is send step s + 1 (all-gather, fast
- * all-reduce: the first send is the rank's own chunk, the lag) or send step s (the pipelines:
- * no lag but at their head, which sends its whole buffer first).
+ * nothing is tabulated.  In the rotations (all_reduce, reduce_scatter, all_gather) receive step s
+ * is send step s + 1, and the first send, the rank's own, is the lag; in the pipelines receive step
+ * s is send step s, and only their head, which sends its whole buffer, has a lag.
  */
 #include "common/collective/ring_plan.h"
 
 #include <assert.h>
 
-static unsigned right_of(const struct ring_plan *p)
+static unsigned right_of(const struct ring_plan *p, unsigned rank)
 {
-    return (p->rank + 1) % p->world_size;
+    return (rank + 1) % p->world_size;
 }
 
-/* Chunk `index` (mod n) of an all-reduce buffer: the first count % n chunks have one more. */
-static struct ring_range chunk_range(const struct ring_plan *p, unsigned index)
+/* Of all_reduce: the first count % n chunks have one element more.  Of the others: whole blocks. */
+static struct ring_range part(const struct ring_plan *p, unsigned index)
 {
     size_t c = index % p->world_size;
     size_t base = p->count / p->world_size;
     size_t longer = p->count % p->world_size;
-    struct ring_range range = {
-        .offset = (c * base + (c < longer ? c : longer)) * sizeof(float),
-        .bytes = (base + (c < longer ? 1 : 0)) * sizeof(float),
-    };
 
+    if (p->kind != RING_ALL_REDUCE)
+        return (struct ring_range){.offset = c * p->count * p->size, .bytes = p->count * p->size};
+    return (struct ring_range){.offset = (c * base + (c < longer ? c : longer)) * p->size,
+                               .bytes = (base + (c < longer ? 1 : 0)) * p->size};
+}
+
+/* The part that is `back` places behind this rank's own. */
+static struct ring_range behind(const struct ring_plan *p, size_t back)
+{
+    return part(p, (unsigned)(p->rank + 2 * p->world_size - back));
+}
+
+/* Piece k of a block: the first ones may have one element more; where the rotations of the pieces
+ * before it end, all blocks together. */
+static struct ring_range piece(const struct ring_plan *p, size_t k, size_t *ret_start)
+{
+    size_t base = p->count / p->pieces;
+    size_t longer = p->count % p->pieces;
+    struct ring_range range = {.offset = (k * base + (k < longer ? k : longer)) * p->size,
+                               .bytes = (base + (k < longer ? 1 : 0)) * p->size};
+
+    *ret_start = range.offset * (p->world_size - 1);
     return range;
 }
 
-static struct ring_range block_range(const struct ring_plan *p, unsigned index)
+static struct ring_range whole(const struct ring_plan *p)
 {
-    return (struct ring_range){.offset = index % p->world_size * p->count, .bytes = p->count};
+    return (struct ring_range){.bytes = p->count * p->size};
 }
 
-/* The chunk or block that is `back` places behind this rank's own. */
-static struct ring_range behind(const struct ring_plan *p, unsigned back)
+/* Sends its own bytes first. */
+static bool is_head(const struct ring_plan *p)
 {
-    unsigned index = p->rank + p->world_size - back % p->world_size;
-
-    return p->kind == RING_ALL_GATHER ? block_range(p, index) : chunk_range(p, index);
+    if (p->kind == RING_BROADCAST)
+        return p->rank == p->root;
+    if (p->kind == RING_REDUCE)
+        return p->rank == right_of(p, p->root);
+    return true;
 }
 
-static struct ring_range whole_buffer(const struct ring_plan *p)
+static struct ring_range send_piece(const struct ring_plan *p, size_t step)
 {
-    size_t unit = p->kind == RING_BROADCAST ? 1 : sizeof(float);
+    size_t hop = step % (p->world_size - 1);
+    size_t start;
+    struct ring_range range = piece(p, step / (p->world_size - 1), &start);
 
-    return (struct ring_range){.offset = 0, .bytes = p->count * unit};
+    if (hop == 0) {
+        range.offset += behind(p, 1).offset;
+        range.place = RING_INPUT;
+    } else { /* where it was received, one hop before */
+        range.offset = start + (hop - 1) * range.bytes;
+        range.place = RING_STAGE;
+    }
+    return range;
 }
 
-static int is_rotation(const struct ring_plan *p)
+struct ring_range ring_plan_send(const struct ring_plan *plan, size_t step)
 {
-    return p->kind == RING_ALL_REDUCE_FAST || p->kind == RING_ALL_GATHER;
-}
+    struct ring_range range;
 
-struct ring_range ring_plan_send(const struct ring_plan *plan, unsigned step)
-{
     assert(step < plan->send_steps);
-    return is_rotation(plan) ? behind(plan, step) : whole_buffer(plan);
+    switch (plan->kind) {
+    case RING_ALL_REDUCE:
+        range = behind(plan, step);
+        range.place = step == 0 ? RING_INPUT : RING_OUTPUT;
+        break;
+    case RING_REDUCE_SCATTER:
+        return send_piece(plan, step);
+    case RING_ALL_GATHER:
+        range = behind(plan, step);
+        range.place = RING_OUTPUT;
+        break;
+    case RING_BROADCAST:
+        range = whole(plan);
+        range.place = is_head(plan) ? RING_INPUT : RING_OUTPUT;
+        break;
+    case RING_REDUCE:
+    default:
+        range = whole(plan);
+        range.place = is_head(plan) ? RING_INPUT : RING_STAGE;
+        break;
+    }
+    return range;
 }
 
-struct ring_range ring_plan_receive(const struct ring_plan *plan, unsigned step,
-                                    enum ring_action *ret_action)
+/* Step of the n - 1 that reduce, one hop each. */
+static struct ring_range reducing(const struct ring_plan *p, struct ring_range range, size_t step,
+                                  enum ring_place partial)
+{
+    range.reduces = true;
+    range.own = range.offset;
+    range.raw = step == 0;
+    range.last = step == p->world_size - 2;
+    range.place = range.last ? RING_OUTPUT : partial;
+    return range;
+}
+
+static struct ring_range receive_piece(const struct ring_plan *p, size_t step)
+{
+    size_t hop = step % (p->world_size - 1);
+    size_t start;
+    struct ring_range range = piece(p, step / (p->world_size - 1), &start);
+    size_t own = range.offset + behind(p, hop + 2).offset;
+
+    range = reducing(p, range, hop, RING_STAGE);
+    range.own = own;
+    if (!range.last)
+        range.offset = start + hop * range.bytes;
+    return range;
+}
+
+struct ring_range ring_plan_receive(const struct ring_plan *plan, size_t step)
 {
     unsigned n = plan->world_size;
+    struct ring_range range;
 
     assert(step < plan->receive_steps);
     switch (plan->kind) {
-    case RING_ALL_REDUCE_FAST:
-        *ret_action = step < n - 1 ? RING_ADD : RING_COPY;
+    case RING_ALL_REDUCE:
+        range = behind(plan, step + 1);
+        if (step < n - 1)
+            return reducing(plan, range, step, RING_OUTPUT);
         break;
-    case RING_ALL_REDUCE_ORDERED:
-        *ret_action = plan->rank > 0 && step == 0 ? RING_ADD : RING_COPY;
+    case RING_REDUCE_SCATTER:
+        return receive_piece(plan, step);
+    case RING_REDUCE: /* the hop of this rank, counted from the head of the pipeline */
+        return reducing(plan, whole(plan), (plan->rank + 2 * n - plan->root - 2) % n, RING_STAGE);
+    case RING_ALL_GATHER:
+        range = behind(plan, step + 1);
         break;
     case RING_BROADCAST:
-    case RING_ALL_GATHER:
-        *ret_action = RING_COPY;
+    default:
+        range = whole(plan);
         break;
     }
-    return is_rotation(plan) ? behind(plan, step + 1) : whole_buffer(plan);
+    range.place = RING_OUTPUT;
+    return range;
 }
 
-/* Sum up the streams and set the lag: one step less is received than sent by a head, the owner of
- * the first bytes of its send stream. */
-static struct ring_plan finish(struct ring_plan plan, int sends_own_first)
+static void count_steps(struct ring_plan *p)
 {
-    enum ring_action action;
-
-    for (unsigned s = 0; s < plan.send_steps; s++)
-        plan.send_bytes += ring_plan_send(&plan, s).bytes;
-    for (unsigned s = 0; s < plan.receive_steps; s++)
-        plan.receive_bytes += ring_plan_receive(&plan, s, &action).bytes;
-    if (sends_own_first && plan.send_steps > 0)
-        plan.lag_bytes = ring_plan_send(&plan, 0).bytes;
-    return plan;
-}
-
-struct ring_plan ring_plan_all_reduce(unsigned rank, unsigned world_size, size_t count,
-                                      enum reduce_order order)
-{
-    unsigned n = world_size;
-    struct ring_plan plan = {.rank = rank, .world_size = n, .count = count};
-
-    assert(rank < n);
-    if (order == REDUCE_FAST) {
-        plan.kind = RING_ALL_REDUCE_FAST;
-        plan.send_steps = plan.receive_steps = 2 * (n - 1);
-        return finish(plan, 1);
+    switch (p->kind) {
+    case RING_ALL_REDUCE:
+        p->send_steps = p->receive_steps = 2 * (p->world_size - 1);
+        break;
+    case RING_REDUCE_SCATTER:
+        p->send_steps = p->receive_steps = p->pieces * (p->world_size - 1);
+        break;
+    case RING_ALL_GATHER:
+        p->send_steps = p->receive_steps = p->world_size - 1;
+        break;
+    case RING_BROADCAST:
+        p->send_steps = right_of(p, p->rank) == p->root ? 0 : 1;
+        p->receive_steps = is_head(p) ? 0 : 1;
+        break;
+    case RING_REDUCE:
+        p->send_steps = p->rank == p->root ? 0 : 1;
+        p->receive_steps = is_head(p) ? 0 : 1;
+        break;
     }
-    plan.kind = RING_ALL_REDUCE_ORDERED;
-    if (n > 1) {
-        plan.send_steps = rank + 2 >= n ? 1 : 2;
-        plan.receive_steps = rank == 0 || rank == n - 1 ? 1 : 2;
-    }
-    return finish(plan, rank == 0);
 }
 
-struct ring_plan ring_plan_broadcast(unsigned rank, unsigned world_size, size_t bytes,
-                                     unsigned root)
+/* The lags: of the shortest piece, which is safe for the longer ones, and of the longest. */
+static void find_lags(struct ring_plan *p)
 {
-    struct ring_plan plan = {.kind = RING_BROADCAST,
+    size_t start;
+
+    if (!is_head(p) || p->send_steps == 0)
+        return;
+    p->lag_bytes = ring_plan_send(p, 0).bytes;
+    if (p->kind == RING_REDUCE_SCATTER) {
+        p->stage_lag_bytes = p->lag_bytes;
+        p->lag_bytes = piece(p, p->pieces - 1, &start).bytes;
+    }
+}
+
+struct ring_plan ring_plan(enum ring_kind kind, unsigned rank, unsigned world_size, size_t count,
+                           size_t size, unsigned root, size_t piece_bytes)
+{
+    struct ring_plan plan = {.kind = kind,
                              .rank = rank,
                              .world_size = world_size,
                              .root = root,
-                             .count = bytes};
+                             .count = count,
+                             .size = size,
+                             .pieces = 1};
 
-    assert(rank < world_size && root < world_size);
-    plan.send_steps = right_of(&plan) == root ? 0 : 1;
-    plan.receive_steps = rank == root ? 0 : 1;
-    return finish(plan, rank == root);
-}
-
-struct ring_plan ring_plan_all_gather(unsigned rank, unsigned world_size, size_t bytes)
-{
-    struct ring_plan plan = {
-        .kind = RING_ALL_GATHER, .rank = rank, .world_size = world_size, .count = bytes};
-
-    assert(rank < world_size);
-    plan.send_steps = plan.receive_steps = world_size - 1;
-    return finish(plan, 1);
+    assert(rank < world_size && root < world_size && piece_bytes >= size);
+    if (kind == RING_REDUCE_SCATTER && count > 0)
+        plan.pieces = (count - 1) / (piece_bytes / size) + 1;
+    count_steps(&plan);
+    for (size_t s = 0; s < plan.send_steps; s++)
+        plan.send_bytes += ring_plan_send(&plan, s).bytes;
+    for (size_t s = 0; s < plan.receive_steps; s++)
+        plan.receive_bytes += ring_plan_receive(&plan, s).bytes;
+    find_lags(&plan);
+    return plan;
 }

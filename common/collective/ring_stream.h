@@ -1,84 +1,51 @@
 /*
- * ring_stream: executes a ring plan over two connected, non-blocking stream sockets: tensor bytes
- * go out to the right and come in from the left, small notes travel the other way.
+ * ring_stream: executes a ring plan: bytes go out to the right neighbour and come in from the left
+ * one.  Sending, receiving and reducing are interleaved in one loop, so a segment is passed on
+ * while the next one arrives and no buffer of a whole chunk is needed.  Partial results of float16
+ * and bfloat16 are rounded at every hop.
  *
- * Sending, receiving and adding are interleaved in one loop, so a segment is passed on while the
- * next one arrives and no buffer of a whole chunk is needed.  Knows nothing of ranks' names,
- * stores or time-outs: it runs until done, until a given moment, or until a neighbour is gone, and
- * ring.c decides what that means.  Nothing is allocated while running.
+ * Knows nothing of groups and time-outs: it runs until done, until a given moment or the alarm, or
+ * until something is wrong.  Nothing is allocated while running.
  * Threads: one caller at a time.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_RING_STREAM_H
 #define SPARRING_COMMON_COLLECTIVE_RING_STREAM_H
 
+#include "common/collective/ring_flow.h"
 #include "common/collective/ring_plan.h"
-#include "common/collective/ring_wire.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-/* The two connections of one rank. */
-struct ring_stream {
-    int right_fd;           /* we send the stream, we receive notes; owned */
-    int left_fd;            /* we receive the stream, we send notes; owned */
-    unsigned char *scratch; /* segment_bytes; owned: where bytes that will be added arrive */
-    size_t segment_bytes;
-    unsigned char note[RING_NOTE_BYTES]; /* from the right, incomplete */
-    size_t note_bytes;
-    bool right_closed;        /* the right neighbour said goodbye */
-    uint64_t alive_sequence;  /* newest operation in which the right neighbour said it waits */
-    uint64_t blamed_sequence; /* newest operation for which a rank was blamed, 0 for none ... */
-    uint32_t blamed_rank;     /* ... and that rank */
+/* Where bytes wait that are not in the caller's buffers; lives as long as the group. */
+struct ring_scratch {
+    unsigned char *arrival; /* arrival_bytes; owned: what will be reduced arrives here */
+    size_t arrival_bytes;
+    unsigned char *stage; /* stage_bytes, a multiple of 64; owned: see ring_plan.h */
+    size_t stage_bytes;
 };
+
+enum status ring_scratch_init(struct ring_scratch *s, size_t segment_bytes, struct error *err);
+void ring_scratch_release(struct ring_scratch *s);
 
 struct ring_cursor {
     struct ring_range range; /* of the current step */
-    enum ring_action action; /* receive */
-    unsigned step;           /* of the next range */
+    size_t step;             /* of the next range */
     size_t offset;           /* bytes done in range */
-    uint64_t done;           /* bytes done of the whole stream */
 };
 
 /* One operation in progress. */
 struct ring_run {
-    const struct ring_plan *plan; /* borrowed */
-    unsigned char *buffer;        /* borrowed: what the plan's ranges index */
-    unsigned char header[RING_HEADER_BYTES];
-    unsigned char left_header[RING_HEADER_BYTES];
-    size_t header_sent;
-    size_t header_received;
-    size_t carried; /* bytes of an incomplete float32 at the start of the scratch */
-    struct ring_cursor sent;
-    struct ring_cursor received;
+    struct ring_plan plan;
+    struct ring_operation operation;
+    struct ring_scratch *scratch; /* borrowed */
+    size_t carried;               /* bytes of an incomplete element at the start of the arrivals */
+    bool sends, receives;         /* has such a flow at all */
+    struct ring_flow right, left;
+    struct ring_cursor sent, received;
 };
 
-enum ring_outcome {
-    RING_DONE,
-    RING_PAUSED,    /* the given moment has come; run again to go on */
-    RING_LEFT_LOST, /* end of stream or reset */
-    RING_RIGHT_LOST,
-    RING_LEFT_DIFFERS, /* run.left_header is not ours */
-    RING_RIGHT_CLOSED, /* the right neighbour left in order, and we still had bytes for it */
-    RING_FAILED,       /* a system call failed; errno */
-};
+/* Copies the plan and the operation; moves nothing yet. */
+void ring_run_init(struct ring_run *run, const struct ring_plan *plan,
+                   const struct ring_operation *operation, struct ring_scratch *scratch);
 
-/* Allocate the scratch; the sockets come later. */
-enum status ring_stream_init(struct ring_stream *s, struct error *err);
-void ring_stream_release(struct ring_stream *s);
-
-/* `header` is copied. */
-void ring_run_init(struct ring_run *run, const struct ring_plan *plan, void *buffer,
-                   const unsigned char *header);
-
-enum ring_outcome ring_stream_run(struct ring_stream *s, struct ring_run *run, int64_t until_ns);
-
-/* Send a note to the left; dropped when the connection does not take it at once. */
-void ring_stream_note(const struct ring_stream *s, const struct ring_note *note);
-
-/* Tell both neighbours that this rank leaves in order: `header` to the right, `goodbye` to the
- * left. Does not wait; release closes the connections. */
-void ring_stream_leave(const struct ring_stream *s, const unsigned char *header,
-                       const struct ring_note *goodbye);
+enum ring_outcome ring_stream_run(struct ring_io *io, struct ring_run *run, int64_t until_ns);
 
 #endif
