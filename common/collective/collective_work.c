@@ -49,24 +49,6 @@ bool collective_supports(const struct collective *group, const struct collective
     return has_meaning(args) && (group->world_size == 1 || group->ops->supports(group, args));
 }
 
-enum run_outcome collective_mismatch(struct collective *group, const struct collective_work *work,
-                                     unsigned peer, const struct signature *theirs,
-                                     struct error *err)
-{
-    char own_text[COLLECTIVE_TEXT_SIZE];
-    char their_text[COLLECTIVE_TEXT_SIZE];
-    bool has_left = theirs->call == COLLECTIVE_CLOSE;
-
-    signature_text(&work->signature, own_text);
-    signature_text(theirs, their_text);
-    group->fault = has_left ? FAULT_FINISHED : FAULT_DESYNC;
-    group->culprit = (int)group->members[peer];
-    (void)error_set(err, STATUS_MISMATCH, "rank %u is %s %s, this rank %u is in %s",
-                    group->members[peer], has_left ? "at" : "in", their_text,
-                    group->members[group->rank], own_text);
-    return RUN_FAILED;
-}
-
 /* ---- starting ---- */
 
 static enum status check_args(const struct collective *g, const struct collective_args *args,

@@ -1,18 +1,19 @@
 /*
- * Any bytes as what a ring's neighbours may send: the first byte chooses the operation and whether
- * its right header comes first, the second how many bytes are notes from the right; the rest comes
- * from the left.  Nothing may be touched outside the operation's buffer, and no count may exceed
- * the plan.  Also the decoders of fixed layouts: what they accept encodes to the same again.
+ * Any bytes as what a rank's peers may send during an operation: the first byte chooses the
+ * operation and whether the right header comes first, the second how many bytes come from the first
+ * of two peers; the rest comes from the other.  Nothing may be touched outside the operation's
+ * buffers, and no count may exceed the plan.  Also the decoders of fixed layouts: what they accept
+ * encodes to the same again.
  */
-#include "common/base/clock.h"
+#include "common/collective/ring_pairs.h"
 #include "common/collective/ring_stream.h"
+#include "tests/common/collective/memory_transport.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#define COUNT 37
+#define COUNT   37
+#define SEGMENT 64
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -22,93 +23,118 @@ static void require(bool holds)
         abort();
 }
 
-static struct ring_plan make_plan(unsigned choice)
-{
-    switch (choice % 4) {
-    case 0:
-        return ring_plan_all_reduce(1, 3, COUNT, REDUCE_FAST);
-    case 1:
-        return ring_plan_all_reduce(1, 3, COUNT, REDUCE_REPRODUCIBLE);
-    case 2:
-        return ring_plan_broadcast(1, 3, COUNT * sizeof(float), 0);
-    default:
-        return ring_plan_all_gather(1, 2, COUNT * sizeof(float) / 2);
-    }
-}
+/* Rank 1 of 3. */
+struct scene {
+    struct memory_world *world;
+    struct ring_io io;
+    struct ring_operation operation;
+    unsigned char *input, *output; /* end where the sanitizer sees it */
+};
 
-/* Bytes that do not fit into the socket are left out: the sizes of inputs are bounded anyway. */
-static void put(int fd, const void *bytes, size_t size)
+static void run_ring(struct scene *s, enum ring_kind kind)
 {
-    if (size > 0)
-        (void)!send(fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-static void fuzz_stream(unsigned choice, const uint8_t *notes, size_t note_bytes,
-                        const uint8_t *left, size_t left_bytes)
-{
-    const struct ring_operation operation = {.call = RING_CALL_ALL_REDUCE, .count = COUNT};
-    struct ring_plan plan = make_plan(choice);
-    unsigned char header[RING_HEADER_BYTES];
-    float *buffer = calloc(COUNT, sizeof(float)); /* ends where the sanitizer sees it */
-    struct ring_stream s;
+    struct ring_plan plan = ring_plan(kind, 1, 3, COUNT, sizeof(float), 0, SEGMENT);
+    struct ring_scratch scratch;
     struct ring_run run;
-    int right[2];
-    int from_left[2];
 
-    require(buffer && socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, right) == 0 &&
-            socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, from_left) == 0);
-    require(ring_stream_init(&s, NULL) == STATUS_OK);
-    s.right_fd = right[0];
-    s.left_fd = from_left[0];
-    ring_operation_encode(&operation, header);
-    ring_run_init(&run, &plan, buffer, header);
-    if (choice & 4)
-        put(from_left[1], header, sizeof(header));
-    put(from_left[1], left, left_bytes);
-    put(right[1], notes, note_bytes);
-    (void)ring_stream_run(&s, &run, clock_now_ns());
-    require(run.sent.done <= plan.send_bytes && run.received.done <= plan.receive_bytes);
-    require(run.sent.done <= plan.lag_bytes + run.received.done);
-    ring_stream_release(&s);
-    (void)close(right[1]);
-    (void)close(from_left[1]);
-    free(buffer);
+    require(ring_scratch_init(&scratch, SEGMENT, NULL) == STATUS_OK);
+    ring_run_init(&run, &plan, &s->operation, &scratch);
+    (void)ring_stream_run(&s->io, &run, 0);
+    require(run.right.done <= plan.send_bytes && run.left.done <= plan.receive_bytes);
+    require(run.right.done <= plan.lag_bytes + run.left.done);
+    ring_scratch_release(&scratch);
+}
+
+static void run_pairs(struct scene *s, enum pairs_kind kind)
+{
+    struct pairs_plan plan = {
+        .kind = kind, .rank = 1, .world_size = 3, .count = COUNT, .size = sizeof(float)};
+    struct pairs_scratch scratch;
+    struct pairs_run run;
+    uint64_t sent, received, sent_most, received_most;
+
+    require(pairs_scratch_init(&scratch, 3, SEGMENT, NULL) == STATUS_OK);
+    scratch.slot_bytes = SEGMENT;
+    pairs_run_init(&run, &plan, &s->operation, &scratch);
+    (void)pairs_run(&s->io, &run, 0);
+    pairs_run_done(&run, &sent, &received);
+    pairs_plan_bytes(&plan, &sent_most, &received_most);
+    require(sent <= sent_most && received <= received_most && run.reduced <= run.result.bytes);
+    pairs_scratch_release(&scratch);
+}
+
+static void run_one(unsigned choice, struct scene *s)
+{
+    static const enum ring_kind rings[] = {RING_ALL_REDUCE, RING_REDUCE_SCATTER, RING_ALL_GATHER,
+                                           RING_BROADCAST, RING_REDUCE};
+    static const enum pairs_kind pairs[] = {
+        PAIRS_ALL_REDUCE_WHOLE, PAIRS_ALL_REDUCE_CHUNKS, PAIRS_REDUCE_SCATTER, PAIRS_ALL_GATHER,
+        PAIRS_SCATTER,          PAIRS_ALL_TO_ALL,        PAIRS_BARRIER};
+
+    choice %= 12;
+    if (choice < 5)
+        run_ring(s, rings[choice]);
+    else
+        run_pairs(s, pairs[choice - 5]);
+}
+
+static void fuzz_peers(unsigned choice, const uint8_t *first, size_t first_bytes,
+                       const uint8_t *other, size_t other_bytes)
+{
+    const struct signature signature = {.call = COLLECTIVE_ALL_REDUCE, .count = COUNT};
+    struct scene s = {.operation = {.factor = 1.0}};
+    size_t bytes = 3 * COUNT * sizeof(float);
+
+    s.world = memory_world_open(3, 1 << 14, choice * 2654435761u);
+    s.input = calloc(bytes, 1);
+    s.output = calloc(bytes, 1);
+    require(s.world && s.input && s.output);
+    s.operation.input = s.input;
+    s.operation.output = s.output;
+    s.io = (struct ring_io){
+        .transport = memory_world_transport(s.world, 1), .alarm_fd = -1, .segment_bytes = SEGMENT};
+    ring_header_encode(&signature, 1.0, s.operation.header);
+    memcpy(s.operation.expected, s.operation.header, SIGNATURE_BYTES);
+    for (unsigned peer = 0; peer < 3 && (choice & 128); peer++)
+        (void)memory_put(s.world, peer, 1, s.operation.header, RING_HEADER_BYTES);
+    (void)memory_put(s.world, 0, 1, first, first_bytes);
+    (void)memory_put(s.world, 2, 1, other, other_bytes);
+    run_one(choice & 127, &s);
+    memory_world_close(s.world);
+    free(s.input);
+    free(s.output);
 }
 
 static void fuzz_layouts(const uint8_t *data, size_t size)
 {
     unsigned char in[RING_HEADER_BYTES] = {0};
     unsigned char out[RING_HEADER_BYTES];
-    char text[RING_TEXT_SIZE];
-    struct ring_operation operation, operation_again;
+    char text[COLLECTIVE_TEXT_SIZE];
+    struct signature signature, again;
     struct ring_hello hello;
-    struct ring_note note;
 
     memcpy(in, data, size < sizeof(in) ? size : sizeof(in));
-    if (ring_operation_decode(in, &operation)) {
-        ring_operation_text(&operation, text);
-        ring_operation_encode(&operation, out);
-        require(ring_operation_decode(out, &operation_again));
-        require(operation_again.count == operation.count && strlen(text) < sizeof(text) - 1);
+    if (signature_decode(in, &signature)) {
+        signature_text(&signature, text);
+        ring_header_encode(&signature, ring_header_factor(in), out);
+        require(signature_decode(out, &again) && signature_equal(&signature, &again));
+        require(memcmp(in + SIGNATURE_BYTES, out + SIGNATURE_BYTES, 8) == 0);
+        require(strlen(text) < sizeof(text) - 1);
     }
     if (ring_hello_decode(in, &hello)) {
         ring_hello_encode(&hello, out);
-        require(memcmp(out + 8, in + 8, RING_HELLO_BYTES - 8) == 0);
-    }
-    if (ring_note_decode(in, &note)) {
-        ring_note_encode(&note, out);
-        require(memcmp(out, in, RING_NOTE_BYTES) == 0);
+        require(memcmp(out, in, RING_HELLO_BYTES - 4) == 0);
     }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    size_t note_bytes;
+    size_t first;
 
     if (size < 2)
         return 0;
     fuzz_layouts(data + 2, size - 2);
-    note_bytes = data[1] < size - 2 ? data[1] : size - 2;
-    fuzz_stream(data[0], data + 2, note_bytes, data + 2 + note_bytes, size - 2 - note_bytes);
+    first = data[1] < size - 2 ? data[1] : size - 2;
+    fuzz_peers(data[0], data + 2, first, data + 2 + first, size - 2 - first);
     return 0;
 }

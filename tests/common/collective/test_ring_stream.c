@@ -1,17 +1,18 @@
 /*
- * One rank's streams, with the test in the place of both neighbours: bytes arrive in odd pieces,
- * neighbours differ, fall silent, leave or die.  Also the wire layouts.
+ * One rank's streams, with the test in the place of all other ranks: bytes arrive in odd pieces,
+ * peers differ, fall silent, leave or die.  Also the wire layouts, and strangers at the door.
  */
 #include "tests/support/support.h"
 
 #include "common/base/clock.h"
 #include "common/base/net.h"
+#include "common/collective/ring_accept.h"
+#include "common/collective/ring_pairs.h"
 #include "common/collective/ring_stream.h"
+#include "tests/common/collective/memory_transport.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #define COUNT 1000
@@ -19,83 +20,71 @@
 
 /* Rank 1 of 2 in one all-reduce; the test is rank 0 on both sides. */
 static struct fixture {
-    struct ring_stream stream;
-    struct ring_plan plan;
+    struct memory_world *world;
+    struct ring_io io;
+    struct ring_scratch scratch;
+    struct pairs_scratch pairs_scratch;
     struct ring_run run;
-    unsigned char header[RING_HEADER_BYTES];
+    struct pairs_run pairs;
+    struct ring_operation operation;
     float data[COUNT];
-    int right; /* the test's ends */
-    int left;
-    enum ring_outcome outcome;
-    pthread_t thread;
 } f;
 
-static const struct ring_operation operation = {
-    .call = RING_CALL_ALL_REDUCE, .group = 77, .sequence = 5, .count = COUNT};
+static const struct signature signature = {
+    .call = COLLECTIVE_ALL_REDUCE, .group = 77, .generation = 1, .sequence = 5, .count = COUNT};
 
 static void setup(void)
 {
+    struct ring_plan plan = ring_plan(RING_ALL_REDUCE, 1, 2, COUNT, sizeof(float), 0, 4096);
+    struct pairs_plan pairs = {.kind = PAIRS_ALL_REDUCE_WHOLE,
+                               .rank = 1,
+                               .world_size = 2,
+                               .count = COUNT,
+                               .size = sizeof(float)};
     struct error err = {0};
-    int right[2];
-    int left[2];
 
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, right), 0);
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, left), 0);
-    assert_ok(ring_stream_init(&f.stream, &err));
-    f.stream.right_fd = right[0];
-    f.right = right[1];
-    f.stream.left_fd = left[0];
-    f.left = left[1];
+    f.world = memory_world_open(2, 1 << 16, 0);
+    ck_assert_ptr_nonnull(f.world);
+    f.io = (struct ring_io){
+        .transport = memory_world_transport(f.world, 1), .alarm_fd = -1, .segment_bytes = 4096};
+    assert_ok(ring_scratch_init(&f.scratch, 4096, &err));
+    assert_ok(pairs_scratch_init(&f.pairs_scratch, 2, 4096, &err));
     for (int i = 0; i < COUNT; i++)
         f.data[i] = (float)i;
-    f.plan = ring_plan_all_reduce(1, 2, COUNT, REDUCE_FAST);
-    ring_operation_encode(&operation, f.header);
-    ring_run_init(&f.run, &f.plan, f.data, f.header);
+    f.operation = (struct ring_operation){
+        .input = (unsigned char *)f.data, .output = (unsigned char *)f.data, .factor = 1.0};
+    ring_header_encode(&signature, 1.0, f.operation.header);
+    memcpy(f.operation.expected, f.operation.header, SIGNATURE_BYTES);
+    ring_run_init(&f.run, &plan, &f.operation, &f.scratch);
+    pairs_run_init(&f.pairs, &pairs, &f.operation, &f.pairs_scratch);
 }
 
 static void teardown(void)
 {
-    ring_stream_release(&f.stream);
-    (void)close(f.right);
-    (void)close(f.left);
+    ring_scratch_release(&f.scratch);
+    pairs_scratch_release(&f.pairs_scratch);
+    memory_world_close(f.world);
 }
 
-static void *run_thread(void *unused)
-{
-    (void)unused;
-    f.outcome = ring_stream_run(&f.stream, &f.run, clock_deadline_ns(30000));
-    return NULL;
-}
-
-static void start(void)
-{
-    ck_assert_int_eq(pthread_create(&f.thread, NULL, run_thread, NULL), 0);
-}
-
-static void join_and_expect(enum ring_outcome wanted)
-{
-    ck_assert_int_eq(pthread_join(f.thread, NULL), 0);
-    ck_assert_int_eq(f.outcome, wanted);
-}
-
-/* Run without a thread until nothing moves. */
+/* Run until nothing moves. */
 static enum ring_outcome run_a_little(void)
 {
-    return ring_stream_run(&f.stream, &f.run, clock_now_ns());
+    return ring_stream_run(&f.io, &f.run, 0);
 }
 
-static void put(int fd, const void *bytes, size_t size)
+static enum ring_outcome run_pairs_a_little(void)
 {
-    struct error err = {0};
-
-    assert_ok(net_send_all(fd, bytes, size, clock_deadline_ns(10000), &err));
+    return pairs_run(&f.io, &f.pairs, 0);
 }
 
-static void get(int fd, void *bytes, size_t size)
+static void put(const void *bytes, size_t size)
 {
-    struct error err = {0};
+    ck_assert_uint_eq(memory_put(f.world, 0, 1, bytes, size), size);
+}
 
-    assert_ok(net_recv_all(fd, bytes, size, clock_deadline_ns(10000), &err));
+static void take(void *bytes, size_t size)
+{
+    ck_assert_uint_eq(memory_take(f.world, 1, 0, bytes, size), size);
 }
 
 /* Rank 0's stream: the header, its first half (i + 1000), and the sum of the second half. */
@@ -103,7 +92,7 @@ static size_t make_stream(unsigned char *bytes)
 {
     float values[COUNT];
 
-    memcpy(bytes, f.header, RING_HEADER_BYTES);
+    memcpy(bytes, f.operation.header, RING_HEADER_BYTES);
     for (int i = 0; i < COUNT; i++)
         values[i] = i < HALF ? (float)(i + 1000) : (float)(-i);
     memcpy(bytes + RING_HEADER_BYTES, values, sizeof(values));
@@ -121,7 +110,7 @@ START_TEST(odd_pieces_are_put_together)
     for (size_t i = 0; done < size; i++) {
         size_t piece = pieces[i % 10] < size - done ? pieces[i % 10] : size - done;
 
-        put(f.left, bytes + done, piece);
+        put(bytes + done, piece);
         done += piece;
         ck_assert_int_eq(run_a_little(), done < size ? RING_PAUSED : RING_DONE);
     }
@@ -129,9 +118,9 @@ START_TEST(odd_pieces_are_put_together)
         ck_assert_int_eq((int)f.data[i], 2 * i + 1000);
         ck_assert_int_eq((int)f.data[i + HALF], -(i + HALF));
     }
-    get(f.right, bytes, RING_HEADER_BYTES);
-    ck_assert_mem_eq(bytes, f.header, RING_HEADER_BYTES);
-    get(f.right, sent, sizeof(sent));
+    take(bytes, RING_HEADER_BYTES);
+    ck_assert_mem_eq(bytes, f.operation.header, RING_HEADER_BYTES);
+    take(sent, sizeof(sent));
     for (int i = 0; i < HALF; i++) {
         ck_assert_int_eq((int)sent[i], i + HALF);            /* its own second half */
         ck_assert_int_eq((int)sent[i + HALF], 2 * i + 1000); /* the sum of the first */
@@ -145,222 +134,234 @@ START_TEST(pauses_and_goes_on)
     size_t size = make_stream(bytes);
 
     ck_assert_int_eq(run_a_little(), RING_PAUSED);
-    put(f.left, bytes, size);
-    ck_assert_int_eq(ring_stream_run(&f.stream, &f.run, clock_deadline_ns(30000)), RING_DONE);
-    ck_assert_uint_eq(f.run.sent.done, sizeof(f.data));
-    ck_assert_uint_eq(f.run.received.done, sizeof(f.data));
+    put(bytes, size);
+    ck_assert_int_eq(ring_stream_run(&f.io, &f.run, clock_deadline_ns(30000)), RING_DONE);
+    ck_assert_uint_eq(f.run.right.done, sizeof(f.data));
+    ck_assert_uint_eq(f.run.left.done, sizeof(f.data));
 }
 END_TEST
 
-START_TEST(left_dies)
+START_TEST(an_alarm_pauses)
+{
+    atomic_bool raised = true;
+
+    f.io.alarm = &raised;
+    ck_assert_int_eq(ring_stream_run(&f.io, &f.run, clock_deadline_ns(30000)), RING_PAUSED);
+    ck_assert_int_eq(pairs_run(&f.io, &f.pairs, clock_deadline_ns(30000)), RING_PAUSED);
+}
+END_TEST
+
+START_TEST(a_dead_peer_is_lost)
 {
     unsigned char bytes[RING_HEADER_BYTES + sizeof(f.data)];
 
-    start();
-    put(f.left, bytes, make_stream(bytes) > 0 ? RING_HEADER_BYTES + 10 : 0);
-    (void)shutdown(f.left, SHUT_RDWR);
-    join_and_expect(RING_LEFT_LOST);
+    put(bytes, make_stream(bytes) > 0 ? RING_HEADER_BYTES + 10 : 0);
+    if (_i == 0)
+        ck_assert_int_eq(run_a_little(), RING_PAUSED);
+    memory_end(f.world, 0, 1);
+    ck_assert_int_eq(run_a_little(), RING_LOST);
+    ck_assert_uint_eq(f.io.trouble.peer, 0);
 }
 END_TEST
 
-START_TEST(right_dies_without_a_goodbye)
+START_TEST(a_dead_peer_is_lost_to_pairs)
 {
-    start();
-    (void)shutdown(f.right, SHUT_RDWR);
-    join_and_expect(RING_RIGHT_LOST);
+    ck_assert_int_eq(run_pairs_a_little(), RING_PAUSED);
+    memory_end(f.world, 0, 1);
+    ck_assert_int_eq(run_pairs_a_little(), RING_LOST);
+    ck_assert_uint_eq(f.io.trouble.peer, 0);
 }
 END_TEST
 
-START_TEST(left_is_in_another_operation)
+/* Every field of a header counts; what the other said is kept. */
+START_TEST(a_peer_in_another_operation_differs)
 {
-    struct ring_operation other = operation;
+    struct signature others[] = {signature, signature, signature, signature, signature, signature};
     unsigned char bytes[RING_HEADER_BYTES];
+    struct signature seen;
 
-    start();
-    other.count++;
-    ring_operation_encode(&other, bytes);
-    put(f.left, bytes, sizeof(bytes));
-    join_and_expect(RING_LEFT_DIFFERS);
-    ck_assert(ring_operation_decode(f.run.left_header, &other));
-    ck_assert_uint_eq(other.count, COUNT + 1);
-}
-END_TEST
-
-static void put_note(enum ring_note_kind kind, uint32_t rank, uint64_t sequence)
-{
-    struct ring_note note = {.kind = kind, .rank = rank, .sequence = sequence};
-    unsigned char bytes[RING_NOTE_BYTES];
-
-    ring_note_encode(&note, bytes);
-    put(f.right, bytes, 3); /* in two pieces */
-    put(f.right, bytes + 3, sizeof(bytes) - 3);
-}
-
-/* Rank 0 closes the group while rank 1 has bytes for it. */
-START_TEST(right_leaves_in_order_too_early)
-{
-    start();
-    put_note(RING_NOTE_GOODBYE, 0, 0);
-    (void)shutdown(f.right, SHUT_RDWR);
-    join_and_expect(RING_RIGHT_CLOSED);
-}
-END_TEST
-
-/* The last operation: rank 0 has all it needs and closes, its bytes are still on the way. */
-START_TEST(right_leaves_in_order_when_it_may)
-{
-    unsigned char bytes[RING_HEADER_BYTES + sizeof(f.data)];
-    size_t size = make_stream(bytes);
-    size_t half = RING_HEADER_BYTES + sizeof(f.data) / 2;
-    static unsigned char sent[RING_HEADER_BYTES + sizeof(f.data)];
-
-    start();
-    put(f.left, bytes, half);
-    get(f.right, sent, sizeof(sent));
-    put_note(RING_NOTE_GOODBYE, 0, 0);
-    (void)shutdown(f.right, SHUT_RDWR);
-    put(f.left, bytes + half, size - half);
-    join_and_expect(RING_DONE);
-    ck_assert(f.data[COUNT - 1] < 0);
-}
-END_TEST
-
-START_TEST(notes_are_kept_and_blame_is_passed_on)
-{
-    unsigned char bytes[RING_NOTE_BYTES];
-    struct ring_note note;
-
-    put_note(RING_NOTE_ALIVE, 0, 5);
-    put_note(RING_NOTE_BLAME, 3, 5);
-    put_note(RING_NOTE_BLAME, 3, 5);
-    ck_assert_int_eq(run_a_little(), RING_PAUSED);
-    ck_assert_uint_eq(f.stream.alive_sequence, 5);
-    ck_assert_uint_eq(f.stream.blamed_sequence, 5);
-    ck_assert_uint_eq(f.stream.blamed_rank, 3);
-    get(f.left, bytes, sizeof(bytes));
-    ck_assert(ring_note_decode(bytes, &note));
-    ck_assert_int_eq(note.kind, RING_NOTE_BLAME);
-    ck_assert_uint_eq(note.rank, 3);
-    ck_assert_int_lt(recv(f.left, bytes, sizeof(bytes), MSG_DONTWAIT), 0); /* once */
-}
-END_TEST
-
-START_TEST(noise_from_the_right_is_a_lost_neighbour)
-{
-    unsigned char noise[RING_NOTE_BYTES] = "GET / HTTP/1.1\r";
-
-    start();
-    put(f.right, noise, sizeof(noise));
-    join_and_expect(RING_RIGHT_LOST);
-}
-END_TEST
-
-START_TEST(leaving_is_said_on_both_sides)
-{
-    struct ring_operation leave = {.call = RING_CALL_CLOSE, .group = 77, .sequence = 6};
-    struct ring_note goodbye = {.kind = RING_NOTE_GOODBYE, .rank = 1};
-    unsigned char bytes[RING_HEADER_BYTES];
-
-    ring_operation_encode(&leave, bytes);
-    ring_stream_leave(&f.stream, bytes, &goodbye);
-    get(f.right, bytes, RING_HEADER_BYTES);
-    ck_assert(ring_operation_decode(bytes, &leave));
-    ck_assert_int_eq(leave.call, RING_CALL_CLOSE);
-    get(f.left, bytes, RING_NOTE_BYTES);
-    ck_assert(ring_note_decode(bytes, &goodbye));
-    ck_assert_int_eq(goodbye.kind, RING_NOTE_GOODBYE);
+    others[0].count++;
+    others[1].sequence++;
+    others[2].call = COLLECTIVE_CLOSE;
+    others[3].dtype = DTYPE_INT32;
+    others[4].op = REDUCE_MAX;
+    others[5].generation++;
+    ring_header_encode(&others[_i], 1.0, bytes);
+    put(bytes, 7);
+    ck_assert_int_eq(_i % 2 ? run_a_little() : run_pairs_a_little(), RING_PAUSED);
+    put(bytes + 7, sizeof(bytes) - 7);
+    ck_assert_int_eq(_i % 2 ? run_a_little() : run_pairs_a_little(), RING_DIFFERS);
+    ck_assert(signature_decode(f.io.trouble.header, &seen));
+    ck_assert(signature_equal(&seen, &others[_i]));
 }
 END_TEST
 
 START_TEST(layouts_come_back)
 {
     unsigned char bytes[RING_HEADER_BYTES];
-    struct ring_operation wide = {.call = RING_CALL_BROADCAST,
-                                  .order = REDUCE_REPRODUCIBLE,
-                                  .group = 0x8000000000000001,
-                                  .sequence = 0x0123456789abcdef,
-                                  .count = UINT64_MAX,
-                                  .root = 0xdeadbeef};
-    struct ring_operation back = {.call = RING_CALL_CLOSE};
-    struct ring_hello hello = {.group = UINT64_MAX - 1, .rank = 1, .world_size = 0x10002};
+    struct signature back;
+    struct ring_hello hello = {.group = UINT64_MAX - 1,
+                               .cookie = 0x0123456789abcdef,
+                               .generation = 7,
+                               .rank = 1,
+                               .world_size = 0x10002,
+                               .stream = 3};
     struct ring_hello hello_back;
 
-    ring_operation_encode(&wide, bytes);
-    ck_assert(ring_operation_decode(bytes, &back));
-    ck_assert(back.call == wide.call && back.order == wide.order && back.group == wide.group &&
-              back.sequence == wide.sequence && back.count == wide.count && back.root == wide.root);
+    ring_header_encode(&signature, -0.125, bytes);
+    ck_assert(signature_decode(bytes, &back));
+    ck_assert(signature_equal(&back, &signature));
+    ck_assert_double_eq(ring_header_factor(bytes), -0.125);
     ring_hello_encode(&hello, bytes);
     ck_assert(ring_hello_decode(bytes, &hello_back));
-    ck_assert(hello_back.group == hello.group && hello_back.rank == 1 &&
-              hello_back.world_size == 0x10002);
+    ck_assert(hello_back.group == hello.group && hello_back.cookie == hello.cookie &&
+              hello_back.generation == 7 && hello_back.rank == 1 &&
+              hello_back.world_size == 0x10002 && hello_back.stream == 3);
+    bytes[0]++;
+    ck_assert(!ring_hello_decode(bytes, &hello_back));
 }
 END_TEST
 
-START_TEST(layouts_refuse_other_bytes)
-{
-    unsigned char bytes[RING_HEADER_BYTES];
-    struct ring_operation back;
-    struct ring_hello hello;
-    struct ring_note note = {.kind = RING_NOTE_ALIVE};
+/* ---- strangers ---- */
 
-    ring_operation_encode(&operation, bytes);
-    bytes[4] = RING_CALL_CLOSE + 1;
-    ck_assert(!ring_operation_decode(bytes, &back));
-    bytes[4] = 0;
-    ck_assert(!ring_operation_decode(bytes, &back));
-    ring_operation_encode(&operation, bytes);
-    bytes[5] = 2;
-    ck_assert(!ring_operation_decode(bytes, &back));
-    ck_assert(!ring_hello_decode(bytes, &hello));
-    ring_note_encode(&note, bytes);
-    bytes[3] = 1;
-    ck_assert(!ring_note_decode(bytes, &note));
+#define COOKIE  99
+#define STREAMS 2
+
+/* Rank 1 of 3 that waits for rank 2. */
+static struct door {
+    struct endpoint place;
+    int listen_fd;
+    int fds[3 * STREAMS];
+    int64_t timeout_ms;
+    enum status status;
+    struct error err;
+    pthread_t thread;
+} door;
+
+static const struct ring_hello at_door = {
+    .group = 5, .cookie = COOKIE, .generation = 2, .rank = 1, .world_size = 3};
+
+static void *accept_thread(void *unused)
+{
+    static const uint64_t cookies[] = {0, COOKIE, 1234};
+
+    door.status = ring_accept(door.listen_fd, &at_door, cookies, STREAMS,
+                              clock_deadline_ns(door.timeout_ms), door.fds, &door.err);
+    return unused;
+}
+
+static void open_door(int64_t timeout_ms)
+{
+    struct error err = {0};
+
+    door = (struct door){.place = {.host = "127.0.0.1"}, .timeout_ms = timeout_ms};
+    for (size_t i = 0; i < sizeof(door.fds) / sizeof(door.fds[0]); i++)
+        door.fds[i] = -1;
+    assert_ok(net_listen(&door.place, "test", &door.listen_fd, &door.place.port, &err));
+    ck_assert_int_eq(pthread_create(&door.thread, NULL, accept_thread, NULL), 0);
+}
+
+static int knock(const struct ring_hello *hello)
+{
+    unsigned char bytes[RING_HELLO_BYTES];
+    struct error err = {0};
+    int fd;
+
+    assert_ok(net_connect(&door.place, clock_deadline_ns(10000), &fd, &err));
+    if (hello) {
+        ring_hello_encode(hello, bytes);
+        assert_ok(net_send_all(fd, bytes, sizeof(bytes), clock_deadline_ns(10000), &err));
+    }
+    return fd;
+}
+
+static struct ring_hello right_hello(unsigned stream)
+{
+    struct ring_hello hello = at_door;
+
+    hello.rank = 2;
+    hello.stream = stream;
+    return hello;
+}
+
+/* More silent ones than are kept, one that hangs up, one that speaks HTTP, and hellos that are
+ * wrong in one thing; then the right ones. */
+START_TEST(strangers_do_no_harm)
+{
+    static const char http[] = "GET /index.html HTTP/1.1\r\nHost: stranger\r\n\r\n";
+    struct ring_hello wrong[8];
+    unsigned char answer[RING_HELLO_BYTES];
+    struct ring_hello got;
+    struct error err = {0};
+    int fds[32];
+
+    for (size_t i = 0; i < 8; i++)
+        wrong[i] = right_hello(0);
+    wrong[0].group++;
+    wrong[1].cookie++;
+    wrong[2].generation++;
+    wrong[3].rank = 0;
+    wrong[4].rank = 3;
+    wrong[5].world_size = 4;
+    wrong[6].stream = STREAMS;
+    wrong[7].rank = UINT32_MAX;
+    open_door(30000);
+    for (size_t i = 0; i < 22; i++)
+        fds[i] = knock(NULL);
+    assert_ok(net_send_all(fds[20], http, sizeof(http), clock_deadline_ns(10000), &err));
+    (void)close(fds[21]);
+    for (size_t i = 0; i < 8; i++)
+        fds[22 + i] = knock(&wrong[i]);
+    for (unsigned s = STREAMS; s > 0; s--) {
+        struct ring_hello hello = right_hello(s - 1);
+
+        fds[29 + s] = knock(&hello);
+    }
+    (void)pthread_join(door.thread, NULL);
+    ck_assert_msg(door.status == STATUS_OK, "%s", door.err.text);
+    assert_ok(net_recv_all(fds[30], answer, sizeof(answer), clock_deadline_ns(10000), &err));
+    ck_assert(ring_hello_decode(answer, &got));
+    ck_assert(got.rank == 1 && got.cookie == 1234 && got.stream == 0);
+    ck_assert(door.fds[2 * STREAMS] >= 0 && door.fds[2 * STREAMS + 1] >= 0);
+    ck_assert(door.fds[0] < 0 && door.fds[STREAMS] < 0);
 }
 END_TEST
 
-START_TEST(texts_say_what_an_operation_is)
+START_TEST(the_missing_rank_is_named)
 {
-    char text[RING_TEXT_SIZE];
-    struct ring_operation o = operation;
+    struct ring_hello hello = right_hello(0);
+    struct ring_hello stranger = right_hello(1);
 
-    ring_operation_text(&o, text);
-    ck_assert_str_eq(text, "all_reduce #5 of 1000 float32");
-    o.order = REDUCE_REPRODUCIBLE;
-    ring_operation_text(&o, text);
-    ck_assert_str_eq(text, "all_reduce #5 of 1000 float32 in rank order");
-    o.call = RING_CALL_BROADCAST;
-    o.root = 2;
-    ring_operation_text(&o, text);
-    ck_assert_str_eq(text, "broadcast #5 of 1000 bytes from rank 2");
-    o.sequence = o.count = UINT64_MAX;
-    o.root = UINT32_MAX;
-    ring_operation_text(&o, text);
-    ck_assert_uint_lt(strlen(text), RING_TEXT_SIZE - 1);
+    stranger.cookie++;
+    open_door(300);
+    (void)knock(&hello);
+    (void)knock(&stranger);
+    (void)pthread_join(door.thread, NULL);
+    ck_assert_int_eq(door.status, STATUS_TIMEOUT);
+    ck_assert_str_eq(door.err.text, "rank 2 did not connect (1 others were turned away; the last: "
+                                    "it did not know the cookie)");
 }
 END_TEST
 
 int main(void)
 {
     Suite *suite = suite_create("ring_stream");
-    TCase *streams = tcase_create("stream");
-    TCase *wire = tcase_create("wire");
+    TCase *cases = tcase_create("ring_stream");
+    TCase *strangers = tcase_create("strangers");
 
-    tcase_set_timeout(streams, 60);
-    tcase_add_checked_fixture(streams, setup, teardown);
-    tcase_add_test(streams, odd_pieces_are_put_together);
-    tcase_add_test(streams, pauses_and_goes_on);
-    tcase_add_test(streams, left_dies);
-    tcase_add_test(streams, right_dies_without_a_goodbye);
-    tcase_add_test(streams, left_is_in_another_operation);
-    tcase_add_test(streams, right_leaves_in_order_too_early);
-    tcase_add_test(streams, right_leaves_in_order_when_it_may);
-    tcase_add_test(streams, notes_are_kept_and_blame_is_passed_on);
-    tcase_add_test(streams, noise_from_the_right_is_a_lost_neighbour);
-    tcase_add_test(streams, leaving_is_said_on_both_sides);
-    suite_add_tcase(suite, streams);
-    tcase_add_test(wire, layouts_come_back);
-    tcase_add_test(wire, layouts_refuse_other_bytes);
-    tcase_add_test(wire, texts_say_what_an_operation_is);
-    suite_add_tcase(suite, wire);
+    tcase_add_checked_fixture(cases, setup, teardown);
+    tcase_set_timeout(cases, 30);
+    tcase_add_test(cases, odd_pieces_are_put_together);
+    tcase_add_test(cases, pauses_and_goes_on);
+    tcase_add_test(cases, an_alarm_pauses);
+    tcase_add_loop_test(cases, a_dead_peer_is_lost, 0, 2);
+    tcase_add_test(cases, a_dead_peer_is_lost_to_pairs);
+    tcase_add_loop_test(cases, a_peer_in_another_operation_differs, 0, 6);
+    tcase_add_test(cases, layouts_come_back);
+    suite_add_tcase(suite, cases);
+    tcase_set_timeout(strangers, 60);
+    tcase_add_test(strangers, strangers_do_no_harm);
+    tcase_add_test(strangers, the_missing_rank_is_named);
+    suite_add_tcase(suite, strangers);
     return support_run(suite);
 }
