@@ -208,8 +208,8 @@ enum status collective_all_gather(struct collective *group, const void *mine, si
 enum status collective_barrier(struct collective *group, struct error *err);
 
 /* A barrier over the control connections that names every rank which did not come within
- * timeout_ms ("ranks 2, 5 did not reach the barrier"); with !wait_all the first one found.  The
- * group stays usable. */
+ * timeout_ms ("ranks 2, 5 did not reach the barrier"); with !wait_all the first one found.  A rank
+ * that comes too late for the others passes.  The group stays usable. */
 enum status collective_monitored_barrier(struct collective *group, int64_t timeout_ms,
                                          bool wait_all, struct error *err);
 

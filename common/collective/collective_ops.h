@@ -57,6 +57,7 @@ struct collective {
     bool owns_flight;
     struct store *store;           /* borrowed; valid while opening only */
     uint64_t sequence;             /* collectives started */
+    uint64_t monitored;            /* monitored barriers started */
     uint64_t *sent;                /* owned: sends started per peer ... */
     uint64_t *received;            /* ... and receives */
     struct collective_stats stats; /* kept by the backend */

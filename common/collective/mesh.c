@@ -81,6 +81,7 @@ static void release(struct mesh *m)
         }
         free(p->out);
     }
+    mesh_agreements_release(m);
     for (size_t i = 0; i < MESH_GROUPS_MAX; i++)
         mesh_slot_release(&m->slots[i]);
     if (m->epoll_fd >= 0)

@@ -54,6 +54,10 @@ enum status mesh_exchange(struct mesh *m, const unsigned *members, unsigned coun
                           const void *mine, size_t size, void *all, int64_t deadline_ns,
                           struct error *err);
 
+/* An exchange of nothing: who has come?  ret_here[i] is 1 for those of `members` that have. */
+enum status mesh_gather(struct mesh *m, const unsigned *members, unsigned count, const char *tag,
+                        int64_t deadline_ns, unsigned char *ret_here, struct error *err);
+
 /* ---- what a rank is doing ---- */
 
 enum mesh_phase { MESH_IDLE, MESH_RUNNING, MESH_LEFT };

@@ -55,7 +55,8 @@ static void send_mine(const struct exchange *e, const void *mine)
 
     (void)snprintf(message.item.tag, sizeof(message.item.tag), "%s", e->tag);
     message.item.size = (uint16_t)e->size;
-    memcpy(message.item.bytes, mine, e->size);
+    if (e->size > 0)
+        memcpy(message.item.bytes, mine, e->size);
     for (unsigned i = 0; i < e->count; i++)
         if (e->members[i] != e->mesh->rank)
             mesh_send(e->mesh, e->members[i], &message);
@@ -103,6 +104,39 @@ static enum status timed_out(const struct exchange *e, struct error *err)
     return STATUS_TIMEOUT;
 }
 
+/* Keep this rank's own part, send it to the others, and wait for theirs. */
+static enum status run_exchange(struct exchange *e, const void *mine, int64_t deadline_ns,
+                                struct error *err)
+{
+    enum status status;
+
+    assert(e->size <= MESH_EXCHANGE_MAX);
+    if (strlen(e->tag) >= MESH_TAG_MAX)
+        return error_set(err, STATUS_INVALID, "the tag '%s' is longer than %d characters", e->tag,
+                         MESH_TAG_MAX - 1);
+    (void)pthread_mutex_lock(&e->mesh->lock);
+    for (unsigned i = 0; i < e->count; i++) {
+        if (e->members[i] != e->mesh->rank)
+            continue;
+        if (e->size > 0)
+            memmove(e->all + i * e->size, mine, e->size);
+        mesh_rank_set_add(&e->here, e->mesh->rank);
+        e->missing--;
+    }
+    send_mine(e, mine);
+    status = collect(e, err);
+    while (status == STATUS_OK && e->missing > 0) {
+        if (clock_now_ns() >= deadline_ns) {
+            status = timed_out(e, err);
+            break;
+        }
+        mesh_wait(e->mesh, deadline_ns);
+        status = collect(e, err);
+    }
+    (void)pthread_mutex_unlock(&e->mesh->lock);
+    return status;
+}
+
 enum status mesh_exchange(struct mesh *m, const unsigned *members, unsigned count, const char *tag,
                           const void *mine, size_t size, void *all, int64_t deadline_ns,
                           struct error *err)
@@ -114,31 +148,18 @@ enum status mesh_exchange(struct mesh *m, const unsigned *members, unsigned coun
                          .size = size,
                          .all = all,
                          .missing = count};
-    enum status status = STATUS_OK;
 
-    assert(size <= MESH_EXCHANGE_MAX);
-    if (strlen(tag) >= MESH_TAG_MAX)
-        return error_set(err, STATUS_INVALID, "the tag '%s' is longer than %d characters", tag,
-                         MESH_TAG_MAX - 1);
-    (void)pthread_mutex_lock(&m->lock);
-    for (unsigned i = 0; i < count; i++) {
-        if (members[i] != m->rank)
-            continue;
-        if (size > 0)
-            memmove(e.all + i * size, mine, size);
-        mesh_rank_set_add(&e.here, m->rank);
-        e.missing--;
-    }
-    send_mine(&e, mine);
-    status = collect(&e, err);
-    while (status == STATUS_OK && e.missing > 0) {
-        if (clock_now_ns() >= deadline_ns) {
-            status = timed_out(&e, err);
-            break;
-        }
-        mesh_wait(m, deadline_ns);
-        status = collect(&e, err);
-    }
-    (void)pthread_mutex_unlock(&m->lock);
+    return run_exchange(&e, mine, deadline_ns, err);
+}
+
+enum status mesh_gather(struct mesh *m, const unsigned *members, unsigned count, const char *tag,
+                        int64_t deadline_ns, unsigned char *ret_here, struct error *err)
+{
+    struct exchange e = {
+        .mesh = m, .members = members, .count = count, .tag = tag, .missing = count};
+    enum status status = run_exchange(&e, NULL, deadline_ns, err);
+
+    for (unsigned i = 0; i < count; i++)
+        ret_here[i] = mesh_rank_set_has(&e.here, members[i]);
     return status;
 }

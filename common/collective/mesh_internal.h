@@ -115,8 +115,8 @@ struct mesh {
     struct mesh_leave leaves[MESH_VERDICTS_MAX * 4]; /* the newest, a ring */
     size_t leave_count;
     struct mesh_held verdicts[MESH_VERDICTS_MAX];
-    uint64_t questions; /* asked so far */
-    struct mesh_agreement *agreements;
+    uint64_t questions;                /* asked so far */
+    struct mesh_agreement *agreements; /* owned, a list */
 };
 
 /* mesh_connect.c: connect peers[..].fd; every descriptor is non-blocking. */
@@ -159,6 +159,10 @@ void mesh_receive_verdict(struct mesh *m, unsigned rank, const struct mesh_verdi
 void mesh_receive_accept(struct mesh *m, unsigned rank, const struct mesh_message *message);
 void mesh_receive_settle(struct mesh *m, const struct mesh_message *message);
 int64_t mesh_tend_verdicts(struct mesh *m, int64_t now_ns); /* when to look again */
+
+/* mesh_agree.c; the lock is held. */
+void mesh_receive_agree(struct mesh *m, unsigned rank, const struct mesh_agree_message *message);
+void mesh_agreements_release(struct mesh *m);
 
 /* mesh_exchange.c: wait until `changed` or deadline_ns; the lock is held. */
 void mesh_wait(struct mesh *m, int64_t deadline_ns);

@@ -96,6 +96,9 @@ void mesh_receive(struct mesh *m, unsigned rank, const struct mesh_message *mess
     case MESH_SETTLE:
         mesh_receive_settle(m, message);
         break;
+    case MESH_AGREE:
+        mesh_receive_agree(m, rank, &message->agree);
+        break;
     default:
         mesh_connection_ended(m, rank, EPROTO);
         break;
