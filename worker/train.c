@@ -14,6 +14,7 @@
 #include "common/checkpoint/safetensors.h"
 #include "worker/trainer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,6 +158,7 @@ static enum status compute_and_sync(struct trainer *t, struct step_record *step,
     int64_t agreed;
     enum status status = STATUS_OK;
 
+    step->loss = (double)NAN;
     if (shadow)
         shadow_batches(t);
     else

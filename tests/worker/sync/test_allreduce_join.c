@@ -1,0 +1,222 @@
+/*
+ * Uneven inputs: ranks with 5, 3, 0 ... samples train a small linear regression by plain SGD beside
+ * a single process that sees what every rank sees; both rules of division, and the mean over
+ * samples.  At the end all ranks have the last joiner's model.  --uneven stop names the rank.
+ */
+#include "tests/worker/sync/allreduce_world.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RATE 0.25
+
+static const char *const shapes[] = {"w:6x5", "b:6", NULL};
+
+static struct tensor_table table;
+
+static void setup(void)
+{
+    table_make(&table, shapes);
+}
+
+static void teardown(void)
+{
+    tensor_table_release(&table);
+}
+
+struct uneven {
+    const struct ddp_config *ddp;
+    const size_t *steps;   /* per rank, before its inputs end */
+    const size_t *samples; /* per rank and step */
+};
+
+/* A gradient that depends on the parameter, the rank and the step: 0.1 p + noise. */
+static double gradient(double p, unsigned rank, uint64_t step, size_t i)
+{
+    return 0.1 * p + (double)value_of(rank, step, i, 3);
+}
+
+static double start_of(size_t i)
+{
+    return (double)value_of(0, 0, i, 5);
+}
+
+/* Weight of a rank in a step; 0: its inputs have ended. */
+static double weight(const struct uneven *u, unsigned size, unsigned rank, uint64_t step)
+{
+    size_t active = 0;
+    size_t total = 0;
+
+    if (step >= u->steps[rank])
+        return 0;
+    for (unsigned r = 0; r < size; r++) {
+        active += step < u->steps[r];
+        total += step < u->steps[r] ? u->samples[r] : 0;
+    }
+    if (u->ddp->weight_by_samples)
+        return (double)u->samples[rank] / (double)total;
+    return 1.0 / (double)(u->ddp->divide_by_active ? active : size);
+}
+
+/* Every rank's updates in one process, in double precision. */
+static double trained_alone(const struct uneven *u, unsigned size, size_t i)
+{
+    double p = start_of(i);
+    size_t longest = 0;
+
+    for (unsigned r = 0; r < size; r++)
+        longest = u->steps[r] > longest ? u->steps[r] : longest;
+    for (uint64_t step = 0; step < longest; step++) {
+        double mean = 0;
+
+        for (unsigned r = 0; r < size; r++)
+            mean += weight(u, size, r, step) * gradient(p, r, step, i);
+        p -= RATE * mean;
+    }
+    return p;
+}
+
+static void train(struct replica *r)
+{
+    const struct uneven *u = r->argument;
+    struct error err = {0};
+    unsigned active = 1;
+    uint64_t step = 0;
+    size_t shadowed = 0;
+
+    for (size_t i = 0; i < r->table->count; i++)
+        r->params[i] = (float)start_of(i) + (float)r->rank; /* rank 0's must win */
+    assert_ok(sync_start(r->sync, &err));
+    for (;; step++) {
+        bool mine = step < u->steps[r->rank];
+        unsigned others = 0;
+
+        for (unsigned k = 0; k < r->size; k++)
+            others += step < u->steps[k];
+        assert_ok(sync_enlist(r->sync, mine ? u->samples[r->rank] : 0, &active, &err));
+        ck_assert_uint_eq(active, others);
+        if (active == 0)
+            break;
+        shadowed += !mine;
+        for (size_t i = 0; i < r->table->count; i++)
+            r->grads[i] = mine ? (float)gradient((double)r->params[i], r->rank, step, i) : 0.0f;
+        replica_sync(r, step);
+        if (!mine)
+            continue; /* as PyTorch's joined ranks, which run no optimizer */
+        for (size_t i = 0; i < r->table->count; i++)
+            r->params[i] -= (float)RATE * r->grads[i];
+    }
+    ck_assert_uint_eq(step, u->steps[r->rank] + shadowed);
+    for (size_t i = 0; i < r->table->count; i++)
+        ck_assert_double_eq_tol((double)r->params[i], trained_alone(u, r->size, i), 2e-5);
+}
+
+static const size_t all_steps[][4] = {{5, 3, 4, 1}, {1, 1, 6, 2}, {0, 7, 3, 7}};
+static const size_t all_samples[] = {16, 3, 40, 1};
+
+START_TEST(test_join)
+{
+    for (const char *const *backend = replicas_backends(); *backend; backend++) {
+        for (int rule = 0; rule < 3; rule++) {
+            struct ddp_config ddp = DDP_DEFAULTS;
+            struct uneven u = {.ddp = &ddp, .steps = all_steps[_i], .samples = all_samples};
+            struct replicas world = {.backend = *backend,
+                                     .size = 2 + (unsigned)rule,
+                                     .table = &table,
+                                     .ddp = &ddp,
+                                     .unstarted = true};
+
+            ddp.uneven = DDP_JOIN;
+            ddp.divide_by_active = rule == 1;
+            ddp.weight_by_samples = rule == 2;
+            replicas_run(&world, train, &u);
+        }
+    }
+}
+END_TEST
+
+/* Ranks 1 and 2 end together, after rank 0: the larger of them gives the model, buffers too. */
+static void end_with_a_tie(struct replica *r)
+{
+    const size_t steps[] = {1, 3, 3};
+    struct error err = {0};
+    unsigned active = 1;
+
+    for (uint64_t step = 0;; step++) {
+        assert_ok(sync_enlist(r->sync, step < steps[r->rank], &active, &err));
+        if (active == 0)
+            break;
+        replica_step(r, step);
+        for (size_t i = 0; i < r->table->count; i++)
+            r->params[i] = (float)(100 * r->rank + step);
+        r->buffers[0] = (float)r->rank;
+    }
+    for (size_t i = 0; i < r->table->count; i++)
+        ck_assert(r->params[i] == 202.0f);
+    ck_assert(r->buffers[0] == 2.0f);
+}
+
+START_TEST(test_the_last_joiner_gives_the_model)
+{
+    for (const char *const *backend = replicas_backends(); *backend; backend++) {
+        struct ddp_config ddp = DDP_DEFAULTS;
+        struct replicas world = {
+            .backend = *backend, .size = 3, .table = &table, .buffer_count = 1, .ddp = &ddp};
+
+        ddp.uneven = DDP_JOIN;
+        ddp.broadcast_buffers = false;
+        replicas_run(&world, end_with_a_tie, NULL);
+    }
+}
+END_TEST
+
+static void stop_early(struct replica *r)
+{
+    struct error err = {0};
+    unsigned active = 0;
+
+    assert_ok(sync_enlist(r->sync, 8, &active, &err));
+    ck_assert_uint_eq(active, 3);
+    replica_step(r, 0);
+    assert_fails(sync_enlist(r->sync, r->rank == 1 ? 0 : 8, &active, &err), STATUS_DATA,
+                 "rank 1 has no inputs left after step 0");
+}
+
+static void stop_together(struct replica *r)
+{
+    struct error err = {0};
+    unsigned active = 3;
+
+    assert_ok(sync_enlist(r->sync, 8, &active, &err));
+    replica_step(r, 0);
+    assert_ok(sync_enlist(r->sync, 0, &active, &err)); /* nobody is early */
+    ck_assert_uint_eq(active, 0);
+}
+
+START_TEST(test_stop)
+{
+    for (const char *const *backend = replicas_backends(); *backend; backend++) {
+        struct ddp_config ddp = DDP_DEFAULTS;
+        struct replicas world = {.backend = *backend, .size = 3, .table = &table, .ddp = &ddp};
+
+        ddp.uneven = DDP_STOP;
+        replicas_run(&world, stop_early, NULL);
+        replicas_run(&world, stop_together, NULL);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("allreduce_join");
+    TCase *tests = tcase_create("join");
+
+    tcase_set_timeout(tests, 100);
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_add_loop_test(tests, test_join, 0, 3);
+    tcase_add_test(tests, test_the_last_joiner_gives_the_model);
+    tcase_add_test(tests, test_stop);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
