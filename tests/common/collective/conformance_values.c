@@ -64,6 +64,15 @@ static double special_value(uint64_t bits, double other)
     }
 }
 
+static double power_of_two(int exponent)
+{
+    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+    double value;
+
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
 static double random_double(const struct values *v, uint64_t bits)
 {
     double fraction = (double)(bits >> 12) * 0x1p-52; /* [0, 1) */
@@ -71,7 +80,7 @@ static double random_double(const struct values *v, uint64_t bits)
 
     if (v->op == REDUCE_PROD)
         return (bits & 1 ? -1 : 1) * (0.5 + 1.5 * fraction);
-    return ldexp(2 * fraction - 1, (int)(bits % (unsigned)range) - range / 2);
+    return (2 * fraction - 1) * power_of_two((int)(bits % (unsigned)range) - range / 2);
 }
 
 static double float_value(const struct values *v, uint64_t bits)
