@@ -19,8 +19,7 @@
 #include <string.h>
 
 static const struct collective_ops *const backends[] = {
-    &collective_ring_ops,
-    &collective_shm_ops,
+    &collective_ring_ops, &collective_grpc_ops, &collective_shm_ops,
 #ifdef SPARRING_HAVE_GLOO
     &collective_gloo_ops,
 #endif
@@ -34,7 +33,7 @@ static const struct collective_ops *const backends[] = {
 const char *const *collective_backends(void)
 {
     static const char *const names[] = {
-        "ring", "shm",
+        "ring", "grpc", "shm",
 #ifdef SPARRING_HAVE_GLOO
         "gloo",
 #endif

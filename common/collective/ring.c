@@ -460,15 +460,15 @@ static void ring_close(struct collective *group)
 static enum status find_transport(const struct collective *group, const struct transport_ops **ret,
                                   struct error *err)
 {
-    static const struct transport_ops *const all[] = {&transport_tcp_ops};
+    static const struct transport_ops *const all[] = {&transport_tcp_ops, &transport_grpc_ops};
+    const char *name = group->ops == &collective_grpc_ops ? "grpc" : group->transport;
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         *ret = all[i];
-        if (strcmp(all[i]->name, group->transport) == 0)
+        if (strcmp(all[i]->name, name) == 0)
             return STATUS_OK;
     }
-    return error_set(err, STATUS_CONFIG, "unknown transport '%s'; the ring has tcp, grpc",
-                     group->transport);
+    return error_set(err, STATUS_CONFIG, "unknown transport '%s'; the ring has tcp, grpc", name);
 }
 
 static enum status allocate(struct ring *r, struct error *err)
@@ -511,6 +511,16 @@ static enum status ring_open(struct collective *group, int64_t deadline_ns, stru
 
 const struct collective_ops collective_ring_ops = {
     .name = "ring",
+    .size = sizeof(struct ring),
+    .open = ring_open,
+    .supports = ring_supports,
+    .run = ring_run,
+    .expected_bytes = ring_expected_bytes,
+    .close = ring_close,
+};
+
+const struct collective_ops collective_grpc_ops = {
+    .name = "grpc",
     .size = sizeof(struct ring),
     .open = ring_open,
     .supports = ring_supports,

@@ -8,25 +8,13 @@
 #include "common/base/clock.h"
 #include "common/base/memory.h"
 #include "common/base/net.h"
-#include "common/collective/host_address.h"
 #include "common/collective/ring_accept.h"
+#include "common/collective/ring_place.h"
 #include "common/collective/ring_wire.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
-
-/* What a rank tells the others. */
-struct place {
-    char address[288];
-    uint64_t cookie;
-    uint32_t streams;
-    uint32_t unused;
-};
 
 /* What is needed to connect. */
 struct joining {
@@ -35,8 +23,8 @@ struct joining {
     int64_t deadline_ns;
     struct endpoint self;
     int listen_fd;
-    struct place *places; /* owned: of every rank */
-    uint64_t *cookies;    /* owned: likewise */
+    struct ring_place *places; /* owned: of every rank */
+    uint64_t *cookies;         /* owned: likewise */
     int *fds;
 };
 
@@ -52,27 +40,16 @@ static struct ring_hello hello_to(const struct joining *j, unsigned peer, unsign
 
 static enum status exchange_places(struct joining *j, struct error *err)
 {
-    struct collective *g = j->group;
-    struct place mine = {.streams = j->streams};
-    enum status status;
+    unsigned n = j->group->world_size;
+    enum status status = mem_calloc(n, sizeof(*j->places), "addresses", &j->places, err);
 
-    if (getrandom(&mine.cookie, sizeof(mine.cookie), 0) != (ssize_t)sizeof(mine.cookie))
-        return error_set_errno(err, errno, "cannot draw a cookie");
-    endpoint_format(&j->self, mine.address, sizeof(mine.address));
-    status = mem_calloc(g->world_size, sizeof(*j->places), "addresses", &j->places, err);
     if (status == STATUS_OK)
-        status = mem_calloc(g->world_size, sizeof(*j->cookies), "cookies", &j->cookies, err);
+        status = mem_calloc(n, sizeof(*j->cookies), "cookies", &j->cookies, err);
     if (status == STATUS_OK)
-        status = collective_exchange(g, "ring addresses", &mine, sizeof(mine), j->places,
-                                     j->deadline_ns, err);
-    for (unsigned r = 0; r < g->world_size && status == STATUS_OK; r++) {
-        j->places[r].address[sizeof(j->places[r].address) - 1] = '\0';
+        status =
+            ring_places_exchange(j->group, &j->self, j->streams, j->deadline_ns, j->places, err);
+    for (unsigned r = 0; r < n && status == STATUS_OK; r++)
         j->cookies[r] = j->places[r].cookie;
-        if (j->places[r].streams != j->streams)
-            status = error_set(err, STATUS_MISMATCH,
-                               "rank %u wants %" PRIu32 " streams, this rank %u wants %u", r,
-                               j->places[r].streams, g->rank, j->streams);
-    }
     return status;
 }
 
@@ -82,15 +59,10 @@ static enum status connect_one(struct joining *j, unsigned peer, unsigned stream
     unsigned char bytes[RING_HELLO_BYTES];
     struct endpoint e = {.port = 0};
     int *fd = &j->fds[peer * j->streams + stream];
-    enum status status = endpoint_parse(j->places[peer].address, "its address", &e, err);
+    enum status status = ring_place_endpoint(&j->places[peer], &j->self, &e, err);
 
     if (status != STATUS_OK)
         return status;
-    if (endpoint_is_loopback(&e) && !endpoint_is_loopback(&j->self))
-        return error_set(err, STATUS_CONFIG,
-                         "it published the loopback address %s, which this host (%s) cannot reach: "
-                         "give that rank its interface",
-                         e.host, j->self.host);
     status = net_connect(&e, j->deadline_ns, fd, err);
     if (status != STATUS_OK)
         return status;
@@ -148,15 +120,6 @@ static enum status join(struct joining *j, struct error *err)
     return status;
 }
 
-/* A group that is made later, without a store, finds its host in its parent's head. */
-static void choose_host(struct collective *group, char *host)
-{
-    host_address_choose(group->interface_host, group->store ? store_address(group->store) : "",
-                        host);
-    if (strlen(host) < sizeof(group->interface_host))
-        (void)snprintf(group->interface_host, sizeof(group->interface_host), "%s", host);
-}
-
 enum status ring_connect(struct collective *group, unsigned streams, int64_t deadline_ns, int *fds,
                          struct error *err)
 {
@@ -168,7 +131,7 @@ enum status ring_connect(struct collective *group, unsigned streams, int64_t dea
                         .fds = fds};
     enum status status;
 
-    choose_host(group, j.self.host);
+    ring_choose_host(group, j.self.host);
     status = net_listen(&j.self, "the ring's interface", &j.listen_fd, &j.self.port, err);
     if (status == STATUS_OK)
         status = join(&j, err);
