@@ -24,7 +24,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define VARIABLES_MAX 16
+#define VARIABLES_MAX 24
 
 struct job {
     struct plan *plan;
@@ -108,17 +108,37 @@ static void unset(struct variables *v, const char *name)
     v->count++;
 }
 
-static void fill_variables(const struct job *j, unsigned local_rank, struct variables *v)
+static void fill_own_variables(const struct plan *p, unsigned local_rank, struct variables *v)
 {
-    const struct plan *p = j->plan;
-
-    v->count = 0;
     add_number(v, "RANK", p->node_rank * p->ranks + local_rank);
     add_number(v, "WORLD_SIZE", p->nodes * p->ranks);
     add_number(v, "LOCAL_RANK", local_rank);
     add_number(v, "LOCAL_WORLD_SIZE", p->ranks);
     add_number(v, "GROUP_RANK", p->node_rank);
     add_number(v, "GROUP_WORLD_SIZE", p->nodes);
+}
+
+/* mpirun says who is who, and nobody else may. */
+static void unset_own_variables(struct variables *v)
+{
+    static const char *const names[] = {"RANK",       "WORLD_SIZE",       "LOCAL_RANK",
+                                        "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        unset(v, names[i]);
+}
+
+static void fill_variables(const struct job *j, unsigned local_rank, struct variables *v)
+{
+    const struct plan *p = j->plan;
+
+    v->count = 0;
+    if (p->with_mpirun)
+        unset_own_variables(v);
+    else
+        fill_own_variables(p, local_rank, v);
+    if (p->options.backend[0] != '\0')
+        add_text(v, "SPARRING_BACKEND", p->options.backend);
     add_text(v, "MASTER_ADDR", p->master_addr);
     add_number(v, "MASTER_PORT", j->port);
     unset(v, "TORCHELASTIC_USE_AGENT_STORE"); /* of a launcher around this one */
@@ -155,6 +175,38 @@ static enum status start_rank(struct job *j, unsigned local_rank, struct error *
     return crew_start(&j->crew, j->crew.servers + local_rank, &request, err);
 }
 
+/* One child, which starts all ranks.  They are not bound to cores: without mpirun nobody binds
+ * them, and a rank has more than one thread. */
+static enum status start_mpirun(struct job *j, struct error *err)
+{
+    char program[4400];
+    char ranks[16];
+    char words[][24] = {"mpirun", "--oversubscribe", "--bind-to", "none", "--tag-output", "-n"};
+    size_t kept = sizeof(words) / sizeof(words[0]);
+    struct variables variables;
+    struct child_request request = {
+        .kind = "mpirun", .file = words[0], .variables = variables.list};
+    size_t count = 0;
+    char **argv;
+    enum status status = mem_calloc(kept + 2 + j->argc, sizeof(*argv), "words", &argv, err);
+
+    if (status != STATUS_OK)
+        return status;
+    fill_variables(j, 0, &variables);
+    find_program(j, j->argv[0], program, sizeof(program));
+    (void)snprintf(ranks, sizeof(ranks), "%u", j->plan->ranks);
+    for (size_t i = 0; i < kept; i++)
+        if (j->plan->options.tee || strcmp(words[i], "--tag-output") != 0)
+            argv[count++] = words[i];
+    argv[count++] = ranks;
+    argv[count++] = program;
+    memcpy(argv + count, j->argv + 1, (j->argc - 1) * sizeof(*argv));
+    request.argv = argv;
+    status = crew_start(&j->crew, j->crew.servers, &request, err);
+    free(argv);
+    return status;
+}
+
 /* ---- the job */
 
 static enum status prepare(struct job *j, struct error *err)
@@ -175,8 +227,8 @@ static enum status prepare(struct job *j, struct error *err)
     if (status == STATUS_OK)
         status = choose_port(j, err);
     if (status == STATUS_OK)
-        status =
-            crew_open(&j->crew, servers, p->ranks, p->options.grace_ms, p->options.timeout_ms, err);
+        status = crew_open(&j->crew, servers, p->with_mpirun ? 1 : p->ranks, p->options.grace_ms,
+                           p->options.timeout_ms, err);
     return status;
 }
 
@@ -207,7 +259,10 @@ static enum status run(struct job *j, struct error *err)
 
     if (status == STATUS_OK)
         status = start_servers(j, err);
-    for (unsigned r = 0; r < j->plan->ranks && status == STATUS_OK && !crew->stopping; r++)
+    if (status == STATUS_OK && j->plan->with_mpirun && !crew->stopping)
+        status = start_mpirun(j, err);
+    for (unsigned r = 0;
+         !j->plan->with_mpirun && r < j->plan->ranks && status == STATUS_OK && !crew->stopping; r++)
         status = start_rank(j, r, err);
     if (status == STATUS_OK)
         status = crew_wait(crew, crew->servers, crew->count, err);

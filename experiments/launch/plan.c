@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define RANKS_MAX   1024
 #define SERVERS_MAX 256
@@ -75,6 +76,13 @@ static const struct option_spec specs[] = {
      .default_text = "false",
      .help = "Append --local-rank=N to the program's words, as torch.distributed.launch does "
              "without --use-env."},
+    {.name = "backend",
+     .kind = OPTION_TEXT,
+     .offset = AT(backend),
+     .metavar = "NAME",
+     .help = "Becomes SPARRING_BACKEND; with mpi this command starts mpirun, which starts the "
+             "ranks (one node; as root mpirun wants OMPI_ALLOW_RUN_AS_ROOT=1 and "
+             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)."},
     {.help = "Parameter servers:"},
     {.name = "servers",
      .kind = OPTION_INT,
@@ -285,6 +293,29 @@ static enum status read_servers(struct plan *p, struct error *err)
     return STATUS_OK;
 }
 
+/* What mpirun is asked to do must be what was asked for. */
+static enum status check_backend(struct plan *p, struct error *err)
+{
+    p->with_mpirun = strcmp(p->options.backend, "mpi") == 0;
+    if (!p->with_mpirun)
+        return STATUS_OK;
+    if (p->nodes > 1)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "--backend mpi starts the ranks of one node; for several, run mpirun "
+                         "itself with its --host, and sparring-worker --backend mpi under it");
+    if (p->options.pass_local_rank)
+        return error_set(
+            err, STATUS_UNSUPPORTED,
+            "--backend mpi excludes --pass-local-rank: mpirun gives all ranks the same "
+            "words");
+    if (geteuid() == 0 &&
+        (!getenv("OMPI_ALLOW_RUN_AS_ROOT") || !getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")))
+        return error_set(err, STATUS_CONFIG,
+                         "mpirun refuses to run as root unless OMPI_ALLOW_RUN_AS_ROOT=1 and "
+                         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 are set (--backend mpi)");
+    return STATUS_OK;
+}
+
 static enum status print_config(const struct plan *p, const struct option_result *r,
                                 struct error *err)
 {
@@ -311,6 +342,8 @@ static enum status resolve(struct plan *p, const struct option_result *r, int ar
         status = read_master(p, r, err);
     if (status == STATUS_OK)
         status = read_servers(p, err);
+    if (status == STATUS_OK)
+        status = check_backend(p, err);
     if (status != STATUS_OK)
         return status;
     if (r->print_config) {

@@ -22,6 +22,7 @@ struct plan_options {
     char run_dir[OPTION_TEXT_MAX];
     bool tee;
     bool pass_local_rank;
+    char backend[OPTION_TEXT_MAX];
     bool no_python;
     bool use_env;
     int64_t timeout_ms;
@@ -35,6 +36,7 @@ struct plan {
     unsigned node_rank;
     unsigned ranks;          /* of this node */
     unsigned servers;        /* of the job; they run on node 0 */
+    bool with_mpirun;        /* which then starts the ranks */
     const char *master_addr; /* borrowed from options, or constant */
     uint16_t master_port;    /* 0: any free one */
     char **program;          /* borrowed from argv, NULL-terminated */
