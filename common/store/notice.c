@@ -78,18 +78,29 @@ bool store_find_failure(struct store *store, int64_t wait_ms, struct error *err)
 
 /* ---- farewell */
 
+static enum status say_goodbye(struct store *store, unsigned rank)
+{
+    char key[STORE_KEY_MAX + 1];
+    char name[32];
+
+    (void)snprintf(name, sizeof(name), "goodbye/%u", rank);
+    store_reserved_key(store, name, key);
+    return store->ops->set(store->impl, key, "", 0, clock_now_ns(), NULL);
+}
+
+void store_excuse(struct store *store, unsigned rank)
+{
+    (void)say_goodbye(store, rank);
+}
+
 void store_farewell(struct store *store, int64_t deadline_ns)
 {
     const int64_t now_ns = clock_now_ns(); /* the store has its own patience to answer */
     const struct store_ops *ops = store->ops;
-    char key[STORE_KEY_MAX + 1];
-    char name[32];
 
     if (store->duplicate) /* the goodbye of this rank is another process's to say */
         return;
-    (void)snprintf(name, sizeof(name), "goodbye/%u", store->rank);
-    store_reserved_key(store, name, key);
-    if (ops->set(store->impl, key, "", 0, now_ns, NULL) != STATUS_OK)
+    if (say_goodbye(store, store->rank) != STATUS_OK)
         return;
     if (store_await_ranks(store, "goodbye", ops->serves(store->impl) ? deadline_ns : now_ns, NULL,
                           NULL) == STATUS_OK)

@@ -320,6 +320,7 @@ void store_close(struct store *store, int64_t linger_ms)
 {
     if (!store)
         return;
-    store_farewell(store, clock_deadline_ns(linger_ms));
+    if (linger_ms >= 0)
+        store_farewell(store, clock_deadline_ns(linger_ms));
     free_store(store);
 }

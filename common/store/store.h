@@ -87,9 +87,12 @@ void store_report_failure(struct store *store, unsigned rank, const char *text);
  * failed: ...") and return true.  An unreachable store names the host rank 0 as lost. */
 bool store_find_failure(struct store *store, int64_t wait_ms, struct error *err);
 
-/* Say goodbye and free.  Rank 0 keeps its server up until every rank has closed its store or
- * linger_ms have passed; the last rank removes a store file, unless another group uses it.  NULL
- * allowed. */
+/* Say goodbye for a rank that is lost and cannot, so that nobody waits for it. */
+void store_excuse(struct store *store, unsigned rank);
+
+/* Say goodbye and free; linger_ms < 0: free only, the store's host is lost.  Rank 0 keeps its
+ * server up until every rank has closed its store or linger_ms have passed; the last rank removes a
+ * store file, unless another group uses it.  NULL allowed. */
 void store_close(struct store *store, int64_t linger_ms);
 
 /* "tcp://127.0.0.1:29500" or "file:///path" as reached, for manifests. */
