@@ -264,3 +264,10 @@ void flight_fail(struct flight *f, enum fault fault, int culprit, const char *re
     (void)snprintf(h->reason, sizeof(h->reason), "%s", reason);
     atomic_store_explicit(&h->notice, FLIGHT_NOTICE, memory_order_release);
 }
+
+void flight_rearm(struct flight *f)
+{
+    f->header->culprit = -1;
+    f->header->fault = FAULT_NONE;
+    atomic_store_explicit(&f->header->notice, FLIGHT_NO_NOTICE, memory_order_release);
+}

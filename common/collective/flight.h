@@ -55,6 +55,9 @@ void flight_end(struct flight *f, size_t slot, bool ok, uint64_t done_bytes, uin
 /* Why the rank failed: the first reason stays. */
 void flight_fail(struct flight *f, enum fault fault, int culprit, const char *reason);
 
+/* The group has recovered: forget why, and take the next reason. */
+void flight_rearm(struct flight *f);
+
 /* ---- reading, by anyone, at any time ---- */
 
 struct flight_log {

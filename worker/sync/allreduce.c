@@ -169,6 +169,7 @@ static enum status allreduce_open(const struct sync_config *config, struct sync 
     s->table = config->table;
     s->params = config->params;
     s->grads = config->grads;
+    s->memory = config->memory;
     s->buffers = config->buffers;
     s->buffer_count = config->buffers ? config->buffer_count : 0;
     s->rank = config->rank;
@@ -243,13 +244,15 @@ static void allreduce_timeline(const struct sync *base, struct sync_timeline *re
 static struct sync_counters allreduce_counters(const struct sync *base)
 {
     const struct sync_allreduce *s = (const struct sync_allreduce *)base;
-    struct collective_stats stats = collective_get_stats(s->group);
+    struct collective_stats stats = {0};
 
+    if (s->group)
+        stats = collective_get_stats(s->group);
     return (struct sync_counters){
-        .tx_payload_bytes = stats.tx_payload_bytes,
-        .rx_payload_bytes = stats.rx_payload_bytes,
-        .tx_wire_bytes = stats.tx_wire_bytes,
-        .rx_wire_bytes = stats.rx_wire_bytes,
+        .tx_payload_bytes = s->past.tx_payload_bytes + stats.tx_payload_bytes,
+        .rx_payload_bytes = s->past.rx_payload_bytes + stats.rx_payload_bytes,
+        .tx_wire_bytes = s->past.tx_wire_bytes + stats.tx_wire_bytes,
+        .rx_wire_bytes = s->past.rx_wire_bytes + stats.rx_wire_bytes,
     };
 }
 
@@ -287,7 +290,9 @@ static void allreduce_expected_bytes(const struct sync *base, uint64_t *ret_tx, 
 
 static const char *allreduce_backend(const struct sync *base)
 {
-    return collective_backend(((const struct sync_allreduce *)base)->group);
+    const struct sync_allreduce *s = (const struct sync_allreduce *)base;
+
+    return s->group ? collective_backend(s->group) : s->base.ops->name;
 }
 
 const struct sync_ops sync_allreduce_ops = {
@@ -303,5 +308,8 @@ const struct sync_ops sync_allreduce_ops = {
     .counters = allreduce_counters,
     .expected_bytes = allreduce_expected_bytes,
     .backend = allreduce_backend,
+    .shrink = allreduce_shrink,
+    .gather = allreduce_gather,
+    .share = allreduce_share,
     .close = allreduce_close,
 };

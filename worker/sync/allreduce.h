@@ -6,6 +6,7 @@
  *   allreduce_powersgd.c  ... or as two thin matrices
  *   allreduce_join.c      uneven inputs
  *   allreduce_used.c      parameters without a gradient
+ *   allreduce_recover.c   going on without ranks that are lost
  */
 #ifndef SPARRING_WORKER_SYNC_ALLREDUCE_H
 #define SPARRING_WORKER_SYNC_ALLREDUCE_H
@@ -71,7 +72,9 @@ struct sync_allreduce {
     const struct tensor_table *table; /* borrowed, as are the slabs */
     float *params, *grads, *buffers;
     size_t buffer_count;
+    const struct shared_memory *memory; /* borrowed: the slabs'; NULL: ordinary memory */
     unsigned rank, world_size;
+    struct collective_stats past; /* of the groups before ranks were lost */
     enum reduce_order order;
     struct bucket_plan plan;
     uint64_t step;
@@ -109,6 +112,11 @@ enum status allreduce_open_scratch(struct sync_allreduce *s, size_t bytes, struc
 
 enum status allreduce_enlist(struct sync *base, size_t samples, unsigned *ret_active,
                              struct error *err);
+enum status allreduce_shrink(struct sync *base, struct sync_loss *ret, struct error *err);
+enum status allreduce_gather(struct sync *base, const void *mine, size_t bytes, void *all,
+                             struct error *err);
+enum status allreduce_share(struct sync *base, void *data, size_t bytes, unsigned root,
+                            struct error *err);
 enum status allreduce_agree_used(struct sync *base, bool *used, struct error *err);
 
 #endif

@@ -80,6 +80,28 @@ const char *sync_backend(const struct sync *s)
     return s->ops->backend(s);
 }
 
+enum status sync_shrink(struct sync *s, struct sync_loss *ret, struct error *err)
+{
+    if (!s->ops->shrink)
+        return error_set(err, STATUS_UNSUPPORTED, "%s needs all its ranks", s->ops->name);
+    return s->ops->shrink(s, ret, err);
+}
+
+enum status sync_gather(struct sync *s, const void *mine, size_t bytes, void *all,
+                        struct error *err)
+{
+    if (!s->ops->gather)
+        return error_set(err, STATUS_UNSUPPORTED, "%s has no group", s->ops->name);
+    return s->ops->gather(s, mine, bytes, all, err);
+}
+
+enum status sync_share(struct sync *s, void *data, size_t bytes, unsigned root, struct error *err)
+{
+    if (!s->ops->share)
+        return error_set(err, STATUS_UNSUPPORTED, "%s has no group", s->ops->name);
+    return s->ops->share(s, data, bytes, root, err);
+}
+
 void sync_close(struct sync *s, const struct error *failure)
 {
     if (s)

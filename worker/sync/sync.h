@@ -12,6 +12,7 @@
 
 #include "common/base/shared_memory.h"
 #include "common/collective/collective.h"
+#include "common/collective/mesh.h"
 #include "common/optimizer/optimizer.h"
 #include "common/store/store.h"
 #include "common/tensor/tensor.h"
@@ -69,6 +70,15 @@ struct sync_timeline {
     int64_t begun_ns; /* of sync_begin */
 };
 
+/* What is left after ranks were lost. */
+struct sync_loss {
+    enum fault fault;              /* of the rank that was found out first */
+    unsigned lost[MESH_RANKS_MAX]; /* ranks of the job, ascending, lost in this recovery */
+    unsigned lost_count;
+    unsigned rank, world_size; /* of this rank among those left */
+    unsigned generation;
+};
+
 struct sync_ops {
     const char *name;
     enum status (*open)(const struct sync_config *config, struct sync **ret_sync,
@@ -94,6 +104,12 @@ struct sync_ops {
     void (*expected_bytes)(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_rx);
     /* What carries the bytes: a collective backend as chosen, "grpc". */
     const char *(*backend)(const struct sync *s);
+    /* All three NULL: lost ranks cannot be done without.  See sync_shrink. */
+    enum status (*shrink)(struct sync *s, struct sync_loss *ret, struct error *err);
+    enum status (*gather)(struct sync *s, const void *mine, size_t bytes, void *all,
+                          struct error *err);
+    enum status (*share)(struct sync *s, void *data, size_t bytes, unsigned root,
+                         struct error *err);
     /* Ends in order when `failure` is NULL; else tells the others why. */
     void (*close)(struct sync *s, const struct error *failure);
 };
@@ -121,6 +137,18 @@ enum status sync_finish(struct sync *s, struct error *err);
  * says which had one on this rank and then which had one on any.  Gradients of unused ones must be
  * zero in the slab. */
 enum status sync_agree_used(struct sync *s, bool *used, struct error *err);
+
+/* After any call that failed: go on without the ranks that are lost (dead, stopped, cut off); every
+ * survivor calls it.  STATUS_UNSUPPORTED: no rank is lost, or this synchronisation needs all.
+ * STATUS_PEER_LOST with ret->fault FAULT_EXCLUDED: the others went on without this rank.  After
+ * STATUS_OK the ranks may be one step apart, and none is inside a step: see worker/recovery.h. */
+enum status sync_shrink(struct sync *s, struct sync_loss *ret, struct error *err);
+
+/* Between steps, called by every rank alike: all[rank * bytes] = mine of `rank`; and data of rank
+ * `root` to all.  STATUS_UNSUPPORTED where ranks have no group (local, ps). */
+enum status sync_gather(struct sync *s, const void *mine, size_t bytes, void *all,
+                        struct error *err);
+enum status sync_share(struct sync *s, void *data, size_t bytes, unsigned root, struct error *err);
 
 void sync_timeline(const struct sync *s, struct sync_timeline *ret); /* length 0: none */
 enum sync_yield sync_yields(const struct sync *s);
