@@ -338,6 +338,14 @@ static const struct option_spec specs[] = {
      .help =
          "reproducible sums in rank order: the same bits through allreduce and ps, whatever the "
          "number of servers."},
+    {.name = "on-rank-loss",
+     .env = "SPARRING_ON_RANK_LOSS",
+     .kind = OPTION_CHOICE,
+     .offset = AT(on_rank_loss),
+     .default_text = "fail",
+     .choices = "fail|shrink",
+     .help = "Of allreduce, when a rank dies, is stopped or cut off: fail ends the job and names "
+             "it; shrink redoes the step without it and goes on."},
     {.name = "servers",
      .env = "SPARRING_SERVERS",
      .kind = OPTION_TEXT,
@@ -534,6 +542,11 @@ static enum status check_ddp(const struct worker_options *o, struct error *err)
     if (o->drop_last && worker_options_uneven(o))
         return error_set(err, STATUS_INVALID, "--drop-last and --uneven %s exclude each other",
                          o->uneven);
+    if (strcmp(o->on_rank_loss, "shrink") == 0 && strcmp(o->sync, "allreduce") != 0)
+        return error_set(err, STATUS_INVALID, "--on-rank-loss shrink needs --sync allreduce");
+    if (strcmp(o->on_rank_loss, "shrink") == 0 && worker_options_uneven(o))
+        return error_set(err, STATUS_INVALID,
+                         "--on-rank-loss shrink and --uneven %s exclude each other", o->uneven);
     if (o->layer_drop > 0 && strcmp(o->sync, "allreduce") == 0 && !o->find_unused_parameters)
         return error_set(err, STATUS_INVALID,
                          "--layer-drop leaves parameters without gradients: add "

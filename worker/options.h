@@ -48,6 +48,7 @@ struct worker_options {
     int64_t powersgd_rank, powersgd_start_iter;
     double powersgd_min_rate;
     char reduce[OPTION_TEXT_MAX];
+    char on_rank_loss[OPTION_TEXT_MAX];
     char servers[OPTION_TEXT_MAX];
     char consistency[OPTION_TEXT_MAX];
     char ps_update[OPTION_TEXT_MAX];

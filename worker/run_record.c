@@ -11,6 +11,7 @@
 #include "common/base/version.h"
 #include "common/rpc/rpc.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,6 +110,29 @@ static enum status open_metrics(struct run_record *r, struct error *err)
     return metrics_end(&r->metrics, err);
 }
 
+/* Of an earlier run in the same folder. */
+static enum status remove_summary(const struct run_record *r, struct error *err)
+{
+    char path[4096];
+    enum status status = STATUS_OK;
+
+    if (!r->folder)
+        return STATUS_OK;
+    status = file_join(path, sizeof(path), r->folder, "summary.json", err);
+    if (status == STATUS_OK && unlink(path) != 0 && errno != ENOENT)
+        status = error_set_errno(err, errno, "cannot remove '%s' of an earlier run", path);
+    return status;
+}
+
+bool run_record_has_summary(const struct run_record *r)
+{
+    char path[4096];
+
+    return r->folder &&
+           file_join(path, sizeof(path), r->folder, "summary.json", NULL) == STATUS_OK &&
+           access(path, F_OK) == 0;
+}
+
 static void name_run(struct run_record *r)
 {
     const char *slash;
@@ -129,6 +153,7 @@ enum status run_record_open(struct run_record *r, const struct run_facts *facts,
     r->metrics.fd = -1;
     r->folder = facts->options->run_dir[0] ? facts->options->run_dir : NULL;
     r->rank = facts->launch->rank;
+    r->is_chief = r->rank == 0;
     r->started_wall = clock_wall_seconds();
     clock_wall_text(r->started, sizeof(r->started));
     name_run(r);
@@ -138,13 +163,15 @@ enum status run_record_open(struct run_record *r, const struct run_facts *facts,
         status = mem_calloc(r->capacity, sizeof(double), "step samples", &r->step_samples, err);
     if (status == STATUS_OK)
         status = open_metrics(r, err);
+    if (status == STATUS_OK && r->is_chief)
+        status = remove_summary(r, err);
     return status == STATUS_OK ? run_record_manifest(r, facts, err) : status;
 }
 
 enum status run_record_manifest(struct run_record *r, const struct run_facts *facts,
                                 struct error *err)
 {
-    return r->folder && r->rank == 0 ? write_manifest(r, facts, err) : STATUS_OK;
+    return r->folder && r->is_chief ? write_manifest(r, facts, err) : STATUS_OK;
 }
 
 enum status run_record_step(struct run_record *r, const struct step_record *step, struct error *err)
@@ -236,6 +263,15 @@ static void add_configuration(const struct run_facts *facts, struct strbuf *out)
     strbuf_addf(out, ",\"servers\":%zu}", worker_options_server_count(o));
 }
 
+static void add_losses(const struct run_outcome *outcome, struct strbuf *out)
+{
+    strbuf_addf(out, ",\"recoveries\":%u,\"samples_lost\":%ju,\"lost_ranks\":[",
+                outcome->recoveries, (uintmax_t)outcome->samples_lost);
+    for (unsigned i = 0; i < outcome->lost_count; i++)
+        strbuf_addf(out, "%s%u", i ? "," : "", outcome->lost[i]);
+    strbuf_add(out, "]");
+}
+
 static enum status write_summary(struct run_record *r, const struct run_facts *facts,
                                  const struct run_outcome *outcome, struct error *err)
 {
@@ -254,6 +290,7 @@ static enum status write_summary(struct run_record *r, const struct run_facts *f
                 r->steps, (uintmax_t)outcome->epochs, facts->launch->world_size,
                 clock_wall_seconds() - r->started_wall);
     add_configuration(facts, &out);
+    add_losses(outcome, &out);
     strbuf_addf(&out, ",\"bytes\":{\"tx_payload_per_step\":%ju,\"rx_payload_per_step\":%ju",
                 (uintmax_t)r->tx_first, (uintmax_t)r->rx_first);
     strbuf_addf(&out, ",\"expected_tx_payload_per_step\":%ju,\"expected_rx_payload_per_step\":%ju",
@@ -283,7 +320,7 @@ enum status run_record_finish(struct run_record *r, const struct run_facts *fact
     metrics_add_double(m, "cpu_seconds", host_cpu_seconds());
     metrics_add_double(m, "samples_per_second", run_record_samples_per_second(r));
     status = metrics_end(m, err);
-    if (status == STATUS_OK && r->folder && r->rank == 0)
+    if (status == STATUS_OK && r->folder && r->is_chief)
         status = write_summary(r, facts, outcome, err);
     return status;
 }

@@ -13,6 +13,7 @@ struct run_record {
     const char *folder; /* NULL: nothing is written; borrowed */
     char id[128];       /* of the run: name of the folder, or "run" */
     unsigned rank;
+    bool is_chief; /* writes the manifest and the summary: the lowest rank that is left */
     struct metrics metrics;
     double *step_seconds;        /* owned; one per step, for the medians, as step_samples */
     double *step_samples;        /* owned */
@@ -48,6 +49,10 @@ struct run_outcome {
     double samples_per_second;         /* all ranks together */
     uint64_t expected_tx, expected_rx; /* payload bytes per step by the formula */
     uint64_t tx_wire, rx_wire;         /* of the whole run, this rank */
+    unsigned recoveries;               /* after losses of ranks ... */
+    const unsigned *lost;              /* ... which were these; borrowed */
+    unsigned lost_count;
+    uint64_t samples_lost; /* that nobody saw for it */
 };
 
 /* Makes the folder and opens rank<r>.jsonl; max_steps sizes the tables of step times. */
@@ -68,6 +73,8 @@ double run_record_step_ms(const struct run_record *r);
 /* The "end" record of this rank and, from rank 0, summary.json. */
 enum status run_record_finish(struct run_record *r, const struct run_facts *facts,
                               const struct run_outcome *outcome, struct error *err);
+/* Somebody has written it in this run. */
+bool run_record_has_summary(const struct run_record *r);
 void run_record_close(struct run_record *r);
 
 #endif

@@ -12,7 +12,7 @@
 #include "common/base/progress.h"
 #include "common/base/stop.h"
 #include "common/checkpoint/safetensors.h"
-#include "worker/trainer.h"
+#include "worker/finish.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -43,6 +43,8 @@ static enum status run_batches(struct trainer *t, struct step_record *step, bool
         enum status status;
 
         loader_next(t->loader, &batch);
+        if (batches == 0)
+            recovery_take(t, &batch);
         loaded = clock_now_ns();
         step->input_ns += loaded - before;
         last = batches + 1 == wanted || batch.last_of_epoch;
@@ -184,8 +186,10 @@ static enum status run_step(struct trainer *t, uint64_t index, bool *ret_go, boo
     struct step_record step = {.step = index};
     int64_t started = clock_now_ns();
     int64_t updating;
-    enum status status = enlist(t, ret_go, err);
+    enum status status;
 
+    recovery_begin(t);
+    status = enlist(t, ret_go, err);
     if (status != STATUS_OK || !*ret_go)
         return status;
     status = sync_begin(t->sync, index, err);
@@ -195,67 +199,25 @@ static enum status run_step(struct trainer *t, uint64_t index, bool *ret_go, boo
     updating = clock_now_ns();
     if (status == STATUS_OK)
         status = apply_update(t, index, err);
-    if (status != STATUS_OK)
-        return status;
     step.step_ns = clock_now_ns() - started;
     step.optimizer_ns = step.step_ns - (updating - started);
     after = sync_counters(t->sync);
     step.tx_payload_bytes = after.tx_payload_bytes - before.tx_payload_bytes;
     step.rx_payload_bytes = after.rx_payload_bytes - before.rx_payload_bytes;
     *ret_step = step;
+    if (status != STATUS_OK)
+        return status;
     status = run_record_step(&t->record, &step, err);
     return status == STATUS_OK
                ? ddp_record_step(&t->ddp, &t->record.metrics, t->sync, &step, t->computed_ns, err)
                : status;
 }
 
-static enum status evaluate(struct trainer *t, struct run_outcome *outcome, struct error *err)
-{
-    size_t total = dataset_count(t->test_set);
-    size_t features = dataset_features(t->test_set);
-    size_t batch = (size_t)t->options->batch_size;
-    double loss_sum = 0;
-    size_t correct_sum = 0;
-    float *x = NULL;
-    int32_t *y = NULL;
-    int64_t *indices = NULL;
-    enum status status = mem_calloc_aligned(batch * features, sizeof(float), "test batch", &x, err);
-
-    if (status == STATUS_OK)
-        status = mem_calloc(batch, sizeof(*y), "test labels", &y, err);
-    if (status == STATUS_OK)
-        status = mem_calloc(batch, sizeof(*indices), "test indices", &indices, err);
-    for (size_t at = 0; status == STATUS_OK && at < total; at += batch) {
-        size_t count = total - at < batch ? total - at : batch;
-        double loss;
-        size_t correct;
-
-        for (size_t i = 0; i < count; i++)
-            indices[i] = (int64_t)(at + i);
-        dataset_gather(t->test_set, indices, count, x, y);
-        status = model_evaluate(t->model, x, y, count, &loss, &correct, err);
-        loss_sum += loss * (double)count;
-        correct_sum += correct;
-    }
-    free(indices);
-    free(y);
-    free(x);
-    if (status != STATUS_OK)
-        return status;
-    outcome->evaluated = true;
-    outcome->test_loss = loss_sum / (double)total;
-    outcome->test_accuracy = (double)correct_sum / (double)total;
-    log_info("epoch %ju: test accuracy %.2f %%, test loss %.4f", (uintmax_t)outcome->epochs,
-             outcome->test_accuracy * 100, outcome->test_loss);
-    return run_record_evaluation(&t->record, outcome->epochs, outcome->test_loss,
-                                 outcome->test_accuracy, err);
-}
-
 static void show_progress(struct progress *bar, const struct trainer *t,
                           const struct step_record *step)
 {
     char detail[96];
-    double rate = (double)step->samples * t->launch->world_size / ((double)step->step_ns * 1e-9);
+    double rate = (double)step->samples * t->world_size / ((double)step->step_ns * 1e-9);
 
     (void)snprintf(detail, sizeof(detail), "epoch %ju loss %.4f %.0f samples/s",
                    (uintmax_t)step->epoch, step->loss, rate);
@@ -277,12 +239,21 @@ static enum status end_together(struct trainer *t, struct run_outcome *outcome, 
 static enum status advance(struct trainer *t, uint64_t *index, struct run_outcome *outcome,
                            struct progress *bar, bool *ret_epoch_end, struct error *err)
 {
-    struct step_record step;
-    bool go;
+    struct step_record step = {0};
+    bool go = true;
+    bool came = true;
     enum status status = run_step(t, *index, &go, ret_epoch_end, &step, err);
 
-    if (status != STATUS_OK)
-        return status;
+    if (status != STATUS_OK) {
+        status = recovery_run(t, *index, &came, err);
+        if (status == STATUS_OK && came) /* the update is done, by the others */
+            status = run_record_step(&t->record, &step, err);
+        if (status != STATUS_OK || !came) {
+            *ret_epoch_end = false;
+            return status;
+        }
+    }
+    recovery_end(t);
     if (!go) {
         t->exhausted = false;
         *ret_epoch_end = true;
@@ -299,7 +270,7 @@ static enum status advance(struct trainer *t, uint64_t *index, struct run_outcom
 
 static enum status run_steps(struct trainer *t, struct run_outcome *outcome, struct error *err)
 {
-    bool each_epoch = t->test_set && strcmp(t->options->evaluate, "epoch") == 0;
+    bool each_epoch = strcmp(t->options->evaluate, "epoch") == 0;
     struct progress bar = {0};
     uint64_t index = 0;
     enum status status = STATUS_OK;
@@ -315,91 +286,11 @@ static enum status run_steps(struct trainer *t, struct run_outcome *outcome, str
             break;
         }
         status = advance(t, &index, outcome, &bar, &epoch_end, err);
-        if (status == STATUS_OK && epoch_end && each_epoch)
-            status = evaluate(t, outcome, err);
+        if (status == STATUS_OK && epoch_end && each_epoch && t->test_set)
+            status = finish_evaluate(t, outcome, err);
     }
     progress_close(&bar);
-    if (status == STATUS_OK)
-        status = end_together(t, outcome, err);
-    if (status == STATUS_OK && t->test_set && !(each_epoch && outcome->evaluated))
-        status = evaluate(t, outcome, err);
-    return status;
-}
-
-/* Rates of all ranks together: each rank publishes its own, rank 0 adds them up. */
-static enum status gather_rate(struct trainer *t, double *ret_rate, struct error *err)
-{
-    char key[64];
-    char text[64];
-    enum status status = STATUS_OK;
-
-    *ret_rate = run_record_samples_per_second(&t->record);
-    if (!t->store)
-        return STATUS_OK;
-    if (t->launch->rank > 0) {
-        (void)snprintf(key, sizeof(key), "rate/%u", t->launch->rank);
-        (void)snprintf(text, sizeof(text), "%.17g", *ret_rate);
-        return store_set(t->store, key, text, strlen(text), err);
-    }
-    for (unsigned rank = 1; rank < t->launch->world_size && status == STATUS_OK; rank++) {
-        char *value = NULL;
-        size_t size;
-
-        (void)snprintf(key, sizeof(key), "rate/%u", rank);
-        status = store_get(t->store, key, -1, &value, &size, err);
-        if (status == STATUS_OK)
-            *ret_rate += strtod(value, NULL);
-        free(value);
-    }
-    return status;
-}
-
-static enum status save_params(const struct trainer *t, struct error *err)
-{
-    char seed[32];
-    const char *metadata[] = {"model", t->options->model, "seed", seed, "sync", t->options->sync};
-
-    (void)snprintf(seed, sizeof(seed), "%jd", (intmax_t)t->options->seed);
-    return safetensors_save_slab(t->options->save, model_state_table(t->model),
-                                 model_params(t->model), metadata, 3, err);
-}
-
-static enum status finish(struct trainer *t, struct run_outcome *outcome, struct error *err)
-{
-    struct sync_counters total = sync_counters(t->sync);
-    enum status status = gather_rate(t, &outcome->samples_per_second, err);
-
-    sync_expected_bytes(t->sync, &outcome->expected_tx, &outcome->expected_rx);
-    outcome->tx_wire = total.tx_wire_bytes;
-    outcome->rx_wire = total.rx_wire_bytes;
-    if (status == STATUS_OK && t->options->save[0] != '\0' && t->launch->rank == 0)
-        status = save_params(t, err);
-    if (status == STATUS_OK)
-        status = ddp_record_end(&t->ddp, &t->record.metrics, err);
-    if (status == STATUS_OK)
-        status = run_record_finish(&t->record, &t->facts, outcome, err);
-    return status;
-}
-
-/* When another rank failed first, that is the reason; else tell the others of ours. */
-static void settle_failure(struct trainer *t, struct error *err)
-{
-    if (stop_requested()) /* that another rank stopped a step earlier is no failure of its own */
-        (void)error_set(err, STATUS_CANCELLED, "stopped by signal %d", stop_requested());
-    else if (t->flight)
-        flight_fail(t->flight, FAULT_FAILED, (int)t->launch->rank, err->text);
-    if (!t->store || (!stop_requested() && store_find_failure(t->store, 0, err)))
-        return;
-    store_report_failure(t->store, t->launch->rank, err->text);
-}
-
-/* What the records end with; a disk that is full must not hide the reason. */
-static void record_failure(struct trainer *t, struct run_outcome *outcome, const struct error *why)
-{
-    outcome->status = status_name(why->status);
-    outcome->text = why->text;
-    outcome->samples_per_second = run_record_samples_per_second(&t->record);
-    (void)run_record_finish(&t->record, &t->facts, outcome, NULL);
+    return status == STATUS_OK ? end_together(t, outcome, err) : status;
 }
 
 enum status train_run(const struct worker_options *options, const struct option_result *origins,
@@ -408,6 +299,8 @@ enum status train_run(const struct worker_options *options, const struct option_
     struct trainer t = {.options = options,
                         .origins = origins,
                         .launch = launch,
+                        .rank = launch->rank,
+                        .world_size = launch->world_size,
                         .manifest = STRBUF_INIT,
                         .record.metrics.fd = -1};
     struct run_outcome outcome = {.status = "ok", .text = ""};
@@ -425,11 +318,9 @@ enum status train_run(const struct worker_options *options, const struct option_
         status = run_steps(&t, &outcome, err);
     }
     if (status == STATUS_OK)
-        status = finish(&t, &outcome, err);
+        status = finish_run(&t, &outcome, err);
     if (status != STATUS_OK)
-        settle_failure(&t, err);
-    if (status != STATUS_OK && opened)
-        record_failure(&t, &outcome, err);
+        finish_failed(&t, &outcome, opened, err);
     trainer_close(&t, status == STATUS_OK ? NULL : err);
     return status;
 }

@@ -32,6 +32,19 @@ static unsigned default_threads(const struct launch_env *launch)
     return (unsigned)cores / share;
 }
 
+enum status trainer_open_test_set(struct trainer *t, struct error *err)
+{
+    const struct worker_options *o = t->options;
+    struct dataset_config config = {
+        .spec = o->data, .split = SPLIT_TEST, .seed = (uint64_t)o->seed};
+    enum status status;
+
+    if (t->test_set || strcmp(o->evaluate, "never") == 0)
+        return STATUS_OK;
+    status = dataset_open(&config, &t->test_set, err);
+    return status == STATUS_NOT_FOUND ? STATUS_OK : status;
+}
+
 static enum status open_data(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
@@ -43,12 +56,7 @@ static enum status open_data(struct trainer *t, struct error *err)
     };
     enum status status = dataset_open(&config, &t->train_set, err);
 
-    if (status != STATUS_OK || t->launch->rank != 0 || strcmp(o->evaluate, "never") == 0)
-        return status;
-    config.split = SPLIT_TEST;
-    config.samples = 0;
-    status = dataset_open(&config, &t->test_set, err);
-    return status == STATUS_NOT_FOUND ? STATUS_OK : status;
+    return status == STATUS_OK && t->rank == 0 ? trainer_open_test_set(t, err) : status;
 }
 
 static enum status check_fit(const struct trainer *t, struct error *err)
@@ -189,6 +197,7 @@ static enum status write_manifest(struct trainer *t, struct error *err)
     manifest_add(m, "powersgd", "%jd from %jd, %g", (intmax_t)o->powersgd_rank,
                  (intmax_t)o->powersgd_start_iter, o->powersgd_min_rate);
     manifest_add(m, "reduce", "%s", o->reduce);
+    manifest_add(m, "on rank loss", "%s", o->on_rank_loss);
     manifest_add(m, "ps update", "%s", o->ps_update);
     manifest_add(m, "servers", "%zu", worker_options_server_count(o));
     manifest_add(m, "partition bytes", "%zu", t->partition_bytes);
@@ -332,19 +341,37 @@ enum status trainer_open(struct trainer *t, struct error *err)
         status = open_flight(t, err);
     if (status == STATUS_OK)
         status = open_sync(t, err);
+    if (status == STATUS_OK)
+        status = recovery_open(t, err);
     return status;
+}
+
+/* A lost rank says no goodbye; with rank 0 a served store is lost, too. */
+static void close_store(struct trainer *t, int64_t linger_ms)
+{
+    const struct recovery *r = &t->recovery;
+    bool is_served = t->store && strncmp(store_address(t->store), "file:", 5) != 0;
+
+    for (unsigned i = 0; t->store && i < r->lost_count; i++) {
+        if (r->lost[i] == 0 && is_served)
+            linger_ms = -1;
+    }
+    for (unsigned i = 0; t->store && linger_ms >= 0 && i < r->lost_count; i++)
+        store_excuse(t->store, r->lost[i]);
+    store_close(t->store, linger_ms);
 }
 
 void trainer_close(struct trainer *t, const struct error *failure)
 {
     sync_close(t->sync, failure);
     flight_close(t->flight);
-    store_close(t->store, failure ? LINGER_FAILED_MS : LINGER_MS);
+    close_store(t, failure ? LINGER_FAILED_MS : LINGER_MS);
     run_record_close(&t->record);
     loader_close(t->loader);
     sampler_release(&t->sampler);
     optimizer_release(&t->optimizer);
     free(t->used);
+    recovery_release(&t->recovery);
     ddp_record_release(&t->ddp);
     model_close(t->model);
     dataset_close(t->train_set);

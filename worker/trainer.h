@@ -16,6 +16,7 @@
 #include "worker/ddp_record.h"
 #include "worker/model/model.h"
 #include "worker/options.h"
+#include "worker/recovery.h"
 #include "worker/run_record.h"
 #include "worker/sync/sync.h"
 
@@ -23,6 +24,8 @@ struct trainer {
     const struct worker_options *options;
     const struct option_result *origins;
     const struct launch_env *launch;
+    unsigned rank, world_size; /* among the ranks that are left */
+    struct recovery recovery;
     struct compute *compute;
     struct dataset *train_set;
     struct dataset *test_set; /* NULL: none, or not this rank's task */
@@ -51,6 +54,9 @@ struct trainer {
 /* Everything up to and including the agreement on initial parameters.  On failure call
  * trainer_close too. */
 enum status trainer_open(struct trainer *t, struct error *err);
+
+/* The test split, on the rank that evaluates; nothing to do when it is open, or not there. */
+enum status trainer_open_test_set(struct trainer *t, struct error *err);
 
 /* failure NULL: an orderly end. */
 void trainer_close(struct trainer *t, const struct error *failure);

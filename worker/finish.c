@@ -1,0 +1,183 @@
+#include "worker/finish.h"
+
+#include "common/base/log.h"
+#include "common/base/memory.h"
+#include "common/base/stop.h"
+#include "common/checkpoint/safetensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum status finish_evaluate(struct trainer *t, struct run_outcome *outcome, struct error *err)
+{
+    size_t total = dataset_count(t->test_set);
+    size_t features = dataset_features(t->test_set);
+    size_t batch = (size_t)t->options->batch_size;
+    double loss_sum = 0;
+    size_t correct_sum = 0;
+    float *x = NULL;
+    int32_t *y = NULL;
+    int64_t *indices = NULL;
+    enum status status = mem_calloc_aligned(batch * features, sizeof(float), "test batch", &x, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(batch, sizeof(*y), "test labels", &y, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(batch, sizeof(*indices), "test indices", &indices, err);
+    for (size_t at = 0; status == STATUS_OK && at < total; at += batch) {
+        size_t count = total - at < batch ? total - at : batch;
+        double loss;
+        size_t correct;
+
+        for (size_t i = 0; i < count; i++)
+            indices[i] = (int64_t)(at + i);
+        dataset_gather(t->test_set, indices, count, x, y);
+        status = model_evaluate(t->model, x, y, count, &loss, &correct, err);
+        loss_sum += loss * (double)count;
+        correct_sum += correct;
+    }
+    free(indices);
+    free(y);
+    free(x);
+    if (status != STATUS_OK)
+        return status;
+    outcome->evaluated = true;
+    outcome->test_loss = loss_sum / (double)total;
+    outcome->test_accuracy = (double)correct_sum / (double)total;
+    log_info("epoch %ju: test accuracy %.2f %%, test loss %.4f", (uintmax_t)outcome->epochs,
+             outcome->test_accuracy * 100, outcome->test_loss);
+    return run_record_evaluation(&t->record, outcome->epochs, outcome->test_loss,
+                                 outcome->test_accuracy, err);
+}
+
+/* Rates of all ranks together, through the store: each rank publishes its own, rank 0 adds up. */
+static enum status add_rates(struct trainer *t, double *ret_rate, struct error *err)
+{
+    char key[64];
+    char text[64];
+    enum status status = STATUS_OK;
+
+    if (!t->store)
+        return STATUS_OK;
+    if (t->launch->rank > 0) {
+        (void)snprintf(key, sizeof(key), "rate/%u", t->launch->rank);
+        (void)snprintf(text, sizeof(text), "%.17g", *ret_rate);
+        return store_set(t->store, key, text, strlen(text), err);
+    }
+    for (unsigned rank = 1; rank < t->launch->world_size && status == STATUS_OK; rank++) {
+        char *value = NULL;
+        size_t size;
+
+        (void)snprintf(key, sizeof(key), "rate/%u", rank);
+        status = store_get(t->store, key, -1, &value, &size, err);
+        if (status == STATUS_OK)
+            *ret_rate += strtod(value, NULL);
+        free(value);
+    }
+    return status;
+}
+
+/* The same over the group of the ranks that are left, where there is one. */
+static enum status gather_rates(struct trainer *t, double *ret_rate, struct error *err)
+{
+    double mine = run_record_samples_per_second(&t->record);
+    double all[MESH_RANKS_MAX];
+    enum status status = t->world_size > MESH_RANKS_MAX
+                             ? STATUS_UNSUPPORTED
+                             : sync_gather(t->sync, &mine, sizeof(mine), all, err);
+
+    *ret_rate = mine;
+    if (status == STATUS_UNSUPPORTED)
+        return add_rates(t, ret_rate, err);
+    *ret_rate = 0;
+    for (unsigned r = 0; status == STATUS_OK && r < t->world_size; r++)
+        *ret_rate += all[r];
+    return status;
+}
+
+/* A rank may be lost here, too; those behind then complete their last update. */
+static enum status meet(struct trainer *t, struct run_outcome *outcome, struct error *err)
+{
+    enum status status = gather_rates(t, &outcome->samples_per_second, err);
+
+    while (status != STATUS_OK) {
+        bool came;
+
+        status = recovery_run(t, t->total_steps, &came, err);
+        if (status != STATUS_OK)
+            break;
+        status = gather_rates(t, &outcome->samples_per_second, err);
+    }
+    return status;
+}
+
+static enum status save_params(const struct trainer *t, struct error *err)
+{
+    char seed[32];
+    const char *metadata[] = {"model", t->options->model, "seed", seed, "sync", t->options->sync};
+
+    (void)snprintf(seed, sizeof(seed), "%jd", (intmax_t)t->options->seed);
+    return safetensors_save_slab(t->options->save, model_state_table(t->model),
+                                 model_params(t->model), metadata, 3, err);
+}
+
+static void add_losses(const struct trainer *t, struct run_outcome *outcome)
+{
+    outcome->recoveries = t->recovery.count;
+    outcome->lost = t->recovery.lost;
+    outcome->lost_count = t->recovery.lost_count;
+    outcome->samples_lost = t->recovery.samples_lost;
+}
+
+enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct error *err)
+{
+    bool evaluated = outcome->evaluated && strcmp(t->options->evaluate, "epoch") == 0;
+    struct sync_counters total;
+    enum status status = meet(t, outcome, err);
+
+    add_losses(t, outcome);
+    if (status == STATUS_OK && t->rank == 0 && t->test_set && !evaluated)
+        status = finish_evaluate(t, outcome, err);
+    total = sync_counters(t->sync);
+    sync_expected_bytes(t->sync, &outcome->expected_tx, &outcome->expected_rx);
+    outcome->tx_wire = total.tx_wire_bytes;
+    outcome->rx_wire = total.rx_wire_bytes;
+    if (status == STATUS_OK && t->options->save[0] != '\0' && t->rank == 0)
+        status = save_params(t, err);
+    if (status == STATUS_OK)
+        status = ddp_record_end(&t->ddp, &t->record.metrics, err);
+    if (status == STATUS_OK)
+        status = run_record_finish(&t->record, &t->facts, outcome, err);
+    return status;
+}
+
+/* When another rank failed first, that is the reason; else tell the others of ours.  The store may
+ * have gone with its host, and what it says may have been recovered from. */
+static void settle_failure(struct trainer *t, struct error *err)
+{
+    if (stop_requested()) /* that another rank stopped a step earlier is no failure of its own */
+        (void)error_set(err, STATUS_CANCELLED, "stopped by signal %d", stop_requested());
+    else if (t->flight)
+        flight_fail(t->flight, FAULT_FAILED, (int)t->launch->rank, err->text);
+    if (!t->store || t->recovery.wanted ||
+        (!stop_requested() && store_find_failure(t->store, 0, err)))
+        return;
+    store_report_failure(t->store, t->launch->rank, err->text);
+}
+
+/* A disk that is full must not hide the reason.  A rank that the others do without leaves the
+ * summary to them. */
+void finish_failed(struct trainer *t, struct run_outcome *outcome, bool opened, struct error *err)
+{
+    settle_failure(t, err);
+    if (!opened)
+        return;
+    if (t->recovery.excluded || (t->recovery.wanted && run_record_has_summary(&t->record)))
+        t->record.is_chief = false;
+    add_losses(t, outcome);
+    outcome->status = status_name(err->status);
+    outcome->text = err->text;
+    outcome->samples_per_second = run_record_samples_per_second(&t->record);
+    (void)run_record_finish(&t->record, &t->facts, outcome, NULL);
+}
