@@ -23,6 +23,7 @@
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define EVENTS_MAX 64
@@ -124,6 +125,45 @@ static void pass_verdict(struct crew *c)
         stop_ranks(c, SIGTERM);
 }
 
+/* A rank that a tolerant job can do without: not one that says that its command line or
+ * configuration is wrong, as those of the others will be. */
+static bool is_loss(const struct crew *c, const struct child *child)
+{
+    return c->tolerant && !c->stopping && c->count - c->servers > 1 &&
+           (child->signaled || (child->code != status_exit_code(STATUS_INVALID) &&
+                                child->code != status_exit_code(STATUS_CONFIG)));
+}
+
+static void note_loss(struct crew *c, const struct child *child)
+{
+    char name[64];
+    char end[64];
+
+    child_name(child, name, sizeof(name));
+    child_end_text(child, end, sizeof(end));
+    log_warning("%s is lost: %s; the others go on", name, end);
+    c->lost++;
+    if (!c->first_lost)
+        c->first_lost = child;
+}
+
+/* The others have ended without it: a stopped rank would never end. */
+static void kill_stopped(struct crew *c)
+{
+    for (size_t i = c->servers; c->ended_well > 0 && c->tolerant && i < c->count; i++) {
+        struct child *child = &c->children[i];
+        siginfo_t info = {.si_pid = 0};
+
+        if (child->state != CHILD_RUNNING || child->killed ||
+            waitid(P_PID, (id_t)child->pid, &info, WSTOPPED | WNOHANG | WNOWAIT) != 0 ||
+            info.si_pid == 0)
+            continue;
+        child->killed = true;
+        child->kill_at_ns = clock_deadline_ns(c->grace_ms + 10000);
+        child_signal(child, SIGKILL);
+    }
+}
+
 static void note_end(struct crew *c, const struct child *child)
 {
     bool is_server = child < c->children + c->servers;
@@ -132,6 +172,12 @@ static void note_end(struct crew *c, const struct child *child)
 
     if (c->closing)
         return;
+    if (!is_server && !child_failed(child))
+        c->ended_well++;
+    if (!is_server && child_failed(child) && is_loss(c, child)) {
+        note_loss(c, child);
+        return;
+    }
     if (is_server && c->servers_may_end && child_failed(child)) {
         child_name(child, name, sizeof(name));
         child_end_text(child, end, sizeof(end));
@@ -313,6 +359,7 @@ enum status crew_step(struct crew *c, int64_t deadline_ns, struct error *err)
         take_event(c, events[i].data.u64);
     check_deadline(c);
     pass_verdict(c);
+    kill_stopped(c);
     kill_overdue(c);
     return STATUS_OK;
 }

@@ -21,6 +21,10 @@ struct crew {
     int64_t deadline_ns;              /* of the job */
     int64_t patience_ns;              /* until then a reader of our output may stall us */
     int stop_signal;                  /* the first that asked us to stop; 0: none */
+    bool tolerant;                    /* the others go on when a rank is lost */
+    size_t lost;                      /* ranks, so far ... */
+    const struct child *first_lost;   /* ... and the first of them; NULL: none */
+    size_t ended_well;                /* ranks */
     bool timed_out;                   /* deadline_ns has passed */
     bool stopping;                    /* the ranks have been told to stop */
     bool servers_may_end;             /* the ranks are gone: a server that ends does so in order */

@@ -24,7 +24,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define VARIABLES_MAX 24
+#define VARIABLES_MAX   24
+#define EXIT_RANKS_LOST 7 /* the others ended well */
 
 struct job {
     struct plan *plan;
@@ -148,6 +149,8 @@ static void fill_variables(const struct job *j, unsigned local_rank, struct vari
         add_text(v, "SPARRING_SERVERS", p->options.server_addresses);
     if (p->options.run_dir[0] != '\0')
         add_text(v, "SPARRING_RUN_DIR", p->options.run_dir);
+    if (p->shrinks)
+        add_text(v, "SPARRING_ON_RANK_LOSS", "shrink");
     if (p->ranks > 1 && !getenv("OMP_NUM_THREADS"))
         add_text(v, "OMP_NUM_THREADS", "1");
     v->list[v->count] = NULL;
@@ -259,6 +262,7 @@ static enum status run(struct job *j, struct error *err)
 
     if (status == STATUS_OK)
         status = start_servers(j, err);
+    crew->tolerant = j->plan->shrinks && !j->plan->with_mpirun;
     if (status == STATUS_OK && j->plan->with_mpirun && !crew->stopping)
         status = start_mpirun(j, err);
     for (unsigned r = 0;
@@ -283,6 +287,8 @@ static int exit_code(const struct crew *crew)
 
         return code != 0 ? code : 1;
     }
+    if (crew->lost > 0) /* all were lost: as the first of them */
+        return crew->ended_well > 0 ? EXIT_RANKS_LOST : child_exit_code(crew->first_lost);
     for (size_t i = 0; i < crew->count; i++) /* stopped by a signal before it was started */
         if (crew->children[i].state == CHILD_NEW)
             return crew->stop_signal != 0 ? 128 + crew->stop_signal : 1;

@@ -1,7 +1,7 @@
 /*
  * plan: torchrun's flags with torchrun's defaults.  What torchrun reads from PET_<FLAG> (Kubeflow's
  * trainer sets these) is read here too.  Left out: elasticity (restarts, MIN:MAX nodes, rendezvous
- * back ends); a job that loses a rank ends.
+ * back ends); a job that loses a rank ends, or goes on with the others (--on-rank-loss).
  */
 #include "experiments/launch/plan.h"
 
@@ -116,6 +116,15 @@ static const struct option_spec specs[] = {
      .offset = AT(run_dir),
      .metavar = "DIR",
      .help = "Folder for the records of ranks and servers; becomes SPARRING_RUN_DIR."},
+    {.name = "on-rank-loss",
+     .env = "SPARRING_ON_RANK_LOSS",
+     .kind = OPTION_CHOICE,
+     .offset = AT(on_rank_loss),
+     .default_text = "fail",
+     .choices = "fail|shrink",
+     .help = "fail stops all ranks when one fails; shrink lets the others go on when one is killed "
+             "or lost, and ends with 7 when they end well without it.  Becomes "
+             "SPARRING_ON_RANK_LOSS; also found among PROGRAM's words."},
     {.name = "tee",
      .kind = OPTION_BOOL,
      .offset = AT(tee),
@@ -331,6 +340,16 @@ static enum status print_config(const struct plan *p, const struct option_result
     return status;
 }
 
+/* Whether the workers are told to go on without lost ranks. */
+static bool words_shrink(char *const *words)
+{
+    for (; *words; words++)
+        if (strcmp(*words, "--on-rank-loss=shrink") == 0 ||
+            (strcmp(*words, "--on-rank-loss") == 0 && words[1] && strcmp(words[1], "shrink") == 0))
+            return true;
+    return false;
+}
+
 static enum status resolve(struct plan *p, const struct option_result *r, int argc, char **argv,
                            struct error *err)
 {
@@ -354,6 +373,7 @@ static enum status resolve(struct plan *p, const struct option_result *r, int ar
         return error_set(err, STATUS_INVALID,
                          "no program to start; 'sparring launch [OPTION]... -- PROGRAM [ARG]...'");
     p->program = argv + r->first_positional;
+    p->shrinks = strcmp(p->options.on_rank_loss, "shrink") == 0 || words_shrink(p->program);
     return STATUS_OK;
 }
 

@@ -20,6 +20,7 @@ struct plan_options {
     int64_t server_port;
     char server_addresses[OPTION_TEXT_MAX];
     char run_dir[OPTION_TEXT_MAX];
+    char on_rank_loss[OPTION_TEXT_MAX];
     bool tee;
     bool pass_local_rank;
     char backend[OPTION_TEXT_MAX];
@@ -35,6 +36,7 @@ struct plan {
     unsigned nodes;
     unsigned node_rank;
     unsigned ranks;          /* of this node */
+    bool shrinks;            /* a lost rank is no reason to stop the others */
     unsigned servers;        /* of the job; they run on node 0 */
     bool with_mpirun;        /* which then starts the ranks */
     const char *master_addr; /* borrowed from options, or constant */

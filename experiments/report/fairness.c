@@ -24,9 +24,9 @@ static const char *const design[] = {"sync",        "backend",         "servers"
                                      "consistency", "partition_bytes", "transport"};
 
 /* What differs from run to run, or from process to process, without touching results. */
-static const char *const ignored[] = {"rank",        "world_size", "local_rank", "standalone",
-                                      "init_method", "group",      "run_dir",    "save",
-                                      "log_level",   "seed"};
+static const char *const ignored[] = {"rank",        "world_size", "local_rank",  "standalone",
+                                      "init_method", "group",      "run_dir",     "save",
+                                      "log_level",   "seed",       "on_rank_loss"};
 
 struct run_fact {
     char name[64];
