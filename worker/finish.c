@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status finish_evaluate(struct trainer *t, struct run_outcome *outcome, struct error *err)
+static enum status measure(struct trainer *t, struct run_outcome *outcome, struct error *err)
 {
     size_t total = dataset_count(t->test_set);
     size_t features = dataset_features(t->test_set);
@@ -49,6 +49,14 @@ enum status finish_evaluate(struct trainer *t, struct run_outcome *outcome, stru
              outcome->test_accuracy * 100, outcome->test_loss);
     return run_record_evaluation(&t->record, outcome->epochs, outcome->test_loss,
                                  outcome->test_accuracy, err);
+}
+
+enum status finish_evaluate(struct trainer *t, struct run_outcome *outcome, struct error *err)
+{
+    /* A rank that has taken over from rank 0 opens it now, not while the others wait. */
+    enum status status = t->rank == 0 ? trainer_open_test_set(t, err) : STATUS_OK;
+
+    return status == STATUS_OK && t->rank == 0 && t->test_set ? measure(t, outcome, err) : status;
 }
 
 /* Rates of all ranks together, through the store: each rank publishes its own, rank 0 adds up. */
@@ -137,7 +145,7 @@ enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct er
     enum status status = meet(t, outcome, err);
 
     add_losses(t, outcome);
-    if (status == STATUS_OK && t->rank == 0 && t->test_set && !evaluated)
+    if (status == STATUS_OK && !evaluated)
         status = finish_evaluate(t, outcome, err);
     total = sync_counters(t->sync);
     sync_expected_bytes(t->sync, &outcome->expected_tx, &outcome->expected_rx);

@@ -7,7 +7,8 @@
 
 #include "worker/trainer.h"
 
-/* Loss and accuracy on the test split, into *outcome and the records. */
+/* Loss and accuracy on the test split, into *outcome and the records: on the lowest rank that is
+ * left, where there is a test split and --evaluate wants it. */
 enum status finish_evaluate(struct trainer *t, struct run_outcome *outcome, struct error *err);
 
 /* The run's orderly end, on every rank. */

@@ -295,8 +295,6 @@ enum status recovery_run(struct trainer *t, uint64_t completed, bool *ret_came, 
     if (t->flight)
         flight_rearm(t->flight);
     status = divide_data(t, agreed, *ret_came, &loss, &samples_lost, err);
-    if (status == STATUS_OK && t->rank == 0)
-        status = trainer_open_test_set(t, err);
     r->samples_lost += samples_lost;
     if (status == STATUS_OK)
         status = record(t, agreed, *ret_came, &loss, (double)(known_ns - r->well_ns) * 1e-9,

@@ -286,7 +286,7 @@ static enum status run_steps(struct trainer *t, struct run_outcome *outcome, str
             break;
         }
         status = advance(t, &index, outcome, &bar, &epoch_end, err);
-        if (status == STATUS_OK && epoch_end && each_epoch && t->test_set)
+        if (status == STATUS_OK && epoch_end && each_epoch)
             status = finish_evaluate(t, outcome, err);
     }
     progress_close(&bar);
