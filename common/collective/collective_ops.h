@@ -133,6 +133,9 @@ size_t collective_output_bytes(const struct collective *group, const struct coll
 enum status collective_exchange(struct collective *group, const char *what, const void *mine,
                                 size_t size, void *all, int64_t deadline_ns, struct error *err);
 
+/* An operation of a group of one. */
+void collective_run_alone(struct collective_work *work);
+
 /* A group of `members` (`count` ranks of the job, ascending, this one among them) that has
  * settings, mesh and recorder of `like`, which must outlive it; for subsets, for the survivors of a
  * loss, and for backends that are made of groups. */

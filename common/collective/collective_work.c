@@ -137,7 +137,7 @@ static struct collective_work *work_at(struct collective *g, size_t index)
 }
 
 /* Alone, every operation is a copy, or nothing. */
-static void run_alone(struct collective_work *w)
+void collective_run_alone(struct collective_work *w)
 {
     struct collective *g = w->group;
     size_t bytes = collective_output_bytes(g, &w->args);
@@ -254,7 +254,7 @@ static void drive(struct collective_work *w, int64_t until_ns)
     if (w->state == WORK_QUEUED)
         begin(w);
     if (g->world_size == 1) {
-        run_alone(w);
+        collective_run_alone(w);
         end_work(w, WORK_DONE);
         return;
     }

@@ -166,13 +166,19 @@ static void *run_rank(void *argument)
                             .rank = s->rank,
                             .size = s->size,
                             .arena = SHARED_MEMORY_NONE};
+    bool two_per_host = strcmp(s->backend, "hier") == 0; /* hosts of 2, and of 1 in odd worlds */
+    char host[32];
     struct collective_config config = {.backend = s->backend,
                                        .name = s->name,
                                        .rank = s->rank,
                                        .world_size = s->size,
                                        .store = c.store,
+                                       .host_id = two_per_host ? host : NULL,
                                        .timeout_ms = TIMEOUT_MS};
-    enum status status = collective_open(&config, &c.group, &err);
+    enum status status;
+
+    (void)snprintf(host, sizeof(host), "host %u", s->rank / 2);
+    status = collective_open(&config, &c.group, &err);
 
     s->skipped = status == STATUS_CONFIG || status == STATUS_UNAVAILABLE;
     (void)snprintf(s->reason, sizeof(s->reason), "%.1000s", err.text);
