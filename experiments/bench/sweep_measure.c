@@ -180,14 +180,27 @@ static enum status gather_times(struct bench_rank *b, double *times, size_t coun
     return status;
 }
 
+/* Every round starts with the ranks' threads on cores in turn, and free to leave them: a backend
+ * whose waiting ranks the scheduler has drawn together on one core must not leave that to the next
+ * one. */
+static void spread(const struct bench_rank *b)
+{
+    if (b->options->pin)
+        return; /* they are, and stay */
+    (void)sched_setaffinity(0, sizeof(b->core), &b->core);
+    (void)sched_setaffinity(0, sizeof(b->cores), &b->cores);
+}
+
 enum status bench_round(struct bench_rank *b, const struct subject *s, uint64_t iterations,
                         double *times, double *ret_seconds, struct error *err)
 {
     double per_operation = 1e-9 / (double)b->options->aggregate;
     int64_t start_ns, last_ns;
     double mine;
-    enum status status = collective_barrier(b->control, err);
+    enum status status;
 
+    spread(b);
+    status = collective_barrier(b->control, err);
     start_ns = last_ns = clock_now_ns();
     for (uint64_t i = 0; i < iterations && status == STATUS_OK; i++) {
         status = operate(b, s, err);

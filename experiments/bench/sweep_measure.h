@@ -11,6 +11,8 @@
 #include "experiments/bench/sweep_values.h"
 #include "experiments/bench/tcp_ceiling.h"
 
+#include <sched.h>
+
 #define ITERATIONS_MAX 10000 /* of a round */
 
 struct bench_rank {
@@ -33,6 +35,8 @@ struct bench_rank {
     double *times;                 /* of single operations: [series][placement][times_max] */
     size_t times_max;
     double *round_times; /* of one round, every rank's: [rank][ITERATIONS_MAX] */
+    cpu_set_t cores;     /* that this process may use */
+    cpu_set_t core;      /* one of them, this rank's in turn */
     sweep_spoil *spoil;
     int out_fd; /* rank 0's, to the parent; -1 elsewhere */
     char folder[512];

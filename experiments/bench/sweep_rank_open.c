@@ -147,24 +147,23 @@ static enum status allocate(struct bench_rank *b, struct error *err)
     return status;
 }
 
-/* Rank r and all its threads to come on one of the cores that we may use. */
-static enum status pin(unsigned rank, struct error *err)
+/* Which cores there are, and which one is this rank's in turn; with --pin it and all its threads
+ * to come stay there. */
+static enum status find_core(struct bench_rank *b, struct error *err)
 {
-    cpu_set_t allowed;
-    cpu_set_t one;
     unsigned skip;
 
-    CPU_ZERO(&one);
-    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
-        return error_set_errno(err, errno, "--pin: cannot read the cores");
-    skip = rank % (unsigned)CPU_COUNT(&allowed);
+    CPU_ZERO(&b->core);
+    if (sched_getaffinity(0, sizeof(b->cores), &b->cores) != 0)
+        return error_set_errno(err, errno, "cannot read the cores");
+    skip = b->rank % (unsigned)CPU_COUNT(&b->cores);
     for (size_t core = 0; core < CPU_SETSIZE; core++)
-        if (CPU_ISSET(core, &allowed) && skip-- == 0) {
-            CPU_SET(core, &one);
+        if (CPU_ISSET(core, &b->cores) && skip-- == 0) {
+            CPU_SET(core, &b->core);
             break;
         }
-    if (sched_setaffinity(0, sizeof(one), &one) != 0)
-        return error_set_errno(err, errno, "--pin: cannot bind rank %u", rank);
+    if (b->options->pin && sched_setaffinity(0, sizeof(b->core), &b->core) != 0)
+        return error_set_errno(err, errno, "--pin: cannot bind rank %u", b->rank);
     return STATUS_OK;
 }
 
@@ -213,8 +212,8 @@ enum status sweep_rank(enum collective_call call, const struct sweep_options *op
     enum status status = sweep_plan(call, options, &b.sweep, err);
 
     (void)snprintf(b.folder, sizeof(b.folder), "%s", folder);
-    if (status == STATUS_OK && options->pin)
-        status = pin(rank, err);
+    if (status == STATUS_OK)
+        status = find_core(&b, err);
     if (status == STATUS_OK)
         status = open_pipe(&b, err);
     if (status == STATUS_OK)
