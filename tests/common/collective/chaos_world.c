@@ -1,0 +1,397 @@
+/*
+ * Worlds that break.  A child never asserts: what it finds goes into its report.
+ */
+#include "tests/common/collective/chaos_world.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/net.h"
+#include "common/collective/collective_ops.h"
+#include "common/store/store.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define EVENT_MS 60000 /* for what must come; a test that waits so long fails */
+
+static bool use_grpc;
+
+void chaos_use_grpc(void)
+{
+    use_grpc = true;
+}
+
+/* ---- the child ---- */
+
+struct child {
+    struct chaos_config config;
+    unsigned rank;
+    int ready_fd, report_fd;
+    char init_method[512];
+    float *data;
+    struct collective *group;
+    struct chaos_report report;
+};
+
+static void say(const struct child *c, char what)
+{
+    (void)!write(c->ready_fd, &what, 1);
+}
+
+static bool enter_namespace(const char *name)
+{
+    char path[128];
+    int fd;
+    bool entered;
+
+    (void)snprintf(path, sizeof(path), "/var/run/netns/%s", name);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    entered = setns(fd, CLONE_NEWNET) == 0;
+    (void)close(fd);
+    return entered;
+}
+
+static enum status open_store(const struct child *c, struct store **ret, struct error *err)
+{
+    struct launch_env launch = {.rank = c->rank, .world_size = c->config.size};
+    struct store_config config = {
+        .init_method = c->init_method, .launch = &launch, .group = "", .timeout_ms = EVENT_MS};
+
+    return store_open(&config, ret, err);
+}
+
+static enum status open_group(struct child *c, struct store *store, struct error *err)
+{
+    struct collective_config config = {
+        .backend = c->config.backend,
+        .transport = c->config.transport,
+        .name = "group",
+        .rank = c->rank,
+        .world_size = c->config.size,
+        .store = store,
+        .interface_host = c->config.addresses ? c->config.addresses[c->rank] : NULL,
+        .timeout_ms = c->config.timeout_ms,
+        .heartbeat_timeout_ms = c->config.heartbeat_timeout_ms};
+
+    return collective_open(&config, &c->group, err);
+}
+
+static void change(struct collective_args *args, enum chaos_role role)
+{
+    switch (role) {
+    case CHAOS_OTHER_COUNT:
+        args->count++;
+        break;
+    case CHAOS_OTHER_TYPE:
+        args->dtype = DTYPE_FLOAT64;
+        args->count /= 2;
+        break;
+    case CHAOS_OTHER_OP:
+        args->op = REDUCE_MAX;
+        break;
+    case CHAOS_OTHER_CALL:
+        args->call = COLLECTIVE_BROADCAST;
+        args->op = REDUCE_SUM;
+        break;
+    default:
+        break;
+    }
+}
+
+/* A group of the same ranks in a generation of its own: it must not meet the others'. */
+static enum status open_second(struct child *c, bool victim, struct error *err)
+{
+    struct collective *second = NULL;
+    enum status status = collective_open_like(c->group, c->group->ops, "second", victim ? 7 : 6,
+                                              c->group->members, c->config.size, &second, err);
+
+    collective_close(second);
+    return status;
+}
+
+static enum status work_once(struct child *c, unsigned number, struct error *err)
+{
+    struct collective_args args = {.call = COLLECTIVE_ALL_REDUCE,
+                                   .input = c->data,
+                                   .output = c->data,
+                                   .count = c->config.count,
+                                   .bucket = 1,
+                                   .buckets = 2};
+    bool victim = c->rank == c->config.victim && number == c->config.at;
+
+    if (number == c->config.at && c->config.role == CHAOS_OTHER_GENERATION)
+        return open_second(c, victim, err);
+    if (victim && c->config.role == CHAOS_SKIP) {
+        args.call = COLLECTIVE_BARRIER;
+        args.count = 0;
+        return collective_run(c->group, &args, err);
+    }
+    if (victim)
+        change(&args, c->config.role);
+    return collective_run(c->group, &args, err);
+}
+
+static void hold(const struct child *c)
+{
+    say(c, 'h');
+    for (;;)
+        (void)pause();
+}
+
+static enum status work(struct child *c, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    for (unsigned number = 1; status == STATUS_OK; number++) {
+        bool victim = c->rank == c->config.victim && number == c->config.at;
+        bool second = c->rank == c->config.second_victim && number == c->config.at &&
+                      c->config.second_victim != c->config.victim;
+
+        if ((victim && c->config.role == CHAOS_HOLD) || second)
+            hold(c);
+        if ((victim && c->config.role == CHAOS_LEAVE) ||
+            (c->config.close_after > 0 && number > c->config.close_after)) {
+            say(c, 'c');
+            collective_close(c->group);
+            c->group = NULL;
+            return STATUS_OK;
+        }
+        status = work_once(c, number, err);
+        if (status == STATUS_OK)
+            say(c, 'x');
+    }
+    return status;
+}
+
+static void shrink(struct child *c, int64_t failed_ns)
+{
+    struct error err = {0};
+
+    c->report.shrink_status = collective_shrink(&c->group, &err);
+    for (unsigned n = 0; n < 3 && c->report.shrink_status == STATUS_OK; n++) {
+        c->data[0] = 1;
+        c->report.shrink_status =
+            collective_all_reduce(c->group, c->data, c->config.count, REDUCE_FAST, &err);
+        if (n == 0)
+            c->report.resume_seconds = (double)(clock_now_ns() - failed_ns) * 1e-9;
+    }
+    (void)snprintf(c->report.shrink_text, sizeof(c->report.shrink_text), "%.500s", err.text);
+    if (c->report.shrink_status != STATUS_OK)
+        return;
+    c->report.shrunk_size = collective_world_size(c->group);
+    c->report.generation = collective_generation(c->group);
+    if (c->data[0] > (float)c->report.shrunk_size + 0.5f ||
+        c->data[0] < (float)c->report.shrunk_size - 0.5f)
+        c->report.shrink_status = STATUS_DATA;
+}
+
+static void child_body(struct child *c)
+{
+    struct error err = {0};
+    struct store *store = NULL;
+    unsigned culprit = 0;
+
+    c->report.culprit = -1;
+    c->data = calloc(c->config.count + 1, sizeof(float));
+    c->report.status = open_store(c, &store, &err);
+    if (c->report.status == STATUS_OK && c->config.namespaces &&
+        !enter_namespace(c->config.namespaces[c->rank]))
+        c->report.status = error_set(&err, STATUS_IO, "cannot enter the network namespace");
+    if (c->report.status == STATUS_OK)
+        c->report.status = open_group(c, store, &err);
+    if (c->report.status == STATUS_OK)
+        c->report.status = work(c, &err);
+    c->report.ended_ns = clock_now_ns();
+    if (c->group && c->report.status != STATUS_OK) {
+        c->report.fault = collective_fault(c->group, &culprit);
+        c->report.culprit = c->report.fault == FAULT_NONE ? -1 : (int)culprit;
+        if (c->config.shrink)
+            shrink(c, c->report.ended_ns);
+    }
+    memcpy(c->report.text, err.text, sizeof(c->report.text));
+    (void)net_send_all(c->report_fd, &c->report, sizeof(c->report), clock_deadline_ns(EVENT_MS),
+                       NULL);
+    collective_close(c->group);
+    store_close(store, 0);
+    free(c->data);
+}
+
+/* ---- the parent ---- */
+
+static void choose_store(char *text, size_t size)
+{
+    struct endpoint e = {.host = "127.0.0.1", .port = 0};
+    struct error err = {0};
+    int fd;
+
+    static unsigned stores; /* a job that was killed leaves its own behind */
+
+    if (!use_grpc) {
+        (void)snprintf(text, size, "file://%s/store%u", support_folder(), stores++);
+        return;
+    }
+    assert_ok(net_listen(&e, "test", &fd, &e.port, &err)); /* a free port, free again at once */
+    (void)close(fd);
+    (void)snprintf(text, size, "tcp://127.0.0.1:%u", (unsigned)e.port);
+}
+
+static void start_rank(struct chaos_world *w, unsigned rank, const char *init_method)
+{
+    int ready[2];
+    int report[2];
+    pid_t pid;
+
+    /* The parent never reads all "ready" bytes: a full socket must not stop the child. */
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ready), 0);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, report), 0);
+    (void)fflush(NULL);
+    pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct child c = {
+            .config = w->config, .rank = rank, .ready_fd = ready[1], .report_fd = report[1]};
+
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)signal(SIGPIPE, SIG_IGN);
+        log_open("chaos", (int)rank);
+        (void)snprintf(c.init_method, sizeof(c.init_method), "%s", init_method);
+        child_body(&c);
+        _exit(0);
+    }
+    (void)close(ready[1]);
+    (void)close(report[1]);
+    w->ranks[rank] =
+        (struct chaos_process){.pid = pid, .ready_fd = ready[0], .report_fd = report[0]};
+}
+
+void chaos_start(struct chaos_world *w, const struct chaos_config *config)
+{
+    char init_method[512];
+
+    ck_assert_uint_le(config->size, CHAOS_RANKS_MAX);
+    *w = (struct chaos_world){.config = *config};
+    choose_store(init_method, sizeof(init_method));
+    for (unsigned r = 0; r < config->size; r++)
+        start_rank(w, r, init_method);
+}
+
+static char next_event(struct chaos_world *w, unsigned rank)
+{
+    struct error err = {0};
+    char byte = '\0';
+
+    if (net_recv_all(w->ranks[rank].ready_fd, &byte, 1, clock_deadline_ns(EVENT_MS), &err) !=
+        STATUS_OK) {
+        struct chaos_report report = chaos_report_of(w, rank, 1000);
+
+        ck_abort_msg("rank %u of %s ended: %s", rank, w->config.backend, report.text);
+    }
+    return byte;
+}
+
+void chaos_await(struct chaos_world *w, unsigned rank, unsigned operations)
+{
+    while (operations > 0)
+        operations -= next_event(w, rank) == 'x';
+}
+
+void chaos_await_hold(struct chaos_world *w, unsigned rank)
+{
+    while (next_event(w, rank) != 'h')
+        ;
+}
+
+int64_t chaos_signal(struct chaos_world *w, unsigned rank, int number)
+{
+    int64_t now_ns = clock_now_ns();
+
+    ck_assert_int_eq(kill(w->ranks[rank].pid, number), 0);
+    return now_ns;
+}
+
+static bool is_library(const char *backend)
+{
+    return strcmp(backend, "gloo") == 0 || strcmp(backend, "mpi") == 0;
+}
+
+/* Did the process end by itself as one does that a library keeps? */
+static bool has_given_up(const struct chaos_world *w, unsigned rank)
+{
+    siginfo_t info = {0};
+
+    return is_library(w->config.backend) &&
+           waitid(P_PID, (id_t)w->ranks[rank].pid, &info, WEXITED | WNOWAIT) == 0 &&
+           info.si_code == CLD_EXITED &&
+           (info.si_status == status_exit_code(STATUS_PEER_LOST) ||
+            info.si_status == status_exit_code(STATUS_TIMEOUT));
+}
+
+struct chaos_report chaos_report_of(struct chaos_world *w, unsigned rank, int64_t wait_ms)
+{
+    struct error err = {0};
+    struct chaos_report report = {0};
+    enum status status = net_recv_all(w->ranks[rank].report_fd, &report, sizeof(report),
+                                      clock_deadline_ns(wait_ms), &err);
+
+    if (status == STATUS_PEER_LOST && has_given_up(w, rank))
+        return (struct chaos_report){.process_ended = true, .ended_ns = clock_now_ns()};
+    ck_assert_msg(status == STATUS_OK, "%s, rank %u of %u: no report: %s", w->config.backend, rank,
+                  w->config.size, err.text);
+    return report;
+}
+
+void chaos_end(struct chaos_world *w)
+{
+    for (unsigned r = 0; r < w->config.size; r++) {
+        (void)kill(w->ranks[r].pid, SIGKILL);
+        (void)waitpid(w->ranks[r].pid, NULL, 0);
+        (void)close(w->ranks[r].ready_fd);
+        (void)close(w->ranks[r].report_fd);
+    }
+}
+
+/* ---- which backends ---- */
+
+/* Can a world of this size open and add up once?  Forked, like everything else. */
+static bool can_run(const char *backend, unsigned size)
+{
+    struct chaos_world w;
+    struct chaos_config config = {.backend = backend,
+                                  .size = size,
+                                  .count = 3,
+                                  .timeout_ms = 10000,
+                                  .victim = size,
+                                  .second_victim = size,
+                                  .close_after = 1};
+    struct chaos_report report;
+
+    chaos_start(&w, &config);
+    report = chaos_report_of(&w, 0, EVENT_MS);
+    chaos_end(&w);
+    if (report.status != STATUS_OK)
+        (void)printf("skipped: %s with %u ranks: %s\n", backend, size, report.text);
+    return report.status == STATUS_OK;
+}
+
+const char *const *chaos_backends(unsigned size)
+{
+    static const char *found[16];
+    const char *wanted = getenv("SPARRING_TEST_BACKENDS");
+    size_t count = 0;
+
+    for (const char *const *name = collective_backends(); *name && count < 15; name++)
+        if ((!wanted || strstr(wanted, *name)) && can_run(*name, size))
+            found[count++] = *name;
+    found[count] = NULL;
+    return found;
+}

@@ -1,0 +1,196 @@
+/*
+ * Ranks that die or stop, at every phase, under every backend: all survivors must name that rank
+ * and what happened to it, within the heartbeat's time-out and half a second.  With "grpc" as an
+ * argument the store is the one that rank 0 hosts, and dies with it.
+ */
+#include "tests/common/collective/chaos_world.h"
+
+#include "common/base/clock.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SMALL        ((size_t)17)
+#define LARGE        ((size_t)4 << 20)
+#define HEARTBEAT_MS 1500
+#define WITHIN_MS    (HEARTBEAT_MS + 500)
+
+static void check_report(const struct chaos_world *w, unsigned rank, const struct chaos_report *r,
+                         unsigned culprit, enum fault fault)
+{
+    const char *backend = w->config.backend;
+
+    ck_assert_msg(r->fault == fault, "%s: rank %u of %u says %s of rank %d, not %s of rank %u: %s",
+                  backend, rank, w->config.size, fault_name(r->fault), r->culprit,
+                  fault_name(fault), culprit, r->text);
+    ck_assert_msg(r->culprit == (int)culprit, "%s: rank %u of %u blames rank %d, not %u: %s",
+                  backend, rank, w->config.size, r->culprit, culprit, r->text);
+    ck_assert_msg(strstr(r->text, "all_reduce #") && strstr(r->text, "bucket 1 of 2") &&
+                      strstr(r->text, "bytes"),
+                  "%s: rank %u: %s", backend, rank, r->text);
+}
+
+static void check_survivors(struct chaos_world *w, int64_t struck_ns, unsigned culprit,
+                            enum fault fault)
+{
+    double slowest = 0;
+    unsigned ended = 0;
+
+    for (unsigned r = 0; r < w->config.size; r++) {
+        struct chaos_report report;
+        double seconds;
+
+        if (r == culprit)
+            continue;
+        report = chaos_report_of(w, r, WITHIN_MS + 20000);
+        ended += report.process_ended;
+        if (report.process_ended)
+            continue;
+        check_report(w, r, &report, culprit, fault);
+        seconds = (double)(report.ended_ns - struck_ns) * 1e-9;
+        slowest = seconds > slowest ? seconds : slowest;
+    }
+    (void)printf("%-5s n=%u count=%zu: rank %u %s, all survivors know after %.3f s\n",
+                 w->config.backend, w->config.size, w->config.count, culprit, fault_name(fault),
+                 slowest);
+    if (ended > 0)
+        (void)printf("%-5s n=%u: %u processes ended, their library does not return\n",
+                     w->config.backend, w->config.size, ended);
+    ck_assert_msg(slowest * 1e3 <= WITHIN_MS, "%s: detected after %.3f s", w->config.backend,
+                  slowest);
+}
+
+static const struct loss_case {
+    unsigned size, victim;
+    size_t count;
+    int number;
+    bool held; /* the victim has not come to the operation that the others are in */
+} loss_cases[] = {
+    {2, 0, SMALL, SIGKILL, false}, {2, 1, LARGE, SIGKILL, false}, {3, 1, LARGE, SIGKILL, false},
+    {4, 0, SMALL, SIGKILL, true},  {4, 3, LARGE, SIGKILL, true},  {2, 1, SMALL, SIGSTOP, false},
+    {2, 0, LARGE, SIGSTOP, false}, {3, 2, LARGE, SIGSTOP, false}, {4, 0, SMALL, SIGSTOP, true},
+    {4, 2, LARGE, SIGSTOP, true},
+};
+
+#define LOSS_CASES ((int)(sizeof(loss_cases) / sizeof(loss_cases[0])))
+
+static void lose(const char *backend, const struct loss_case *c)
+{
+    struct chaos_world w;
+    struct chaos_config config = {.backend = backend,
+                                  .size = c->size,
+                                  .count = c->count,
+                                  .timeout_ms = 60000,
+                                  .heartbeat_timeout_ms = HEARTBEAT_MS,
+                                  .victim = c->victim,
+                                  .second_victim = c->size,
+                                  .role = c->held ? CHAOS_HOLD : CHAOS_WORK,
+                                  .at = 4};
+    int64_t struck_ns;
+
+    chaos_start(&w, &config);
+    for (unsigned r = 0; r < c->size; r++)
+        chaos_await(&w, r, 3);
+    if (c->held)
+        chaos_await_hold(&w, c->victim);
+    struck_ns = chaos_signal(&w, c->victim, c->number);
+    check_survivors(&w, struck_ns, c->victim, c->number == SIGKILL ? FAULT_DEAD : FAULT_STOPPED);
+    chaos_end(&w);
+}
+
+START_TEST(a_lost_rank_is_named_by_all)
+{
+    const struct loss_case *c = &loss_cases[_i];
+
+    for (const char *const *backend = chaos_backends(c->size); *backend; backend++)
+        lose(*backend, c);
+}
+END_TEST
+
+/* The others close the group in order while the victim is gone: nobody hangs. */
+static void lose_at_close(const char *backend, int number)
+{
+    struct chaos_world w;
+    struct chaos_config config = {.backend = backend,
+                                  .size = 3,
+                                  .count = SMALL,
+                                  .timeout_ms = 60000,
+                                  .heartbeat_timeout_ms = HEARTBEAT_MS,
+                                  .victim = 1,
+                                  .second_victim = 3,
+                                  .role = CHAOS_HOLD,
+                                  .at = 4,
+                                  .close_after = 3};
+    int64_t struck_ns;
+
+    chaos_start(&w, &config);
+    chaos_await_hold(&w, 1);
+    struck_ns = chaos_signal(&w, 1, number);
+    for (unsigned r = 0; r < 3; r += 2) {
+        struct chaos_report report = chaos_report_of(&w, r, 20000);
+
+        ck_assert_msg(report.status == STATUS_OK, "%s: %s", backend, report.text);
+        ck_assert_msg(report.ended_ns - struck_ns <= WITHIN_MS * INT64_C(1000000),
+                      "%s: rank %u closed after %.3f s", backend, r,
+                      (double)(report.ended_ns - struck_ns) * 1e-9);
+    }
+    chaos_end(&w);
+}
+
+START_TEST(a_loss_at_close_holds_nobody_up)
+{
+    for (const char *const *backend = chaos_backends(3); *backend; backend++) {
+        lose_at_close(*backend, SIGKILL);
+        lose_at_close(*backend, SIGSTOP);
+    }
+}
+END_TEST
+
+/* Two ranks die at once: all survivors name the same one of them. */
+START_TEST(of_two_lost_ranks_all_name_one)
+{
+    for (const char *const *backend = chaos_backends(4); *backend; backend++) {
+        struct chaos_world w;
+        struct chaos_config config = {.backend = *backend,
+                                      .size = 4,
+                                      .count = SMALL,
+                                      .timeout_ms = 60000,
+                                      .heartbeat_timeout_ms = HEARTBEAT_MS,
+                                      .victim = 1,
+                                      .second_victim = 2,
+                                      .role = CHAOS_HOLD,
+                                      .at = 3};
+        struct chaos_report first;
+        struct chaos_report last;
+
+        chaos_start(&w, &config);
+        chaos_await_hold(&w, 1);
+        chaos_await_hold(&w, 2);
+        (void)chaos_signal(&w, 1, SIGKILL);
+        (void)chaos_signal(&w, 2, SIGKILL);
+        first = chaos_report_of(&w, 0, 20000);
+        last = chaos_report_of(&w, 3, 20000);
+        ck_assert_msg(first.fault == FAULT_DEAD && last.fault == FAULT_DEAD, "%s\n%s", first.text,
+                      last.text);
+        ck_assert_msg(first.culprit == last.culprit && (first.culprit == 1 || first.culprit == 2),
+                      "%s\n%s", first.text, last.text);
+        chaos_end(&w);
+    }
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    Suite *suite = suite_create("chaos_loss");
+    TCase *cases = tcase_create("loss");
+
+    if (argc > 1 && strcmp(argv[1], "grpc") == 0)
+        tcase_add_checked_fixture(cases, chaos_use_grpc, NULL);
+    tcase_set_timeout(cases, 120);
+    tcase_add_loop_test(cases, a_lost_rank_is_named_by_all, 0, LOSS_CASES);
+    tcase_add_test(cases, a_loss_at_close_holds_nobody_up);
+    tcase_add_test(cases, of_two_lost_ranks_all_name_one);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}

@@ -1,0 +1,183 @@
+/*
+ * Ranks that live and do something else than the others: nothing, another operation, one less, the
+ * end of the group, another generation.  All others name that rank and what it does, within the
+ * operation's time-out.
+ */
+#include "tests/common/collective/chaos_world.h"
+
+#include "common/base/clock.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define RANKS      3u
+#define VICTIM     1u
+#define TIMEOUT_MS 2500
+
+static struct chaos_config make_config(const char *backend, enum chaos_role role, size_t count)
+{
+    return (struct chaos_config){.backend = backend,
+                                 .size = RANKS,
+                                 .count = count,
+                                 .timeout_ms = TIMEOUT_MS,
+                                 .heartbeat_timeout_ms = 1500,
+                                 .victim = VICTIM,
+                                 .second_victim = RANKS,
+                                 .role = role,
+                                 .at = 4};
+}
+
+static void check(const struct chaos_world *w, unsigned rank, const struct chaos_report *r,
+                  enum fault fault, const char *part)
+{
+    if (r->process_ended) {
+        (void)printf("%s: rank %u ended its process\n", w->config.backend, rank);
+        return;
+    }
+    ck_assert_msg(r->fault == fault && r->culprit == (int)VICTIM,
+                  "%s: rank %u says %s of rank %d, not %s of rank %u: %s", w->config.backend, rank,
+                  fault_name(r->fault), r->culprit, fault_name(fault), VICTIM, r->text);
+    ck_assert_msg(strstr(r->text, part) != NULL, "%s: rank %u: no '%s' in: %s", w->config.backend,
+                  rank, part, r->text);
+    (void)printf("%-5s rank %u: %s\n", w->config.backend, rank, r->text);
+}
+
+/* It runs, its heartbeats live, and it never comes. */
+START_TEST(a_rank_that_never_comes_is_stalled)
+{
+    for (const char *const *backend = chaos_backends(RANKS); *backend; backend++) {
+        struct chaos_config config = make_config(*backend, CHAOS_HOLD, _i == 0 ? 17 : 1 << 20);
+        struct chaos_world w;
+
+        chaos_start(&w, &config);
+        chaos_await_hold(&w, VICTIM);
+        for (unsigned r = 0; r < RANKS; r++) {
+            struct chaos_report report;
+
+            if (r == VICTIM)
+                continue;
+            report = chaos_report_of(&w, r, TIMEOUT_MS + 20000);
+            check(&w, r, &report, FAULT_STALLED, "has begun nothing since it ended all_reduce #3");
+        }
+        chaos_end(&w);
+    }
+}
+END_TEST
+
+static const struct mismatch {
+    enum chaos_role role;
+    const char *theirs, *ours;
+} mismatches[] = {
+    {CHAOS_OTHER_COUNT, "1001 float32", "1000 float32"},
+    {CHAOS_OTHER_TYPE, "500 float64", "1000 float32"},
+    {CHAOS_OTHER_OP, "(max)", "(sum)"},
+    {CHAOS_OTHER_CALL, "broadcast #4", "all_reduce #4"},
+    {CHAOS_SKIP, "barrier #4", "all_reduce #4"},
+};
+
+/* Every rank sees the two sides that met; all survivors blame the odd one. */
+START_TEST(a_mismatch_names_both_sides)
+{
+    const struct mismatch *m = &mismatches[_i];
+
+    for (const char *const *backend = chaos_backends(RANKS); *backend; backend++) {
+        struct chaos_config config = make_config(*backend, m->role, 1000);
+        struct chaos_world w;
+
+        chaos_start(&w, &config);
+        for (unsigned r = 0; r < RANKS; r++) {
+            struct chaos_report report = chaos_report_of(&w, r, TIMEOUT_MS + 20000);
+
+            check(&w, r, &report, FAULT_DESYNC, m->theirs);
+            check(&w, r, &report, FAULT_DESYNC, m->ours);
+            ck_assert_msg(report.process_ended || report.status == STATUS_MISMATCH, "%s",
+                          report.text);
+        }
+        chaos_end(&w);
+    }
+}
+END_TEST
+
+START_TEST(a_rank_that_leaves_has_finished_early)
+{
+    for (const char *const *backend = chaos_backends(RANKS); *backend; backend++) {
+        struct chaos_config config = make_config(*backend, CHAOS_LEAVE, _i == 0 ? 17 : 1 << 20);
+        struct chaos_world w;
+
+        chaos_start(&w, &config);
+        for (unsigned r = 0; r < RANKS; r++) {
+            struct chaos_report report = chaos_report_of(&w, r, TIMEOUT_MS + 20000);
+
+            if (r == VICTIM)
+                ck_assert_msg(report.status == STATUS_OK, "%s: %s", *backend, report.text);
+            else
+                check(&w, r, &report, FAULT_FINISHED, "rank 1");
+        }
+        chaos_end(&w);
+    }
+}
+END_TEST
+
+START_TEST(another_generation_does_not_meet)
+{
+    for (const char *const *backend = chaos_backends(RANKS); *backend; backend++) {
+        struct chaos_config config = make_config(*backend, CHAOS_OTHER_GENERATION, 17);
+        struct chaos_world w;
+
+        chaos_start(&w, &config);
+        for (unsigned r = 0; r < RANKS; r++) {
+            struct chaos_report report = chaos_report_of(&w, r, TIMEOUT_MS + 20000);
+
+            ck_assert_msg(report.status != STATUS_OK, "%s: generations met", *backend);
+            ck_assert_msg(strstr(report.text, "second") && strstr(report.text, "rank"), "%s: %s",
+                          *backend, report.text);
+        }
+        chaos_end(&w);
+    }
+}
+END_TEST
+
+/* Two jobs with the same names on one host: what befalls one leaves the other alone. */
+START_TEST(two_jobs_share_a_host)
+{
+    for (const char *const *backend = chaos_backends(RANKS); *backend; backend++) {
+        struct chaos_config config = make_config(*backend, CHAOS_WORK, 1 << 16);
+        struct chaos_world doomed;
+        struct chaos_world other;
+        struct chaos_report report;
+
+        config.timeout_ms = 60000;
+        chaos_start(&doomed, &config);
+        config.close_after = 200;
+        chaos_start(&other, &config);
+        chaos_await(&doomed, VICTIM, 3);
+        chaos_await(&other, VICTIM, 3);
+        (void)chaos_signal(&doomed, VICTIM, SIGKILL);
+        report = chaos_report_of(&doomed, 0, 20000);
+        check(&doomed, 0, &report, FAULT_DEAD, "rank 1");
+        for (unsigned r = 0; r < RANKS; r++) {
+            report = chaos_report_of(&other, r, 60000);
+            ck_assert_msg(report.status == STATUS_OK, "%s: %s", *backend, report.text);
+        }
+        chaos_end(&doomed);
+        chaos_end(&other);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("chaos_order");
+    TCase *cases = tcase_create("order");
+
+    tcase_set_timeout(cases, 120);
+    tcase_add_loop_test(cases, a_rank_that_never_comes_is_stalled, 0, 2);
+    tcase_add_loop_test(cases, a_mismatch_names_both_sides, 0,
+                        (int)(sizeof(mismatches) / sizeof(mismatches[0])));
+    tcase_add_loop_test(cases, a_rank_that_leaves_has_finished_early, 0, 2);
+    tcase_add_test(cases, another_generation_does_not_meet);
+    tcase_add_test(cases, two_jobs_share_a_host);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
