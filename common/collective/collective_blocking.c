@@ -84,7 +84,8 @@ static void warn_when_due(struct blocking *b, int64_t waited_ns)
 {
     struct collective_work *work;
 
-    if (waited_ns < b->group->timeout_ms * 1000000 / COLLECTIVE_WARNINGS_PART)
+    if (waited_ns < b->group->timeout_ms * 1000000 / COLLECTIVE_WARNINGS_PART &&
+        waited_ns < COLLECTIVE_COMPARE_NS)
         return;
     work = hold_own(b);
     if (!work)

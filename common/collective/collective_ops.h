@@ -22,6 +22,7 @@ struct collective_work {
     enum work_state state;
     int64_t started_ns; /* of running */
     unsigned warnings;  /* given so far */
+    bool compared;      /* with the peers' signatures, once it took long */
     bool begun;         /* a transfer of a backend that blocks: it is under way */
     size_t flight_slot;
     uint64_t done_bytes;  /* kept by the backend: payload sent and received ... */

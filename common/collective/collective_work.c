@@ -206,6 +206,11 @@ void collective_warn(struct collective_work *w, int64_t now_ns)
 {
     int64_t waited_ns = now_ns - w->started_ns;
 
+    /* A library compares nothing: look once whether the ranks run the same operation at all. */
+    if (w->group->ops->blocking && !w->compared && waited_ns >= COLLECTIVE_COMPARE_NS) {
+        w->compared = true;
+        verdict_compare(w->group, w);
+    }
     if (w->warnings < WARNINGS && waited_ns >= warning_ns(w)) {
         w->warnings++;
         verdict_warn(w->group, w, (double)waited_ns * 1e-9);

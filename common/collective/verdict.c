@@ -15,7 +15,9 @@
 #include <string.h>
 
 #define PATIENCE_MS 300 /* for news, and again for answers */
-#define GLANCE_MS   20  /* for answers to a warning's question */
+#define GLANCE_MS   50  /* for answers to a warning's question */
+#define RETRY_MS    10  /* between questions to those that have not come yet */
+#define SILENT_S    0.6 /* two heartbeats that did not come: more than a busy host */
 
 static enum status status_of(enum fault fault)
 {
@@ -98,7 +100,8 @@ static void ask_members(struct collective *g, int64_t wait_ms)
 static bool find_silent(const struct collective *g, struct mesh_verdict *v)
 {
     for (unsigned r = 0; r < g->world_size; r++) {
-        if (r == g->rank || g->views[r].answered || g->left[r] != UINT64_MAX)
+        if (r == g->rank || g->views[r].answered || g->left[r] != UINT64_MAX ||
+            g->views[r].silent_seconds < SILENT_S)
             continue;
         v->fault = mesh_suspect(g->mesh, g->members[r], v->text, sizeof(v->text));
         v->culprit = g->members[r];
@@ -136,14 +139,17 @@ static void explain_failure(struct collective *g, const struct collective_work *
 {
     int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
     struct mesh_verdict other;
+    bool is_overdue;
 
     while (may_be_a_lost_peer(own->status) && clock_now_ns() < deadline_ns) {
         if (mesh_await_verdict(g->mesh, g->id, g->generation, &other) || find_lost(g, v))
             return;
         mesh_await_change(g->mesh, deadline_ns);
     }
-    if (may_be_a_lost_peer(own->status) && find_by_asking(g, w, v) && v->fault != FAULT_SLOW &&
-        v->fault != FAULT_STALLED)
+    /* Some libraries have a time-out of their own: then being behind is a reason, too. */
+    is_overdue = (clock_now_ns() - w->started_ns) / 1000000 >= g->timeout_ms;
+    if (may_be_a_lost_peer(own->status) && find_by_asking(g, w, v) &&
+        (is_overdue || (v->fault != FAULT_SLOW && v->fault != FAULT_STALLED)))
         return;
     v->fault = g->fault != FAULT_NONE ? g->fault : FAULT_FAILED;
     v->culprit =
@@ -151,13 +157,34 @@ static void explain_failure(struct collective *g, const struct collective_work *
     (void)snprintf(v->text, sizeof(v->text), "%.255s", own->text);
 }
 
-/* Which of the two, or of all, is the odd one out. */
+/* Has every member that answers come to this operation, or passed it? */
+static bool all_have_come(const struct collective *g, const struct signature *mine)
+{
+    for (unsigned r = 0; r < g->world_size; r++) {
+        const struct signature *s = &g->views[r].status.signature;
+
+        if (g->views[r].answered && g->left[r] == UINT64_MAX && s->sequence < mine->sequence)
+            return false;
+    }
+    return true;
+}
+
+/* Which of the two, or of all, is the odd one out.  Two that differ do not tell which of them is:
+ * wait a moment for the others to come. */
 static void explain_mismatch(struct collective *g, const struct collective_work *w,
                              const struct error *own, struct mesh_verdict *v)
 {
+    int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
     unsigned culprit;
 
     ask_members(g, PATIENCE_MS);
+    while (!all_have_come(g, &w->signature) && clock_now_ns() < deadline_ns) {
+        int64_t pause_ns = clock_deadline_ns(RETRY_MS);
+
+        while (clock_now_ns() < pause_ns)
+            mesh_await_change(g->mesh, pause_ns);
+        ask_members(g, RETRY_MS);
+    }
     v->fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
                                   &culprit, v->text, sizeof(v->text));
     if (v->fault == FAULT_DESYNC || v->fault == FAULT_FINISHED) {
@@ -213,8 +240,31 @@ void verdict_reach(struct collective *g, const struct collective_work *w, enum v
         (void)mesh_await_verdict(g->mesh, g->id, g->generation, &v);
     }
     compose(g, w, &v, err);
-    if (own.status == STATUS_MISMATCH) /* both sides as this rank saw them */
+    if (own.status == STATUS_MISMATCH && w->args.buckets > 0) /* both sides as this rank saw them */
+        (void)error_set(err, STATUS_MISMATCH, "bucket %d of %d: %.1900s", w->args.bucket,
+                        w->args.buckets, own.text);
+    else if (own.status == STATUS_MISMATCH)
         (void)error_set(err, STATUS_MISMATCH, "%s", own.text);
+}
+
+static void tell_mismatch(struct collective *g, unsigned culprit, struct mesh_verdict *v)
+{
+    v->group = g->id;
+    v->generation = g->generation;
+    v->culprit = g->members[culprit];
+    mesh_tell(g->mesh, v);
+}
+
+void verdict_compare(struct collective *g, const struct collective_work *w)
+{
+    struct mesh_verdict v = {.fault = FAULT_NONE};
+    unsigned culprit = 0;
+
+    ask_members(g, GLANCE_MS);
+    v.fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature, &culprit,
+                                 v.text, sizeof(v.text));
+    if (v.fault == FAULT_DESYNC)
+        tell_mismatch(g, culprit, &v);
 }
 
 void verdict_warn(struct collective *g, const struct collective_work *w, double seconds)
@@ -236,6 +286,8 @@ void verdict_warn(struct collective *g, const struct collective_work *w, double 
     else
         log_warning("%s: waiting for %.1f of %.1f s for rank %u (%s): %s", what, seconds,
                     (double)g->timeout_ms * 1e-3, v.culprit, fault_name(v.fault), v.text);
+    if (v.fault == FAULT_DESYNC) /* no use to wait for the rest */
+        tell_mismatch(g, culprit, &v);
 }
 
 enum run_outcome collective_mismatch(struct collective *group, const struct collective_work *work,

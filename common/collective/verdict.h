@@ -17,6 +17,9 @@ enum verdict_cause {
 void verdict_reach(struct collective *g, const struct collective_work *w, enum verdict_cause cause,
                    struct error *err);
 
+/* After so long in one operation of a library, look whether the ranks run the same one. */
+#define COLLECTIVE_COMPARE_NS 500000000
+
 #define COLLECTIVE_WARNINGS_PART 4 /* a warning after each of so many parts of the time-out ... */
 
 /* ... but for the first two only: warn when it is time.  For whoever waits, or watches a wait. */
@@ -24,6 +27,10 @@ void collective_warn(struct collective_work *w, int64_t now_ns);
 
 /* Log who keeps the operation waiting, `seconds` into it. */
 void verdict_warn(struct collective *g, const struct collective_work *w, double seconds);
+
+/* Do the members that have come run the same operation?  If not, tell the verdict, which raises the
+ * alarm. */
+void verdict_compare(struct collective *g, const struct collective_work *w);
 
 /* ---- pure: what the peers' answers mean; verdict_views.c ---- */
 

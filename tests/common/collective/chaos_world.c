@@ -333,7 +333,8 @@ static bool has_given_up(const struct chaos_world *w, unsigned rank)
            waitid(P_PID, (id_t)w->ranks[rank].pid, &info, WEXITED | WNOWAIT) == 0 &&
            info.si_code == CLD_EXITED &&
            (info.si_status == status_exit_code(STATUS_PEER_LOST) ||
-            info.si_status == status_exit_code(STATUS_TIMEOUT));
+            info.si_status == status_exit_code(STATUS_TIMEOUT) ||
+            info.si_status == status_exit_code(STATUS_MISMATCH));
 }
 
 struct chaos_report chaos_report_of(struct chaos_world *w, unsigned rank, int64_t wait_ms)
