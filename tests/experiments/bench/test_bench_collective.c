@@ -133,15 +133,22 @@ START_TEST(the_file_has_the_keys_of_nccl_tests)
 }
 END_TEST
 
+/* False, with a line that says so, where this build has no such backend. */
+static bool has_backend(const char *wanted)
+{
+    for (const char *const *name = collective_backends(); *name; name++)
+        if (strcmp(*name, wanted) == 0)
+            return true;
+    (void)printf("skipped: this build has no %s\n", wanted);
+    return false;
+}
+
 START_TEST(gloo_takes_turns_with_the_ring)
 {
     const char *output;
-    bool gloo = false;
 
-    for (const char *const *name = collective_backends(); *name; name++)
-        gloo |= strcmp(*name, "gloo") == 0;
-    if (!gloo)
-        return; /* not in this build */
+    if (!has_backend("gloo"))
+        return;
     output = process_run(0, WAIT_MS, NULL,
                          ARGS(support_program("sparring"), "bench", "allreduce", "--backend",
                               "ring,gloo", "--min-bytes", "64K", "--max-bytes", "64K", "--rounds",
@@ -152,23 +159,42 @@ START_TEST(gloo_takes_turns_with_the_ring)
 }
 END_TEST
 
-/* Every collective that the ring has, every type, with more ranks than cores, out of line. */
+/* Every collective, type, operation and root, with more ranks than cores, beside the page. */
 START_TEST(collectives_are_right)
 {
     static const char *const calls[] = {"all_reduce", "all_gather", "reduce_scatter",
                                         "broadcast",  "reduce",     "gather",
                                         "scatter",    "all_to_all", "sendrecv"};
-    struct process p;
-    int code;
+    const char *output = process_run(
+        0, WAIT_MS, NULL,
+        ARGS(support_program("sparring"), "bench", calls[_i], "--backend", "shm,ring", "-g", "3",
+             "-b", "4", "-e", "40000", "-f", "100", "-d", "all", "-o", "all", "-r", "all", "-n",
+             "2", "-w", "0", "--rounds", "1", "--ceiling=false", "-u", "1", "-m", "2"));
 
-    process_start(&p, NULL,
-                  ARGS(support_program("sparring"), "bench", calls[_i], "--backend", "ring", "-g",
-                       "3", "-b", "4", "-e", "40000", "-f", "100", "-d", "all", "-o", "all", "-r",
-                       "all", "-n", "2", "-w", "0", "--rounds", "1", "--ceiling=false", "-u", "1"));
-    code = process_wait(&p, WAIT_MS);
-    ck_assert_msg(code == 0 || strstr(process_output(&p), "no backend could do it"), "%d %s", code,
-                  process_output(&p));
-    ck_assert_ptr_nonnull(strstr(process_output(&p), "# Out of bounds values : 0 OK"));
+    ck_assert_ptr_nonnull(strstr(output, "# Out of bounds values : 0 OK"));
+    ck_assert_ptr_nonnull(strstr(output, "shm\n"));
+    ck_assert_ptr_nonnull(strstr(output, "ring\n"));
+}
+END_TEST
+
+START_TEST(mpirun_starts_the_ranks)
+{
+    const char *output;
+
+    if (!has_backend("mpi"))
+        return;
+    output = process_run(0, WAIT_MS, NULL,
+                         ARGS(support_program("sparring"), "bench", "all_reduce", "--backend",
+                              "mpi,ring", "-g", "3", "-b", "4K", "-e", "4K", "-n", "3", "--rounds",
+                              "2"));
+    ck_assert_ptr_nonnull(strstr(output, "mpi\n"));
+    ck_assert_ptr_nonnull(strstr(output, "ring\n"));
+    ck_assert_ptr_nonnull(strstr(output, "ceiling-shm\n"));
+    ck_assert_ptr_nonnull(strstr(output, "# Out of bounds values : 0 OK"));
+    output = process_run(2, WAIT_MS, NULL,
+                         ARGS(support_program("sparring"), "bench", "all_reduce", "--backend",
+                              "mpi", "--netns", "2"));
+    ck_assert_ptr_nonnull(strstr(output, "mpi cannot be measured between network namespaces"));
 }
 END_TEST
 
@@ -272,14 +298,14 @@ static void find_children(pid_t parent, pid_t *children, size_t wanted)
 }
 
 /* A run that would take minutes, in the middle of its measurements. */
-static void start_long_run(struct process *p)
+static void start_long_run(struct process *p, const char *backend)
 {
     static char folder[300];
 
     /* A parent that is killed cannot remove its folder: keep it in the test's. */
     (void)snprintf(folder, sizeof(folder), "TMPDIR=%s", support_folder());
     process_start(p, ARGS(folder),
-                  ARGS(support_program("sparring"), "bench", "allreduce", "--backend", "ring",
+                  ARGS(support_program("sparring"), "bench", "allreduce", "--backend", backend,
                        "--nproc", "3", "--rounds", "1000", "--iterations", "1", "--min-bytes", "4K",
                        "--max-bytes", "256M", "--ceiling=false"));
     process_wait_output(p, "  ring\n", WAIT_MS);
@@ -291,7 +317,7 @@ START_TEST(a_dead_rank_fails_the_bench)
     pid_t ranks[3];
     int code;
 
-    start_long_run(&p);
+    start_long_run(&p, "ring");
     find_children(p.pid, ranks, 3);
     ck_assert_int_eq(kill(ranks[1], SIGKILL), 0);
     code = process_wait(&p, WAIT_MS);
@@ -308,7 +334,7 @@ START_TEST(ranks_die_with_their_parent)
     pid_t ranks[3];
     struct pollfd ended[3];
 
-    start_long_run(&p);
+    start_long_run(&p, "ring");
     find_children(p.pid, ranks, 3);
     for (size_t r = 0; r < 3; r++) {
         ended[r] = (struct pollfd){.fd = pidfd_open(ranks[r], 0), .events = POLLIN};
@@ -323,11 +349,43 @@ START_TEST(ranks_die_with_their_parent)
 }
 END_TEST
 
+/* mpirun is the parent's only child; the ranks are its. */
+START_TEST(ranks_under_mpirun_die_with_the_parent)
+{
+    struct process p;
+    pid_t mpirun;
+    pid_t ranks[3];
+    struct pollfd ended[3];
+
+    if (!has_backend("mpi"))
+        return;
+    start_long_run(&p, "mpi,ring");
+    find_children(p.pid, &mpirun, 1);
+    find_children(mpirun, ranks, 3);
+    for (size_t r = 0; r < 3; r++) {
+        ended[r] = (struct pollfd){.fd = pidfd_open(ranks[r], 0), .events = POLLIN};
+        ck_assert_int_ge(ended[r].fd, 0);
+    }
+    if (_i == 0) {
+        ck_assert_int_eq(kill(ranks[1], SIGKILL), 0);
+        ck_assert_int_eq(process_wait(&p, WAIT_MS), 1);
+        ck_assert_ptr_nonnull(strstr(process_output(&p), "mpirun ended with exit code"));
+    } else {
+        process_signal(&p, SIGKILL);
+        (void)process_wait(&p, WAIT_MS);
+    }
+    for (size_t r = 0; r < 3; r++) {
+        ck_assert_int_eq(poll(&ended[r], 1, WAIT_MS), 1);
+        (void)close(ended[r].fd);
+    }
+}
+END_TEST
+
 START_TEST(a_signal_stops_the_bench_in_order)
 {
     struct process p;
 
-    start_long_run(&p);
+    start_long_run(&p, "ring");
     process_signal(&p, SIGINT);
     ck_assert_int_eq(process_wait(&p, WAIT_MS), 6);
     ck_assert_ptr_nonnull(strstr(process_output(&p), "stopped by a signal"));
@@ -522,6 +580,8 @@ int main(int argc, char **argv)
     tcase_add_test(runs, the_file_has_the_keys_of_nccl_tests);
     tcase_add_test(runs, gloo_takes_turns_with_the_ring);
     tcase_add_loop_test(runs, collectives_are_right, 0, 9);
+    tcase_add_test(runs, mpirun_starts_the_ranks);
+    tcase_add_loop_test(runs, ranks_under_mpirun_die_with_the_parent, 0, 2);
     tcase_add_loop_test(runs, namespaces_carry_the_ranks, 0, 2);
     tcase_add_test(runs, bad_words_are_refused);
     tcase_add_test(runs, a_dead_rank_fails_the_bench);
