@@ -169,7 +169,7 @@ static void settle_failure(struct trainer *t, struct error *err)
     else if (t->flight)
         flight_fail(t->flight, FAULT_FAILED, (int)t->launch->rank, err->text);
     if (!t->store || t->recovery.wanted ||
-        (!stop_requested() && store_find_failure(t->store, 0, err)))
+        (!stop_requested() && err->status != STATUS_DATA && store_find_failure(t->store, 0, err)))
         return;
     store_report_failure(t->store, t->launch->rank, err->text);
 }

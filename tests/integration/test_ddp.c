@@ -65,7 +65,7 @@ START_TEST(test_join_and_stop)
         ck_assert_int_eq(job_record_int(run_dir, rank, "end", "steps"), 36);
     job.worker = ARGS("--model", MODEL, "--data", DATA, "--batch-size", "4", "--epochs", "2",
                       "--uneven", "stop", "--threads", "1", "--device", job_device());
-    (void)job_run(&job, 1);
+    (void)job_run(&job, 3);
     ck_assert_ptr_nonnull(strstr(job_output(), "rank 1 has no inputs left after step 16"));
 }
 END_TEST
