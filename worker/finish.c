@@ -130,6 +130,25 @@ static enum status save_params(const struct trainer *t, struct error *err)
                                  model_params(t->model), metadata, 3, err);
 }
 
+/* Ranks that end with other parameters than the others show it here.  By 64-bit words. */
+static uint64_t hash_parameters(const struct trainer *t)
+{
+    const char *bytes = (const char *)model_params(t->model);
+    size_t left = model_table(t->model)->count * sizeof(float);
+    uint64_t hash = 0xcbf29ce484222325u;
+
+    while (left > 0) {
+        uint64_t word = 0;
+        size_t size = left < sizeof(word) ? left : sizeof(word);
+
+        memcpy(&word, bytes, size);
+        hash = (hash ^ word) * 0x100000001b3u;
+        bytes += size;
+        left -= size;
+    }
+    return hash;
+}
+
 static void add_losses(const struct trainer *t, struct run_outcome *outcome)
 {
     outcome->recoveries = t->recovery.count;
@@ -145,6 +164,7 @@ enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct er
     enum status status = meet(t, outcome, err);
 
     add_losses(t, outcome);
+    outcome->parameters_hash = hash_parameters(t);
     if (status == STATUS_OK && !evaluated)
         status = finish_evaluate(t, outcome, err);
     total = sync_counters(t->sync);

@@ -12,6 +12,7 @@
 #include "common/rpc/rpc.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -265,11 +266,11 @@ static void add_configuration(const struct run_facts *facts, struct strbuf *out)
 
 static void add_losses(const struct run_outcome *outcome, struct strbuf *out)
 {
-    strbuf_addf(out, ",\"recoveries\":%u,\"samples_lost\":%ju,\"lost_ranks\":[",
+    strbuf_addf(out, ",\"recoveries\":%u,\"samples_lost\":%ju,\"lost_ranks\":\"",
                 outcome->recoveries, (uintmax_t)outcome->samples_lost);
     for (unsigned i = 0; i < outcome->lost_count; i++)
         strbuf_addf(out, "%s%u", i ? "," : "", outcome->lost[i]);
-    strbuf_add(out, "]");
+    strbuf_add(out, "\"");
 }
 
 static enum status write_summary(struct run_record *r, const struct run_facts *facts,
@@ -301,6 +302,14 @@ static enum status write_summary(struct run_record *r, const struct run_facts *f
     return status;
 }
 
+static void add_hash(struct metrics *m, uint64_t hash)
+{
+    char text[20];
+
+    (void)snprintf(text, sizeof(text), "%016" PRIx64, hash);
+    metrics_add_text(m, "parameters_hash", text);
+}
+
 enum status run_record_finish(struct run_record *r, const struct run_facts *facts,
                               const struct run_outcome *outcome, struct error *err)
 {
@@ -319,6 +328,8 @@ enum status run_record_finish(struct run_record *r, const struct run_facts *fact
     metrics_add_int(m, "peak_rss_bytes", (int64_t)host_peak_rss_bytes());
     metrics_add_double(m, "cpu_seconds", host_cpu_seconds());
     metrics_add_double(m, "samples_per_second", run_record_samples_per_second(r));
+    if (outcome->parameters_hash != 0)
+        add_hash(m, outcome->parameters_hash);
     status = metrics_end(m, err);
     if (status == STATUS_OK && r->folder && r->is_chief)
         status = write_summary(r, facts, outcome, err);

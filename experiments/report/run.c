@@ -78,6 +78,9 @@ static const struct json_field summary_fields[] = {
     OTHER_FIELD(run_summary, wall_seconds, FIELD_NUMBER),
     OTHER_FIELD(run_summary, steps, FIELD_COUNT),
     OTHER_FIELD(run_summary, epochs, FIELD_COUNT),
+    OTHER_FIELD(run_summary, recoveries, FIELD_COUNT),
+    OTHER_FIELD(run_summary, samples_lost, FIELD_COUNT),
+    TEXT_FIELD(run_summary, lost_ranks),
 };
 
 void run_release(struct run *run)
@@ -301,6 +304,11 @@ static void judge(struct run *run)
     run->state = RUN_OK;
     if (run->has_summary && strcmp(run->summary.status, "ok") != 0)
         fail(run, "%s", run->summary.error[0] ? run->summary.error : run->summary.status);
+    if (run->summary.recoveries > 0)
+        fail(run,
+             "lost rank %s and went on without (%" PRIu64 " recoveries, %" PRIu64
+             " samples not seen)",
+             run->summary.lost_ranks, run->summary.recoveries, run->summary.samples_lost);
     judge_ends(run, "rank", run->ranks, run->rank_count);
     judge_ends(run, "server", run->servers, run->server_count);
     if (run->has_attempt && strcmp(run->attempt.outcome, "ok") != 0)

@@ -46,6 +46,8 @@ struct run_summary {
     char status[64], error[512];
     double test_accuracy, test_loss, samples_per_second, step_ms_median, wall_seconds;
     uint64_t steps, epochs;
+    uint64_t recoveries, samples_lost;
+    char lost_ranks[256]; /* "1,2" */
 };
 
 enum run_state { RUN_OK, RUN_FAILED };
