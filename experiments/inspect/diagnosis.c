@@ -201,7 +201,7 @@ static bool differs(const struct flight_entry *a, const struct flight_entry *b)
 static const struct evidence_rank *first_recorder(const struct evidence *e)
 {
     for (size_t i = 0; i < e->rank_count; i++)
-        if (e->ranks[i].has_flight && e->ranks[i].flight.length > 0)
+        if (e->ranks[i].has_flight && !e->ranks[i].lost && e->ranks[i].flight.length > 0)
             return &e->ranks[i];
     return NULL;
 }
@@ -247,7 +247,7 @@ static void weigh_operation(const struct evidence *e, const struct flight_entry 
         const struct flight_entry *entry;
 
         starts[i] = -1;
-        if (!e->ranks[i].has_flight)
+        if (!e->ranks[i].has_flight || e->ranks[i].lost)
             continue;
         entry = log->length > 0 ? match(log, mine, &froms[i]) : NULL;
         if (!entry || entry->state != FLIGHT_DONE || entry->started_ns == 0)

@@ -63,8 +63,16 @@ static void take_record(struct evidence_rank *r, json_t *object)
     } else if (strcmp(kind, "end") == 0) {
         copy(r->status, sizeof(r->status), text_of(object, "status"));
         copy(r->error, sizeof(r->error), text_of(object, "error"));
+        copy(r->parameters_hash, sizeof(r->parameters_hash), text_of(object, "parameters_hash"));
     } else if (strcmp(kind, "recovery") == 0) {
         (void)json_array_append(r->recoveries, object);
+    } else if (strcmp(kind, "bucket") == 0) {
+        const json_t *last = json_array_get(r->buckets, 0);
+
+        if (last && json_integer_value(json_object_get(last, "step")) !=
+                        json_integer_value(json_object_get(object, "step")))
+            (void)json_array_clear(r->buckets);
+        (void)json_array_append(r->buckets, object);
     } else if (kind[0] != '\0' && strcmp(kind, "evaluation") != 0) {
         (void)json_object_set(r->others, kind, object);
     }
@@ -260,7 +268,8 @@ static enum status read_ranks(struct evidence *e, struct error *err)
         r->last_loss = (double)NAN;
         r->recoveries = json_array();
         r->others = json_object();
-        if (!r->recoveries || !r->others)
+        r->buckets = json_array();
+        if (!r->recoveries || !r->buckets || !r->others)
             return error_set(err, STATUS_NO_MEMORY, "no memory for the records of rank %zu", i);
         read_records(e, r);
         read_flight(e, r);
@@ -272,6 +281,34 @@ static enum status read_ranks(struct evidence *e, struct error *err)
         if (!e->ranks[i].has_flight)
             text_list_addf(&e->problems, "rank %zu has no readable flight recorder", i);
     return STATUS_OK;
+}
+
+/* "1,2" */
+static void mark_lost(struct evidence *e, const char *list)
+{
+    while (*list) {
+        char *end;
+        unsigned long rank = strtoul(list, &end, 10);
+
+        if (end == list)
+            return;
+        if (rank < e->rank_count)
+            e->ranks[rank].lost = true;
+        list = *end == ',' ? end + 1 : end;
+    }
+}
+
+static void find_lost(struct evidence *e)
+{
+    for (size_t i = 0; i < e->rank_count; i++) {
+        size_t index;
+        json_t *record;
+
+        json_array_foreach(e->ranks[i].recoveries, index, record)
+        {
+            mark_lost(e, text_of(record, "lost_ranks"));
+        }
+    }
 }
 
 static void find_clock(struct evidence *e)
@@ -320,6 +357,7 @@ enum status evidence_read(const char *path, struct evidence *ret, struct error *
     }
     find_processes(ret);
     find_clock(ret);
+    find_lost(ret);
     return STATUS_OK;
 }
 
@@ -330,6 +368,7 @@ void evidence_release(struct evidence *e)
     for (size_t i = 0; e->ranks && i < e->rank_count; i++) {
         json_decref(e->ranks[i].recoveries);
         json_decref(e->ranks[i].others);
+        json_decref(e->ranks[i].buckets);
         flight_log_release(&e->ranks[i].flight);
     }
     free(e->ranks);

@@ -30,10 +30,13 @@ struct evidence_rank {
     double step_ms, compute_ms, exposed_comm_ms; /* means over all its steps */
     char status[64], error[1024];                /* of its end record; "" without one */
     json_t *recoveries;                          /* owned array, may be empty */
-    json_t *others; /* owned: the last record of every other kind, by kind */
+    json_t *buckets; /* owned array: the bucket records of the last step that has some */
+    json_t *others;  /* owned: the last record of every other kind, by kind */
     bool has_flight;
     struct flight_log flight;
     enum process_state process;
+    char parameters_hash[20]; /* at the end; "" not known */
+    bool lost;                /* the others say so in a recovery record */
 };
 
 struct evidence {

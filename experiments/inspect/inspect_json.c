@@ -113,6 +113,8 @@ static json_t *rank(const struct inspect_view *view, size_t index)
     set_integer(o, "last_count", w->last_count);
     (void)json_object_set(o, "recoveries", r->recoveries);
     (void)json_object_set(o, "records", r->others);
+    (void)json_object_set(o, "buckets", r->buckets);
+    set_text(o, "parameters_hash", r->parameters_hash);
     if (r->has_flight)
         (void)json_object_set_new(o, "flight", flight(view, r));
     return o;

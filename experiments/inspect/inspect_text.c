@@ -96,7 +96,7 @@ static bool waited_for_culprit(const struct evidence_rank *r, const struct diagn
 static bool is_lost(const struct evidence_rank *r, const struct diagnosis *d)
 {
     (void)d;
-    return strcmp(r->status, "ok") != 0;
+    return r->lost;
 }
 
 static void add_blame(const struct evidence *e, const struct diagnosis *d, struct strbuf *out)
@@ -144,7 +144,6 @@ static void add_ending(const struct evidence *e, const struct diagnosis *d, stru
         (void)snprintf(line, sizeof(line), "ok after a loss: without rank %s the others went on.",
                        text);
         report_add_wrapped(out, line, 0);
-        add_blame(e, d, out);
         break;
     case ENDING_RUNNING:
         strbuf_add(out, "running.\n");
@@ -157,6 +156,25 @@ static void add_ending(const struct evidence *e, const struct diagnosis *d, stru
     case ENDING_FAILED:
         add_blame(e, d, out);
         break;
+    }
+}
+
+/* Ranks of one all-reduce end with the same bits. */
+static void add_divergence(const struct evidence *e, struct strbuf *out)
+{
+    const struct evidence_rank *first = NULL;
+    char sync[64];
+
+    evidence_option(e, "sync", sync, sizeof(sync));
+    for (size_t i = 0; i < e->rank_count && strcmp(sync, "allreduce") == 0; i++) {
+        const struct evidence_rank *r = &e->ranks[i];
+
+        if (r->parameters_hash[0] == '\0')
+            continue;
+        if (first && strcmp(first->parameters_hash, r->parameters_hash) != 0)
+            strbuf_addf(out, "Ranks %u and %u ended with different parameters.\n", first->rank,
+                        r->rank);
+        first = first ? first : r;
     }
 }
 
@@ -246,6 +264,50 @@ static void add_recoveries(const struct evidence *e, struct strbuf *out)
                     json_number_value(json_object_get(record, "resume_seconds")) * 1e3,
                     (intmax_t)json_integer_value(json_object_get(record, "samples_lost")));
     }
+}
+
+static double ms_at(const json_t *record, const char *name)
+{
+    return json_number_value(json_object_get(record, name)) * 1e-6;
+}
+
+/* How much of each bucket's reduction lay before the end of backward, on the first rank that tells.
+ */
+static void add_buckets(const struct evidence *e, struct strbuf *out)
+{
+    const struct evidence_rank *r = NULL;
+    double hidden_ms = 0;
+    double total_ms = 0;
+    size_t index;
+    json_t *record;
+
+    for (size_t i = 0; i < e->rank_count && !r; i++)
+        r = json_array_size(e->ranks[i].buckets) > 0 ? &e->ranks[i] : NULL;
+    if (!r)
+        return;
+    strbuf_addf(
+        out,
+        "\nBuckets of step %jd on rank %u (ms since the begin of the step):\n"
+        "bucket       bytes    ready    start     done  hidden behind backward\n",
+        (intmax_t)json_integer_value(json_object_get(json_array_get(r->buckets, 0), "step")),
+        r->rank);
+    json_array_foreach(r->buckets, index, record)
+    {
+        double start = ms_at(record, "start_ns");
+        double done = ms_at(record, "done_ns");
+        double computed = ms_at(record, "computed_ns");
+        double end = done < computed ? done : computed;
+        double hidden = end > start ? end - start : 0;
+
+        hidden_ms += hidden;
+        total_ms += done - start;
+        strbuf_addf(out, "%6jd %11jd %8.3f %8.3f %8.3f %10.3f (%.0f %%)\n",
+                    (intmax_t)json_integer_value(json_object_get(record, "bucket")),
+                    (intmax_t)json_integer_value(json_object_get(record, "bytes")),
+                    ms_at(record, "ready_ns"), start, done, hidden,
+                    done > start ? 100 * hidden / (done - start) : 0);
+    }
+    strbuf_addf(out, "In all %.3f of %.3f ms of communication hidden.\n", hidden_ms, total_ms);
 }
 
 /* A record of a kind that has no table of its own, member by member. */
@@ -369,9 +431,11 @@ void inspect_text(const struct inspect_view *view, struct strbuf *out)
     add_heading(e, out);
     strbuf_add(out, "\n");
     add_ending(e, d, out);
+    add_divergence(e, out);
     add_difference(d, out);
     add_ranks(e, out);
     add_recoveries(e, out);
+    add_buckets(e, out);
     add_others(e, out);
     add_waiting(e, d, out);
     add_operations(view, out);
