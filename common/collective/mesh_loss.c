@@ -11,11 +11,13 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -95,10 +97,12 @@ static uint32_t unacknowledged_ms(int fd)
 {
     struct tcp_info info = {0};
     socklen_t length = sizeof(info);
+    int waiting = 0; /* bytes, those that no route takes included */
 
-    if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0)
+    if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 ||
+        ioctl(fd, SIOCOUTQ, &waiting) != 0)
         return 0;
-    return info.tcpi_unacked > 0 ? info.tcpi_last_ack_recv : 0;
+    return waiting > 0 ? info.tcpi_last_ack_recv : 0;
 }
 
 enum fault mesh_judge_silence(const struct mesh *m, unsigned rank, double silent_seconds, char *how,

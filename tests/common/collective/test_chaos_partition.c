@@ -1,0 +1,168 @@
+/*
+ * A cut network: every rank lives in a network namespace of its own, joined by a bridge; then the
+ * link of one goes down.  Its process runs and its kernel is silent, so the others must say
+ * "network", not "stopped".  Needs root; says so when it is skipped.
+ */
+#include "tests/common/collective/chaos_world.h"
+
+#include "common/base/clock.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RANKS        3u
+#define VICTIM       1u
+#define HEARTBEAT_MS 1500
+
+static char names[RANKS][32];
+static char addresses[RANKS][32];
+static const char *name_list[RANKS];
+static const char *address_list[RANKS];
+static char bridge[16];
+static bool has_network;
+
+static bool run(const char *command)
+{
+    return system(command) == 0;
+}
+
+static void remove_network(void)
+{
+    char command[256];
+
+    for (unsigned r = 0; r < RANKS; r++) {
+        (void)snprintf(command, sizeof(command), "ip netns del %s 2>/dev/null", names[r]);
+        (void)run(command);
+    }
+    (void)snprintf(command, sizeof(command), "ip link del %s 2>/dev/null", bridge);
+    (void)run(command);
+}
+
+/* One bridge here, one namespace with one address per rank. */
+static void make_network(void)
+{
+    char command[1024];
+    unsigned id = (unsigned)getpid();
+    bool made;
+
+    (void)snprintf(bridge, sizeof(bridge), "spb%u", id % 1000000);
+    (void)snprintf(command, sizeof(command),
+                   "ip link add %s type bridge 2>/dev/null && ip link set %s up", bridge, bridge);
+    made = run(command);
+    for (unsigned r = 0; r < RANKS; r++) {
+        (void)snprintf(names[r], sizeof(names[r]), "spn%u-%u", id % 1000000, r);
+        (void)snprintf(addresses[r], sizeof(addresses[r]), "10.99.%u.%u", id % 250, r + 1);
+        name_list[r] = names[r];
+        address_list[r] = addresses[r];
+        (void)snprintf(command, sizeof(command),
+                       "ip netns add %s 2>/dev/null && ip -n %s link set lo up && "
+                       "ip link add spv%u-%u type veth peer name eth0 netns %s && "
+                       "ip link set spv%u-%u master %s up && "
+                       "ip -n %s addr add %s/24 dev eth0 && ip -n %s link set eth0 up",
+                       names[r], names[r], id % 1000000, r, names[r], id % 1000000, r, bridge,
+                       names[r], addresses[r], names[r]);
+        made = made && run(command);
+    }
+    has_network = made;
+    if (made)
+        return;
+    remove_network();
+    (void)printf("skipped: a cut network needs the right to make network namespaces (root, and the "
+                 "'ip' command)\n");
+}
+
+static bool crosses_network(const char *backend)
+{
+    if (strcmp(backend, "shm") != 0 && strcmp(backend, "hier") != 0)
+        return true;
+    (void)printf("skipped: %s uses no network inside a host\n", backend);
+    return false;
+}
+
+static void cut(unsigned rank)
+{
+    char command[128];
+
+    (void)snprintf(command, sizeof(command), "ip -n %s link set eth0 down", names[rank]);
+    ck_assert(run(command));
+}
+
+static void cut_off(const char *backend, size_t count, bool held)
+{
+    struct chaos_world w;
+    struct chaos_config config = {.backend = backend,
+                                  .size = RANKS,
+                                  .count = count,
+                                  .timeout_ms = 60000,
+                                  .heartbeat_timeout_ms = HEARTBEAT_MS,
+                                  .victim = VICTIM,
+                                  .second_victim = RANKS,
+                                  .role = held ? CHAOS_HOLD : CHAOS_WORK,
+                                  .at = 4,
+                                  .shrink = true,
+                                  .namespaces = name_list,
+                                  .addresses = address_list};
+    char up[128];
+    int64_t struck_ns;
+
+    chaos_start(&w, &config);
+    for (unsigned r = 0; r < RANKS; r++)
+        chaos_await(&w, r, 3);
+    if (held)
+        chaos_await_hold(&w, VICTIM);
+    struck_ns = clock_now_ns();
+    cut(VICTIM);
+    for (unsigned r = 0; r < RANKS; r++) {
+        struct chaos_report report;
+
+        if (r == VICTIM && held)
+            continue;
+        report = chaos_report_of(&w, r, 60000);
+        if (report.process_ended) {
+            (void)printf("%s: rank %u ended its process\n", backend, r);
+            continue;
+        }
+        (void)printf("%-5s rank %u after %.2f s: %s; then: %s %s\n", backend, r,
+                     (double)(report.ended_ns - struck_ns) * 1e-9, report.text,
+                     status_name(report.shrink_status), report.shrink_text);
+        ck_assert_msg(report.fault == FAULT_NETWORK, "%s: rank %u says %s: %s", backend, r,
+                      fault_name(report.fault), report.text);
+        if (r == VICTIM) { /* the smaller side must not go on */
+            ck_assert_int_eq(report.shrink_status, STATUS_PEER_LOST);
+            continue;
+        }
+        ck_assert_msg(report.culprit == (int)VICTIM, "%s", report.text);
+        ck_assert_int_le((report.ended_ns - struck_ns) / 1000000, HEARTBEAT_MS + 1000);
+        ck_assert_uint_eq(report.shrunk_size, RANKS - 1);
+    }
+    chaos_end(&w);
+    (void)snprintf(up, sizeof(up), "ip -n %s link set eth0 up", names[VICTIM]);
+    ck_assert(run(up));
+}
+
+START_TEST(a_rank_that_is_cut_off_is_a_network_fault)
+{
+    if (!has_network)
+        return;
+    for (const char *const *backend = chaos_backends(RANKS); *backend; backend++) {
+        if (!crosses_network(*backend))
+            continue;
+        cut_off(*backend, _i == 0 ? 17 : 1 << 20, _i == 0);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("chaos_partition");
+    TCase *cases = tcase_create("partition");
+
+    tcase_set_timeout(cases, 120);
+    tcase_add_unchecked_fixture(cases, make_network, remove_network); /* whatever a test does */
+    tcase_add_loop_test(cases, a_rank_that_is_cut_off_is_a_network_fault, 0, 2);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}

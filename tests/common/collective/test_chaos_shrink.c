@@ -1,0 +1,119 @@
+/*
+ * Survivors re-form the group and go on, under every backend; a stopped rank that is continued
+ * learns that the others went on without it.
+ */
+#include "tests/common/collective/chaos_world.h"
+
+#include "common/base/clock.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT ((size_t)1 << 16)
+
+static struct chaos_config make_config(const char *backend, unsigned size, unsigned victim)
+{
+    return (struct chaos_config){.backend = backend,
+                                 .size = size,
+                                 .count = COUNT,
+                                 .timeout_ms = 20000,
+                                 .heartbeat_timeout_ms = 1000,
+                                 .victim = victim,
+                                 .second_victim = size,
+                                 .role = CHAOS_HOLD,
+                                 .at = 4,
+                                 .shrink = true};
+}
+
+static void check_shrunk(const struct chaos_world *w, unsigned rank, const struct chaos_report *r,
+                         unsigned size)
+{
+    if (r->process_ended) {
+        (void)printf("%s: rank %u ended its process\n", w->config.backend, rank);
+        return;
+    }
+    ck_assert_msg(r->shrink_status == STATUS_OK, "%s: rank %u: %s: %s (after: %s)",
+                  w->config.backend, rank, status_name(r->shrink_status), r->shrink_text, r->text);
+    if (strcmp(w->config.backend, "gloo") == 0) /* others may have had to end their processes */
+        ck_assert_uint_le(r->shrunk_size, size);
+    else
+        ck_assert_uint_eq(r->shrunk_size, size);
+    ck_assert_uint_eq(r->generation, 2);
+    (void)printf("%-5s rank %u goes on in a group of %u, %.3f s after the verdict\n",
+                 w->config.backend, rank, size, r->resume_seconds);
+}
+
+static const struct shrink_case {
+    unsigned size, victim;
+    int number;
+} shrink_cases[] = {
+    {2, 0, SIGKILL}, {2, 1, SIGKILL}, {4, 0, SIGKILL}, {4, 2, SIGKILL}, {4, 3, SIGSTOP}};
+
+START_TEST(survivors_go_on)
+{
+    const struct shrink_case *c = &shrink_cases[_i];
+
+    for (const char *const *backend = chaos_backends(c->size); *backend; backend++) {
+        struct chaos_config config = make_config(*backend, c->size, c->victim);
+        struct chaos_world w;
+
+        chaos_start(&w, &config);
+        chaos_await_hold(&w, c->victim);
+        (void)chaos_signal(&w, c->victim, c->number);
+        for (unsigned r = 0; r < c->size; r++) {
+            struct chaos_report report;
+
+            if (r == c->victim)
+                continue;
+            report = chaos_report_of(&w, r, 60000);
+            check_shrunk(&w, r, &report, c->size - 1);
+        }
+        chaos_end(&w);
+    }
+}
+END_TEST
+
+/* Its operation is under way when it is stopped; when it runs again it is told, at once. */
+START_TEST(a_rank_that_comes_back_is_excluded)
+{
+    for (const char *const *backend = chaos_backends(3); *backend; backend++) {
+        struct chaos_config config = make_config(*backend, 3, 1);
+        struct chaos_world w;
+        struct chaos_report report;
+
+        config.role = CHAOS_WORK;
+        chaos_start(&w, &config);
+        chaos_await(&w, 1, 3);
+        (void)chaos_signal(&w, 1, SIGSTOP);
+        for (unsigned r = 0; r < 3; r += 2) {
+            report = chaos_report_of(&w, r, 60000);
+            check_shrunk(&w, r, &report, 2);
+        }
+        (void)chaos_signal(&w, 1, SIGCONT);
+        report = chaos_report_of(&w, 1, 60000);
+        if (!report.process_ended) {
+            ck_assert_msg(report.status == STATUS_PEER_LOST, "%s: %s: %s", *backend,
+                          status_name(report.status), report.text);
+            ck_assert_msg(report.fault == FAULT_EXCLUDED, "%s: %s: %s", *backend,
+                          fault_name(report.fault), report.text);
+            ck_assert_msg(report.shrink_status == STATUS_PEER_LOST, "%s: %s", *backend,
+                          report.shrink_text);
+        }
+        chaos_end(&w);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("chaos_shrink");
+    TCase *cases = tcase_create("shrink");
+
+    tcase_set_timeout(cases, 120);
+    tcase_add_loop_test(cases, survivors_go_on, 0,
+                        (int)(sizeof(shrink_cases) / sizeof(shrink_cases[0])));
+    tcase_add_test(cases, a_rank_that_comes_back_is_excluded);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
