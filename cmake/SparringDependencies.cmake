@@ -49,7 +49,7 @@ find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${SPARRING_CUDA_HINTS})
 sparring_report_optional("cuDNN" "${CUDNN_INCLUDE_DIR}"
     "reserved for the convolution layers" "no convolution layers on CUDA")
 sparring_report_optional("NCCL" "${NCCL_INCLUDE_DIR}"
-    "reserved for the nccl backend" "no nccl backend; GPUs synchronise through host memory")
+    "the CUDA module holds the nccl backend" "no nccl backend; GPUs synchronise through host memory")
 
 find_package(MPI QUIET COMPONENTS C)
 set(SPARRING_HAVE_MPI ${MPI_C_FOUND})

@@ -19,7 +19,8 @@
 #include <string.h>
 
 static const struct collective_ops *const backends[] = {
-    &collective_ring_ops, &collective_grpc_ops, &collective_shm_ops, &collective_hier_ops,
+    &collective_ring_ops, &collective_grpc_ops, &collective_shm_ops,
+    &collective_hier_ops, &collective_nccl_ops,
 #ifdef SPARRING_HAVE_GLOO
     &collective_gloo_ops,
 #endif
@@ -33,7 +34,7 @@ static const struct collective_ops *const backends[] = {
 const char *const *collective_backends(void)
 {
     static const char *const names[] = {
-        "ring", "grpc", "shm", "hier",
+        "ring", "grpc", "shm", "hier", "nccl",
 #ifdef SPARRING_HAVE_GLOO
         "gloo",
 #endif

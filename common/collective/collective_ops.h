@@ -86,6 +86,9 @@ struct collective_ops {
      * when until_ns has passed.  done_bytes and stats are counted for it, by expected_bytes. */
     bool blocking;
 
+    /* Runs a world of one, too (device memory); else the core copies. */
+    bool alone;
+
     /* Why this backend cannot serve such a group here, before anything is opened: STATUS_CONFIG.
      * NULL: it always can. */
     enum status (*check)(const struct collective_config *config, struct error *err);
@@ -148,6 +151,7 @@ extern const struct collective_ops collective_shm_ops;
 extern const struct collective_ops collective_ring_ops;
 extern const struct collective_ops collective_grpc_ops; /* the ring with its other transport */
 extern const struct collective_ops collective_hier_ops;
+extern const struct collective_ops collective_nccl_ops; /* runs where the CUDA module loads */
 extern const struct collective_ops collective_gloo_ops; /* where the build has Gloo */
 extern const struct collective_ops collective_mpi_ops;  /* where it has MPI; in a module */
 

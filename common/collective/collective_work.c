@@ -46,7 +46,9 @@ static bool has_meaning(const struct collective_args *args)
 
 bool collective_supports(const struct collective *group, const struct collective_args *args)
 {
-    return has_meaning(args) && (group->world_size == 1 || group->ops->supports(group, args));
+    bool copied = group->world_size == 1 && !group->ops->alone;
+
+    return has_meaning(args) && (copied || group->ops->supports(group, args));
 }
 
 /* ---- starting ---- */
@@ -184,7 +186,10 @@ static void fail_group(struct collective *g, struct collective_work *w, const st
 /* The work failed, or waits in vain: say why, and because of whom. */
 static void give_up(struct collective_work *w, enum verdict_cause cause, struct error *err)
 {
-    verdict_reach(w->group, w, cause, err);
+    if (w->group->in_mesh)
+        verdict_reach(w->group, w, cause, err);
+    else if (cause == VERDICT_TIMEOUT) /* alone: there is nobody to blame */
+        (void)error_set(err, STATUS_TIMEOUT, "%s does not end", w->group->ops->name);
     fail_group(w->group, w, err);
 }
 
@@ -224,7 +229,8 @@ static void report(struct collective_work *w, int64_t now_ns)
 
     flight_progress(g->flight, w->flight_slot, w->done_bytes, w->total_bytes);
     publish(w, MESH_RUNNING, w->started_ns);
-    collective_warn(w, now_ns);
+    if (g->in_mesh)
+        collective_warn(w, now_ns);
 }
 
 static void begin(struct collective_work *w)
@@ -258,7 +264,7 @@ static void drive(struct collective_work *w, int64_t until_ns)
     }
     if (w->state == WORK_QUEUED)
         begin(w);
-    if (g->world_size == 1) {
+    if (g->world_size == 1 && !g->ops->alone) {
         collective_run_alone(w);
         end_work(w, WORK_DONE);
         return;
@@ -275,7 +281,7 @@ static void drive(struct collective_work *w, int64_t until_ns)
         report(w, clock_now_ns());
         if (collective_blocking_holds(g, w))
             break; /* its watchdog ends the call first */
-        if (atomic_load(&g->alarm->raised))
+        if (g->alarm && atomic_load(&g->alarm->raised))
             give_up(w, VERDICT_ALARM, &err);
         else if (clock_now_ns() >= end_ns)
             give_up(w, VERDICT_TIMEOUT, &err);

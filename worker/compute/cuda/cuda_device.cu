@@ -8,12 +8,22 @@
  * next call that waits.  Threads: one caller, the thread that opened the device.
  */
 #include "worker/compute/compute.h"
+#include "worker/compute/cuda/cuda_device.h"
 #include "worker/compute/cuda/cuda_error.h"
 #include "worker/compute/cuda/cuda_kernels.h"
 #include "worker/compute/cuda_module.h"
 
+#include <atomic>
 #include <stdio.h>
 #include <stdlib.h>
+
+/* For collectives, which must use the same device on whatever thread they run. */
+static std::atomic<int> device_in_use{-1};
+
+extern "C" int cuda_device_in_use(void)
+{
+    return device_in_use.load();
+}
 
 struct download {
     cudaEvent_t made;    /* on the work stream: the source is complete */
@@ -437,6 +447,7 @@ sparring_cuda_open(unsigned version, int index, unsigned local_rank, struct comp
         cuda_close(&cuda->base);
         return status;
     }
+    device_in_use.store(device);
     *ret_compute = &cuda->base;
     return STATUS_OK;
 }
