@@ -210,6 +210,22 @@ static enum ring_outcome receive_some(struct ring_io *io, struct ring_run *run, 
 
 /* ---- the loop ---- */
 
+/* Bytes for which it is safe to wait.  Whoever has processed least can get as many as its left
+ * neighbour's lag, which has processed at least as much; the lags of two ranks differ by an element
+ * at most.  In a pipeline all bytes come anyway. */
+static size_t expected(const struct ring_run *run)
+{
+    uint64_t bytes = run->left.total - run->left.done;
+    uint64_t lag = run->plan.lag_bytes;
+    uint64_t spare = run->carried + run->plan.size;
+
+    if (run->left.header_done < RING_HEADER_BYTES || run->received.range.place == RING_STAGE)
+        return 1;
+    if (lag > 0 && lag < bytes)
+        bytes = lag;
+    return bytes > spare ? (size_t)(bytes - spare) : 1;
+}
+
 static enum ring_outcome wait_for_move(struct ring_io *io, struct ring_run *run, int64_t until_ns)
 {
     struct transport_want wants[2];
@@ -226,7 +242,8 @@ static enum ring_outcome wait_for_move(struct ring_io *io, struct ring_run *run,
     if (!has_received_all(run) &&
         (run->left.header_done < RING_HEADER_BYTES || (receive_target(run, &room) && room > 0))) {
         flows[count] = &run->left;
-        wants[count++] = (struct transport_want){.peer = run->left.peer, .receive = true};
+        wants[count++] = (struct transport_want){
+            .peer = run->left.peer, .receive = true, .expected = expected(run)};
     }
     return ring_flow_wait(io, wants, flows, count, until_ns);
 }

@@ -20,12 +20,16 @@
 
 #define STRIPE_BYTES ((uint64_t)256 << 10)
 
+/* Wake for so many bytes where many more come: fewer switches where ranks share cores. */
+#define WAKE_BYTES 131072
+
 struct tcp {
     struct transport head;
     unsigned rank, world_size, streams;
     int *fds;       /* owned: [world_size][streams], -1: none */
     uint64_t *sent; /* owned, like all of these: bytes per link */
     uint64_t *received;
+    int *wake_bytes;      /* SO_RCVLOWAT of each link's connection, streams == 1 */
     struct pollfd *polls; /* for 2 wants per rank and the alarm */
 };
 
@@ -100,6 +104,17 @@ static ssize_t tcp_receive(struct transport *head, unsigned peer, const struct i
     return got;
 }
 
+/* Have poll(2) report the link's connection readable at min(expected, WAKE_BYTES). */
+static void set_wake_bytes(struct tcp *t, const struct transport_want *w)
+{
+    int bytes = w->expected >= WAKE_BYTES ? WAKE_BYTES : 1;
+
+    if (t->streams > 1 || t->wake_bytes[w->peer] == bytes)
+        return;
+    if (setsockopt(t->fds[w->peer], SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes)) == 0)
+        t->wake_bytes[w->peer] = bytes;
+}
+
 /* One entry per want; two wants for one connection are two entries, which poll(2) allows. */
 static void fill_polls(struct tcp *t, struct transport_want *wants, size_t count)
 {
@@ -108,6 +123,8 @@ static void fill_polls(struct tcp *t, struct transport_want *wants, size_t count
         uint64_t position = w->send ? t->sent[w->peer] : t->received[w->peer];
         size_t room;
 
+        if (w->receive)
+            set_wake_bytes(t, w);
         t->polls[i] = (struct pollfd){.fd = carrier(t, w->peer, position, &room),
                                       .events = w->send ? POLLOUT : POLLIN};
         w->can_send = w->can_receive = false;
@@ -161,6 +178,7 @@ static void tcp_close(struct transport *head, bool in_order)
     free(t->fds);
     free(t->sent);
     free(t->received);
+    free(t->wake_bytes);
     free(t->polls);
     free(t);
 }
@@ -177,6 +195,10 @@ static enum status tcp_allocate(struct tcp *t, struct error *err)
     status = mem_calloc(n, sizeof(*t->sent), "links", &t->sent, err);
     if (status == STATUS_OK)
         status = mem_calloc(n, sizeof(*t->received), "links", &t->received, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(n, sizeof(*t->wake_bytes), "links", &t->wake_bytes, err);
+    for (size_t r = 0; r < n && status == STATUS_OK; r++)
+        t->wake_bytes[r] = 1;
     if (status == STATUS_OK)
         status = mem_calloc(2 * n + 1, sizeof(*t->polls), "links", &t->polls, err);
     return status;

@@ -27,6 +27,8 @@ struct collective;
 struct transport_want {
     unsigned peer;
     bool send, receive;         /* wait until the link can do it ... */
+    size_t expected;            /* received bytes for which waiting cannot deadlock: a transport may
+                                   wake only when so many are there */
     bool can_send, can_receive; /* ... out: it can, or it has ended */
 };
 
