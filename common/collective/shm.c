@@ -83,7 +83,7 @@ static void shm_close_group(struct collective *group)
     if (!g->peers)
         return;
     if (g->peers[group->rank].arena.base)
-        shm_say(g, failed ? SHM_FAILED : SHM_LEFT, group->fault, &group->failure);
+        shm_say(g, failed ? SHM_FAILED : SHM_LEFT, &group->failure);
     for (size_t i = 0; i < SHM_REGIONS_MAX; i++) /* the caller's */
         g->peers[group->rank].regions[i] = SHARED_MEMORY_NONE;
     for (unsigned r = 0; r < group->world_size; r++)
@@ -120,7 +120,7 @@ static enum run_outcome shm_run(struct collective *group, struct collective_work
         pair ? shm_run_pair(g, work, until_ns, err) : shm_run_steps(g, work, until_ns, err);
 
     if (outcome == RUN_FAILED)
-        shm_say(g, SHM_FAILED, group->fault, err);
+        shm_say(g, SHM_FAILED, err);
     return outcome;
 }
 

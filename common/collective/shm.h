@@ -62,9 +62,9 @@ enum run_outcome shm_wait(struct shm_group *g, const struct collective_work *wor
                           struct shm_flag *flag, uint32_t value, int64_t until_ns,
                           struct error *err);
 
-/* Tell the peers that this rank does not come any more. */
-void shm_say(struct shm_group *g, enum shm_presence presence, enum fault fault,
-             const struct error *why);
+/* Tell the peers that this rank does not come any more; `why` of a failure, along with the group's
+ * fault and culprit. */
+void shm_say(struct shm_group *g, enum shm_presence presence, const struct error *why);
 
 /* ---- shm_steps.c: collectives;  shm_pair.c: send and recv ---- */
 

@@ -73,8 +73,9 @@ enum shm_presence { SHM_PRESENT, SHM_LEFT, SHM_FAILED };
 
 struct shm_control {
     atomic_uint presence;
-    int32_t status; /* of a failure: enum status ... */
-    int32_t fault;  /* ... enum fault */
+    int32_t status;  /* of a failure: enum status ... */
+    int32_t fault;   /* ... enum fault ... */
+    int32_t culprit; /* ... a rank in the job, or -1 */
     char text[1024];
 };
 

@@ -32,9 +32,11 @@ static enum run_outcome peer_failed(struct shm_group *g, unsigned rank, struct e
 {
     const struct shm_control *control = shm_control_of(&g->peers[rank].arena);
     bool known = control->status != STATUS_OK && status_is_known(control->status) &&
-                 control->fault >= 0 && control->fault < FAULT_COUNT;
+                 control->fault > FAULT_NONE && control->fault < FAULT_COUNT;
 
     g->base.fault = known ? (enum fault)control->fault : FAULT_FAILED;
+    g->base.culprit =
+        known && control->culprit >= 0 ? control->culprit : (int)g->base.members[rank];
     (void)error_set(err, known ? (enum status)control->status : STATUS_PEER_LOST,
                     "rank %u gave up: %.*s", g->base.members[rank], (int)sizeof(control->text) - 1,
                     control->text);
@@ -77,6 +79,7 @@ static enum run_outcome look_around(struct shm_group *g, const struct collective
     (void)error_set(err, STATUS_PEER_LOST, "rank %u is gone: its process ended",
                     g->base.members[peer]);
     g->base.fault = FAULT_DEAD;
+    g->base.culprit = (int)g->base.members[peer];
     return RUN_FAILED;
 }
 
@@ -129,8 +132,7 @@ static void wake_all(const struct shm_group *g)
     }
 }
 
-void shm_say(struct shm_group *g, enum shm_presence presence, enum fault fault,
-             const struct error *why)
+void shm_say(struct shm_group *g, enum shm_presence presence, const struct error *why)
 {
     struct shm_control *control = shm_control_of(&g->peers[g->base.rank].arena);
 
@@ -138,7 +140,8 @@ void shm_say(struct shm_group *g, enum shm_presence presence, enum fault fault,
         return;
     if (presence == SHM_FAILED) {
         control->status = why->status;
-        control->fault = fault;
+        control->fault = g->base.fault;
+        control->culprit = g->base.culprit;
         memcpy(control->text, why->text, sizeof(control->text) - 1);
     }
     atomic_store_explicit(&control->presence, presence, memory_order_release);
