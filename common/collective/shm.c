@@ -11,8 +11,8 @@
 
 #define RANKS_MAX 1024 /* so that a chunk has a line for every rank */
 
-#define SPIN_NS  INT64_C(30000) /* about what a wake-up costs */
-#define YIELD_NS INT64_C(1000000)
+#define SPIN_NS  INT64_C(30000)  /* about what a wake-up costs */
+#define YIELD_NS INT64_C(100000) /* then waiting is long, and a wake-up is cheap beside it */
 
 /* ---- lifetime ---- */
 
