@@ -48,7 +48,7 @@ struct sweep_options {
     char datatype[OPTION_TEXT_MAX]; /* likewise */
     char order[OPTION_TEXT_MAX];
     char placement[OPTION_TEXT_MAX]; /* "both", "out", "in" */
-    bool per_iteration, ceiling, registered, pin;
+    bool per_iteration, ceiling, registered, fresh, pin;
     int64_t netns; /* 0: none */
     char rate[OPTION_TEXT_MAX];
     int64_t timeout_ms;

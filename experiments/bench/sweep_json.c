@@ -43,6 +43,7 @@ static void add_row(struct sweep_table *t, const struct sweep_record *record, en
     bench_row_int(r, "hosts", s->hosts);
     bench_row_int(r, "pinned", t->options->pin);
     bench_row_int(r, "registered", t->options->registered);
+    bench_row_int(r, "fresh", t->options->fresh);
     bench_row_int(r, "bytes", (int64_t)record->bytes);
     bench_row_int(r, "count", (int64_t)record->count);
     bench_row_text(r, "type", dtype_name((enum dtype)record->dtype));

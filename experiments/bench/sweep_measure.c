@@ -180,6 +180,33 @@ static enum status gather_times(struct bench_rank *b, double *times, size_t coun
     return status;
 }
 
+/* Elements that this rank puts in. */
+static size_t input_count(const struct bench_rank *b, const struct subject *s)
+{
+    enum collective_call call = b->sweep.call;
+    bool root = b->rank == s->root;
+
+    if ((call == COLLECTIVE_BROADCAST || call == COLLECTIVE_SCATTER) && !root)
+        return 0;
+    if (sweep_call_spreads(call) || call == COLLECTIVE_ALL_TO_ALL)
+        return s->count * b->world_size;
+    return s->count;
+}
+
+/* --fresh: write this rank's input anew; returns how long that took, in ns. */
+static int64_t rewrite(struct bench_rank *b, const struct subject *s)
+{
+    enum series_kind kind = b->sweep.series[s->series].kind;
+    struct collective_args args = bench_args(b, s);
+    int64_t start_ns = clock_now_ns();
+
+    if (kind == SERIES_SHM)
+        memset(b->shm.data, 0, (size_t)s->bytes);
+    else if (kind == SERIES_BACKEND)
+        memset((void *)(uintptr_t)args.input, 0, input_count(b, s) * dtype_size(s->dtype));
+    return clock_now_ns() - start_ns;
+}
+
 /* Every round starts with the ranks' threads on cores in turn, and free to leave them: a backend
  * whose waiting ranks the scheduler has drawn together on one core must not leave that to the next
  * one. */
@@ -196,6 +223,7 @@ enum status bench_round(struct bench_rank *b, const struct subject *s, uint64_t 
 {
     double per_operation = 1e-9 / (double)b->options->aggregate;
     int64_t start_ns, last_ns;
+    int64_t rewriting_ns = 0;
     double mine;
     enum status status;
 
@@ -203,7 +231,11 @@ enum status bench_round(struct bench_rank *b, const struct subject *s, uint64_t 
     status = collective_barrier(b->control, err);
     start_ns = last_ns = clock_now_ns();
     for (uint64_t i = 0; i < iterations && status == STATUS_OK; i++) {
+        int64_t took_ns = b->options->fresh ? rewrite(b, s) : 0;
+
         status = operate(b, s, err);
+        rewriting_ns += took_ns;
+        last_ns += took_ns;
         if (times) {
             int64_t now_ns = clock_now_ns();
 
@@ -211,7 +243,7 @@ enum status bench_round(struct bench_rank *b, const struct subject *s, uint64_t 
             last_ns = now_ns;
         }
     }
-    mine = (double)(clock_now_ns() - start_ns) * per_operation / (double)iterations;
+    mine = (double)(clock_now_ns() - start_ns - rewriting_ns) * per_operation / (double)iterations;
     if (status == STATUS_OK)
         status = collective_all_gather(b->control, &mine, sizeof(mine), b->gathered, err);
     if (status == STATUS_OK && times)
@@ -259,19 +291,6 @@ enum status bench_prepare(struct bench_rank *b, const struct subject *s, uint64_
 }
 
 /* ---- checking ---- */
-
-/* Elements that this rank puts in. */
-static size_t input_count(const struct bench_rank *b, const struct subject *s)
-{
-    enum collective_call call = b->sweep.call;
-    bool root = b->rank == s->root;
-
-    if ((call == COLLECTIVE_BROADCAST || call == COLLECTIVE_SCATTER) && !root)
-        return 0;
-    if (sweep_call_spreads(call) || call == COLLECTIVE_ALL_TO_ALL)
-        return s->count * b->world_size;
-    return s->count;
-}
 
 /* One block of the output against what it must be. */
 static uint64_t block_wrong(const struct bench_rank *b, const void *block, unsigned whose,

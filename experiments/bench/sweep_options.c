@@ -157,6 +157,11 @@ const struct option_spec sweep_specs[] = {
      .kind = OPTION_BOOL,
      .offset = AT(per_iteration),
      .help = "Also time every single operation and print percentiles. (-I)"},
+    {.name = "fresh",
+     .kind = OPTION_BOOL,
+     .offset = AT(fresh),
+     .help = "Every rank rewrites its input before each operation, as training rewrites gradients, "
+             "so that no cache still holds what the last operation left; that time is taken off."},
     {.name = "check",
      .kind = OPTION_INT,
      .offset = AT(check),

@@ -53,8 +53,9 @@ void sweep_table_open(struct sweep_table *t, const struct sweep_options *options
     (void)printf("# %s (%s order), %u ranks%s ", sweep_call_name(sweep->call), options->order,
                  sweep->nproc, options->pin ? ", each pinned to a core," : "");
     print_where(t);
-    (void)printf("\n# time of %s; median of %jd rounds in which the backends take turns\n#\n",
-                 over[options->average], (intmax_t)options->rounds);
+    (void)printf("\n# time of %s; median of %jd rounds in which the backends take turns%s\n#\n",
+                 over[options->average], (intmax_t)options->rounds,
+                 options->fresh ? "; inputs are rewritten before each operation" : "");
     (void)printf("# %10s  %12s  %8s  %6s  %6s  %31s  %31s  %14s  %14s\n", "", "", "", "", "",
                  "out-of-place          ", "in-place            ", "busbw out", "busbw in");
     (void)printf("# %10s  %12s  %8s  %6s  %6s", "size", "count", "type", "redop", "root");
