@@ -77,6 +77,14 @@ class Rendezvous : public gloo::rendezvous::Store
     {
     }
 
+    void meet()
+    {
+        const char here = 1;
+        std::vector<char> all(config_.world_size);
+
+        exchange("gloo/ready", &here, sizeof(here), all.data());
+    }
+
   private:
     void exchange(const std::string &what, const void *mine, size_t size, void *all)
     {
@@ -184,6 +192,7 @@ enum status gloo_open(const struct library_config *config, struct library **ret,
             static_cast<int>(config->rank), static_cast<int>(config->world_size));
         made->context->setTimeout(std::chrono::milliseconds(config->timeout_ms));
         made->context->connectFullMesh(rendezvous, made->device);
+        rendezvous.meet(); /* a rank that leaves at once must not break another's connecting */
     });
 
     if (status == STATUS_OK)
