@@ -19,9 +19,23 @@
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 /* What a comparison is about: these may differ between modes. */
-static const char *const design[] = {"sync",        "backend",         "servers",
-                                     "reduce",      "ps_update",       "bucket_cap_mb",
-                                     "consistency", "partition_bytes", "transport"};
+static const char *const design[] = {"sync",
+                                     "backend",
+                                     "servers",
+                                     "reduce",
+                                     "ps_update",
+                                     "bucket_cap_mb",
+                                     "consistency",
+                                     "partition_bytes",
+                                     "transport",
+                                     "comm_hook",
+                                     "powersgd_rank",
+                                     "powersgd_start_iter",
+                                     "powersgd_min_rate",
+                                     "broadcast_buffers",
+                                     "static_graph",
+                                     "join_divide",
+                                     "comm_cpu"};
 
 /* What differs from run to run, or from process to process, without touching results. */
 static const char *const ignored[] = {"rank",        "world_size", "local_rank",  "standalone",
