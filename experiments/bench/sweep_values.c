@@ -6,6 +6,7 @@
 
 #include "common/base/memory.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,13 +44,14 @@ double sweep_value(const struct sweep_values *v, unsigned rank, size_t i)
     double most = exact_limit(v->dtype) / v->world_size / (v->op == REDUCE_PREMUL_SUM ? 2 : 1);
     size_t modulus = most >= 1021 ? 1021 : most < 2 ? 2 : (size_t)most;
     double value = (double)((j * 31 + rank * 17) % modulus);
+    double half = floor((double)modulus / 2);
 
     if (v->op == REDUCE_PROD && v->dtype != DTYPE_BYTE)
         return factors[(j * 7 + rank * 3) % (sizeof(factors) / sizeof(factors[0]))];
     if (one_rank_at_a_time(v) && j % v->world_size != rank)
         return 0;
     if ((v->op == REDUCE_MIN || v->op == REDUCE_MAX) && v->dtype != DTYPE_BYTE)
-        return value - (double)(modulus / 2);
+        return value - half;
     return value;
 }
 
@@ -71,7 +73,7 @@ static double combine(enum reduce_op op, double a, double b)
 static double reduced(const struct sweep_values *v, size_t i)
 {
     double all = 0;
-    double n = v->world_size;
+    double n = v->world_size > 0 ? v->world_size : 1;
 
     for (unsigned r = 0; r < v->world_size; r++) {
         double one = sweep_value(v, r, i) * (v->op == REDUCE_PREMUL_SUM ? sweep_factor(r) : 1);
@@ -81,7 +83,7 @@ static double reduced(const struct sweep_values *v, size_t i)
     if (v->op != REDUCE_AVG)
         return all;
     if (!dtype_is_float(v->dtype))
-        return (double)((int64_t)all / (int64_t)v->world_size);
+        return trunc(all / n);
     return v->dtype == DTYPE_FLOAT64 ? all * (1 / n) : (double)((float)all * (float)(1 / n));
 }
 

@@ -165,12 +165,12 @@ START_TEST(collectives_are_right)
     static const char *const calls[] = {"all_reduce", "all_gather", "reduce_scatter",
                                         "broadcast",  "reduce",     "gather",
                                         "scatter",    "all_to_all", "sendrecv"};
-    const char *output = process_run(
-        0, WAIT_MS, NULL,
-        ARGS(support_program("sparring"), "bench", calls[_i], "--backend", "shm,ring", "-g", "3",
-             "-b", "4", "-e", "40000", "-f", "100", "-d", "all", "-o", "all", "-r", "all", "-n",
-             "2", "-w", "0", "--rounds", "1", "--ceiling=false", "-u", "1", "-m", "2",
-             _i % 2 == 0 ? "--fresh" : "--fresh=false"));
+    const char *output =
+        process_run(0, WAIT_MS, NULL,
+                    ARGS(support_program("sparring"), "bench", calls[_i], "--backend", "shm,ring",
+                         "-g", "3", "-b", "4", "-e", "40000", "-f", "100", "-d", "all", "-o", "all",
+                         "-r", "all", "-n", "2", "-w", "0", "--rounds", "1", "--ceiling=false",
+                         "-u", "1", "-m", "2", _i % 2 == 0 ? "--fresh" : "--fresh=false"));
 
     ck_assert_ptr_nonnull(strstr(output, "# Out of bounds values : 0 OK"));
     ck_assert_ptr_nonnull(strstr(output, "shm\n"));
