@@ -207,7 +207,8 @@ static const struct option_spec specs[] = {
      .metavar = "NAME",
      .help = "Of allreduce: auto (shm when all ranks share a host, hier when some do, else ring), "
              "shm, ring (TCP), grpc (the ring over gRPC), hier (shm inside a host, a ring between "
-             "hosts), gloo, or mpi (under mpirun, which 'sparring launch --backend mpi' starts)."},
+             "hosts), nccl (GPUs), gloo, or mpi (under mpirun, which 'sparring launch --backend "
+             "mpi' starts)."},
     {.name = "transport",
      .env = "SPARRING_TRANSPORT",
      .kind = OPTION_CHOICE,

@@ -102,8 +102,6 @@ void conformance_deadline(struct conformance *c)
     struct conformance_pending first, second;
     struct error err = {0};
 
-    if (strcmp(c->backend, "ring") == 0)
-        return; /* not yet */
     if (c->rank != 0)
         conformance_await(c, "come");
     ck_assert(case_start(c, &what, &first));

@@ -15,11 +15,13 @@ void conformance_barriers(struct conformance *c)
     struct collective_stats before = collective_get_stats(c->group), after;
     struct error err = {0};
     int64_t entered;
+    char key[64];
 
+    (void)snprintf(key, sizeof(key), "%s/entered", c->name);
     for (unsigned round = 1; round <= 20; round++) {
-        assert_ok(store_add(c->store, "entered", 1, &entered, &err));
+        assert_ok(store_add(c->store, key, 1, &entered, &err));
         assert_ok(collective_barrier(c->group, &err));
-        assert_ok(store_add(c->store, "entered", 0, &entered, &err));
+        assert_ok(store_add(c->store, key, 0, &entered, &err));
         ck_assert_msg(entered >= (int64_t)round * c->size,
                       "%s: left barrier %u when %lld of %u ranks had come", c->backend, round,
                       (long long)entered - (long long)(round - 1) * c->size, c->size);
