@@ -117,9 +117,8 @@ void mesh_publish(struct mesh *m, size_t index, const struct mesh_status *status
 
     memcpy(words, status, sizeof(words));
     atomic_store_explicit(&slot->version, version + 1, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-    for (size_t i = 0; i < MESH_STATUS_WORDS; i++)
-        atomic_store_explicit(&slot->words[i], words[i], memory_order_relaxed);
+    for (size_t i = 0; i < MESH_STATUS_WORDS; i++) /* none before the odd version */
+        atomic_store_explicit(&slot->words[i], words[i], memory_order_release);
     atomic_store_explicit(&slot->done_bytes, status->done_bytes, memory_order_relaxed);
     if (status->signature.call != 0 && !is_point_to_point(status->signature.call))
         atomic_store_explicit(&slot->last_sequence, status->signature.sequence,
@@ -141,8 +140,7 @@ void mesh_read_status(const struct mesh_slot *slot, struct mesh_status *ret)
     do {
         before = atomic_load_explicit(&slot->version, memory_order_acquire);
         for (size_t i = 0; i < MESH_STATUS_WORDS; i++)
-            words[i] = atomic_load_explicit(&slot->words[i], memory_order_relaxed);
-        atomic_thread_fence(memory_order_acquire);
+            words[i] = atomic_load_explicit(&slot->words[i], memory_order_acquire);
         after = atomic_load_explicit(&slot->version, memory_order_relaxed);
     } while (before != after || (before & 1) != 0);
     memcpy(ret, words, sizeof(words));

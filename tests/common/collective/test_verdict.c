@@ -1,0 +1,164 @@
+/*
+ * What the members' answers mean, without any connection.
+ */
+#include "tests/support/support.h"
+
+#include "common/collective/verdict.h"
+
+#include <string.h>
+
+#define RANKS 4u
+
+static struct signature operation(enum collective_call call, uint64_t sequence)
+{
+    return (struct signature){
+        .call = call, .group = 9, .generation = 1, .sequence = sequence, .count = 10};
+}
+
+/* All run all_reduce #5 and have moved half of their bytes. */
+static void all_alike(struct mesh_view *views, uint64_t *left)
+{
+    for (unsigned r = 0; r < RANKS; r++) {
+        views[r] = (struct mesh_view){.answered = true,
+                                      .status = {.phase = MESH_RUNNING,
+                                                 .signature = operation(COLLECTIVE_ALL_REDUCE, 5),
+                                                 .done_bytes = 50,
+                                                 .total_bytes = 100}};
+        left[r] = UINT64_MAX;
+    }
+}
+
+struct result {
+    enum fault fault;
+    unsigned culprit;
+    char text[256];
+};
+
+static struct result judge(const struct mesh_view *views, const uint64_t *left, unsigned self,
+                           const struct signature *mine)
+{
+    struct result r = {.culprit = RANKS};
+
+    r.fault =
+        verdict_from_views(views, left, RANKS, self, mine, &r.culprit, r.text, sizeof(r.text));
+    return r;
+}
+
+/* The answer is `fault` of `culprit`, whoever of those in the operation asks. */
+static void check_all(const struct mesh_view *views, const uint64_t *left, enum fault fault,
+                      unsigned culprit, const char *part)
+{
+    for (unsigned self = 0; self < RANKS; self++) {
+        const struct mesh_status *s = &views[self].status;
+        struct result r;
+
+        if (s->phase != MESH_RUNNING || s->signature.sequence != 5 || left[self] != UINT64_MAX)
+            continue;
+        r = judge(views, left, self, &s->signature);
+        ck_assert_msg(r.fault == fault && r.culprit == culprit, "rank %u: %s of rank %u: %s", self,
+                      fault_name(r.fault), r.culprit, r.text);
+        ck_assert_msg(strstr(r.text, part) != NULL, "no '%s' in '%s'", part, r.text);
+    }
+}
+
+START_TEST(the_one_that_moved_least_is_slow)
+{
+    struct mesh_view views[RANKS];
+    uint64_t left[RANKS];
+
+    for (unsigned slow = 0; slow < RANKS; slow++) {
+        all_alike(views, left);
+        views[slow].status.done_bytes = 7;
+        check_all(views, left, FAULT_SLOW, slow, "7 of its 100 bytes");
+    }
+}
+END_TEST
+
+START_TEST(the_one_that_has_not_come_is_stalled)
+{
+    struct mesh_view views[RANKS];
+    uint64_t left[RANKS];
+
+    for (unsigned late = 0; late < RANKS; late++) {
+        all_alike(views, left);
+        views[late].status.phase = MESH_IDLE;
+        views[late].status.signature.sequence = 4;
+        check_all(views, left, FAULT_STALLED, late, "begun nothing since it ended all_reduce #4");
+        /* One that is in the operation before it is not as late as one that has not begun any. */
+        views[(late + 1) % RANKS].status = (struct mesh_status){.phase = MESH_IDLE};
+        check_all(views, left, FAULT_STALLED, (late + 1) % RANKS, "not begun any operation");
+    }
+}
+END_TEST
+
+START_TEST(one_that_is_ahead_is_not_to_blame)
+{
+    struct mesh_view views[RANKS];
+    uint64_t left[RANKS];
+
+    all_alike(views, left);
+    views[0].status.phase = MESH_IDLE; /* it has ended #5 */
+    views[2].status.done_bytes = 3;
+    check_all(views, left, FAULT_SLOW, 2, "3 of its 100");
+    left[0] = 5; /* and left */
+    check_all(views, left, FAULT_SLOW, 2, "3 of its 100");
+    left[0] = 4; /* it left before */
+    check_all(views, left, FAULT_FINISHED, 0, "left the group in order");
+}
+END_TEST
+
+START_TEST(the_odd_one_is_desynchronised)
+{
+    struct mesh_view views[RANKS];
+    uint64_t left[RANKS];
+
+    for (unsigned odd = 0; odd < RANKS; odd++) {
+        all_alike(views, left);
+        views[odd].status.signature = operation(COLLECTIVE_BARRIER, 5);
+        check_all(views, left, FAULT_DESYNC, odd, "barrier #5");
+    }
+    /* Two against two: not the side of the lowest rank. */
+    all_alike(views, left);
+    views[0].status.signature.count = views[3].status.signature.count = 11;
+    check_all(views, left, FAULT_DESYNC, 1, "of 11 float32");
+}
+END_TEST
+
+START_TEST(a_transfer_concerns_its_peer_alone)
+{
+    struct signature recv = operation(COLLECTIVE_RECV, 1);
+    struct mesh_view views[RANKS];
+    uint64_t left[RANKS];
+    struct result r;
+
+    recv.root = 2;
+    all_alike(views, left);
+    views[1].status = (struct mesh_status){.phase = MESH_IDLE};
+    r = judge(views, left, 3, &recv);
+    ck_assert(r.fault == FAULT_DESYNC && r.culprit == 2);
+    views[2].status.signature = operation(COLLECTIVE_SEND, 1);
+    views[2].status.signature.root = 3;
+    r = judge(views, left, 3, &recv);
+    ck_assert(r.fault == FAULT_SLOW && r.culprit == 2);
+    views[2].status.phase = MESH_IDLE;
+    r = judge(views, left, 3, &recv);
+    ck_assert(r.fault == FAULT_STALLED && r.culprit == 2);
+    left[2] = 0;
+    r = judge(views, left, 3, &recv);
+    ck_assert(r.fault == FAULT_FINISHED && r.culprit == 2);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("verdict");
+    TCase *cases = tcase_create("views");
+
+    tcase_add_test(cases, the_one_that_moved_least_is_slow);
+    tcase_add_test(cases, the_one_that_has_not_come_is_stalled);
+    tcase_add_test(cases, one_that_is_ahead_is_not_to_blame);
+    tcase_add_test(cases, the_odd_one_is_desynchronised);
+    tcase_add_test(cases, a_transfer_concerns_its_peer_alone);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
