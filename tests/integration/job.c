@@ -48,6 +48,10 @@ const char *job_run(const struct job *job, int wanted)
         words[count++] = "--servers";
         words[count++] = servers;
     }
+    if (job->backend) {
+        words[count++] = "--backend";
+        words[count++] = job->backend;
+    }
     words[count++] = "--run-dir";
     words[count++] = run_dir;
     words[count++] = "--";

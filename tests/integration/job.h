@@ -12,6 +12,7 @@
 #define JOB_TIMEOUT_MS 100000
 
 struct job {
+    const char *backend; /* of allreduce; NULL: auto */
     unsigned ranks;
     unsigned servers; /* 0: none */
     const char *const

@@ -4,11 +4,13 @@
  * it means float tolerance.  Payload bytes are counted against the textbook formula, computed here
  * from scratch.
  */
+#include "common/collective/collective.h"
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MODEL      "mlp:40-64-48-7" /* six partitions of 4 KiB, so both servers hold some */
@@ -45,6 +47,30 @@ START_TEST(test_reproducible_is_bit_identical)
         (void)run(ranks, servers, "ps", "worker", "reproducible", "16", other);
         ck_assert_msg(job_same_tensors(ring, other), "%u ranks, %u servers, update on the worker",
                       ranks, servers);
+    }
+}
+END_TEST
+
+/* Every backend of the build sums in rank order to the same bits as the parameter server. */
+START_TEST(test_backends_agree)
+{
+    const char *servers = support_path("servers.safetensors");
+    const char *other = support_path("other.safetensors");
+    struct job job = {.ranks = 3};
+
+    (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1); /* in a container the tests may be root */
+    (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    (void)run(3, 1, "ps", "server", "reproducible", "16", servers);
+    job.worker = ARGS("--model", MODEL, "--data", "random:960,40,7", "--batch-size", "16",
+                      "--epochs", "2", "--lr", "0.05", "--momentum", "0.9", "--nesterov",
+                      "--weight-decay", "0.01", "--seed", "3", "--reduce", "reproducible",
+                      "--threads", "1", "--device", "cpu", "--evaluate", "never", "--save", other);
+    for (const char *const *name = collective_backends(); *name; name++) {
+        if (strcmp(*name, "nccl") == 0) /* sums in its own order only */
+            continue;
+        job.backend = *name;
+        (void)job_run(&job, 0);
+        ck_assert_msg(job_same_tensors(servers, other), "%s", *name);
     }
 }
 END_TEST
@@ -156,6 +182,7 @@ int main(void)
 
     tcase_set_timeout(cases, 200);
     tcase_add_loop_test(cases, test_reproducible_is_bit_identical, 2, 5);
+    tcase_add_test(cases, test_backends_agree);
     tcase_add_test(cases, test_large_batch_agrees);
     tcase_add_loop_test(cases, test_bytes_reconcile, 2, 5);
     tcase_add_test(cases, test_accumulation_is_a_larger_batch);
