@@ -372,6 +372,8 @@ static enum run_outcome run_peer(struct ring *r, struct collective_work *work, i
     if (!w->begun)
         begin_peer(r, work, w);
     outcome = advance_peer(r, w, sends, until_ns);
+    if (outcome == RING_DONE)
+        outcome = ring_flow_flush(&r->io, until_ns);
     work->done_bytes = w->flow.done;
     if (outcome == RING_DONE) {
         *owner = NULL;
@@ -411,6 +413,8 @@ static enum run_outcome ring_run(struct collective *group, struct collective_wor
     if (!w->begun)
         begin_collective(r, work);
     outcome = ring_advance(r, until_ns);
+    if (outcome == RING_DONE)
+        outcome = ring_flow_flush(&r->io, until_ns);
     if (r->is_pairs) {
         pairs_run_done(&r->pairs_run, &sent, &received);
     } else {

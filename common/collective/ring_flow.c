@@ -122,3 +122,18 @@ enum ring_outcome ring_flow_wait(struct ring_io *io, struct transport_want *want
             return RING_PAUSED;
     }
 }
+
+enum ring_outcome ring_flow_flush(struct ring_io *io, int64_t until_ns)
+{
+    struct transport *t = io->transport;
+
+    while (t->ops->is_flushed && !t->ops->is_flushed(t)) {
+        if (!t->ops->wait(t, NULL, 0, io->alarm_fd, until_ns)) {
+            io->trouble.error_number = errno;
+            return RING_FAILED;
+        }
+        if ((io->alarm && atomic_load(io->alarm)) || clock_now_ns() >= until_ns)
+            return t->ops->is_flushed(t) ? RING_DONE : RING_PAUSED;
+    }
+    return RING_DONE;
+}

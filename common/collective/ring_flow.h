@@ -78,4 +78,7 @@ enum ring_outcome ring_flow_receive(struct ring_io *io, const struct ring_operat
 enum ring_outcome ring_flow_wait(struct ring_io *io, struct transport_want *wants,
                                  struct ring_flow *const *flows, size_t count, int64_t until_ns);
 
+/* Wait until what was sent is on its way, whatever becomes of this process. */
+enum ring_outcome ring_flow_flush(struct ring_io *io, int64_t until_ns);
+
 #endif

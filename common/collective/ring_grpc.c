@@ -129,6 +129,22 @@ static ssize_t links_receive(struct transport *head, unsigned peer, const struct
 
 /* ---- waiting ---- */
 
+/* Core lets go of a message when it is written. */
+static bool all_released(struct grpc_links *l)
+{
+    bool all = true;
+
+    for (unsigned r = 0; r < l->world_size; r++)
+        for (size_t k = 0; k < GRPC_WINDOW; k++)
+            all = all && !atomic_load(&l->links[r].out[k].busy);
+    return all;
+}
+
+static bool links_are_flushed(struct transport *head)
+{
+    return all_released((struct grpc_links *)head);
+}
+
 static bool find_ready(struct grpc_links *l, struct transport_want *wants, size_t count)
 {
     bool any = false;
@@ -161,7 +177,7 @@ static bool links_wait(struct transport *head, struct transport_want *wants, siz
         left.tv_nsec = (long)(left_ns % 1000000000);
     }
     (void)!read(l->event_fd, &events, sizeof(events)); /* before looking: none is missed */
-    if (find_ready(l, wants, count))
+    if (find_ready(l, wants, count) || (count == 0 && all_released(l)))
         return true;
     if (ppoll(fds, 2, &left, NULL) < 0 && errno != EINTR)
         return false;
@@ -182,14 +198,10 @@ static bool all_ended(struct grpc_links *l)
     return all;
 }
 
-static bool all_released(struct grpc_links *l)
+/* A lost member, who may be stopped, is not waited for. */
+static bool all_ended_or_lost(struct grpc_links *l)
 {
-    bool all = true;
-
-    for (unsigned r = 0; r < l->world_size; r++)
-        for (size_t k = 0; k < GRPC_WINDOW; k++)
-            all = all && !atomic_load(&l->links[r].out[k].busy);
-    return all;
+    return all_ended(l) || (l->alarm && atomic_load(&l->alarm->raised));
 }
 
 static bool wait_until(struct grpc_links *l, links_condition *holds)
@@ -197,14 +209,15 @@ static bool wait_until(struct grpc_links *l, links_condition *holds)
     int64_t deadline_ns = clock_deadline_ns(LINGER_MS);
 
     for (;;) {
-        struct pollfd changed = {.fd = l->event_fd, .events = POLLIN};
+        struct pollfd changed[2] = {{.fd = l->event_fd, .events = POLLIN},
+                                    {.fd = l->alarm ? l->alarm->fd : -1, .events = POLLIN}};
         int left_ms = clock_left_ms(deadline_ns);
         uint64_t events;
 
         (void)!read(l->event_fd, &events, sizeof(events));
         if (holds(l))
             return true;
-        if (left_ms == 0 || (poll(&changed, 1, left_ms) < 0 && errno != EINTR))
+        if (left_ms == 0 || (poll(changed, 2, left_ms) < 0 && errno != EINTR))
             return false;
     }
 }
@@ -230,7 +243,7 @@ static void leave(struct grpc_links *l)
         else if (link->call)
             rpc_call_finish(link->call, STATUS_OK, NULL);
     }
-    (void)wait_until(l, all_ended);
+    (void)wait_until(l, all_ended_or_lost);
 }
 
 static void links_close(struct transport *head, bool in_order)
@@ -245,6 +258,7 @@ static void links_close(struct transport *head, bool in_order)
     for (unsigned r = 0; l->links && r < l->world_size; r++)
         if (l->links[r].call)
             rpc_call_unref(l->links[r].call);
+    l->alarm = NULL;
     if (l->links && !wait_until(l, all_released))
         return; /* core still reads that memory: better lost than reused */
     (void)close(l->event_fd);
@@ -292,6 +306,7 @@ static enum status links_open(struct collective *group, int64_t deadline_ns, str
     l->head.ops = &transport_grpc_ops;
     l->rank = group->rank;
     l->world_size = group->world_size;
+    l->alarm = group->alarm;
     l->hello = (struct ring_hello){.group = group->id,
                                    .generation = group->generation,
                                    .rank = group->rank,
@@ -316,5 +331,6 @@ const struct transport_ops transport_grpc_ops = {
     .send = links_send,
     .receive = links_receive,
     .wait = links_wait,
+    .is_flushed = links_are_flushed,
     .close = links_close,
 };

@@ -56,9 +56,10 @@ struct grpc_links {
     struct rpc_server *server;
     struct ring_hello hello; /* that this rank says; the cookie is the peer's */
     struct ring_place *places;
-    struct grpc_link *links; /* [world_size] */
-    unsigned char *memory;   /* of all pieces and messages */
-    int event_fd;            /* readable when anything has changed */
+    struct grpc_link *links;        /* [world_size] */
+    unsigned char *memory;          /* of all pieces and messages */
+    const struct mesh_alarm *alarm; /* borrowed: a member is lost */
+    int event_fd;                   /* readable when anything has changed */
     pthread_mutex_t lock;
     atomic_bool closing; /* what still comes is dropped */
 };

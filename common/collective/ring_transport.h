@@ -56,6 +56,10 @@ struct transport_ops {
     bool (*wait)(struct transport *t, struct transport_want *wants, size_t count, int alarm_fd,
                  int64_t until_ns);
 
+    /* Has the kernel all that was sent, so that it arrives even when this process dies?  If not,
+     * `wait` wakes when it has.  NULL: always. */
+    bool (*is_flushed)(struct transport *t);
+
     /* What was sent is still delivered when `in_order`; else the links just end.  NULL allowed. */
     void (*close)(struct transport *t, bool in_order);
 };
