@@ -77,6 +77,7 @@ static enum status map(struct flight *f, const char *path, struct error *err)
 static void fill_header(struct flight *f, const struct flight_config *config)
 {
     struct flight_header *h = f->header;
+    uint64_t magic;
 
     h->version = FLIGHT_VERSION;
     h->byte_order = FLIGHT_BYTE_ORDER;
@@ -89,8 +90,8 @@ static void fill_header(struct flight *f, const struct flight_config *config)
     h->opened_wall = clock_wall_seconds();
     h->opened_ns = clock_now_ns();
     h->culprit = -1;
-    atomic_thread_fence(memory_order_release);
-    memcpy(h->magic, FLIGHT_MAGIC, sizeof(h->magic));
+    memcpy(&magic, FLIGHT_MAGIC, sizeof(magic));
+    atomic_store_explicit(&h->magic_word, magic, memory_order_release);
 }
 
 enum status flight_open(const struct flight_config *config, struct flight **ret, struct error *err)
@@ -127,9 +128,10 @@ void flight_close(struct flight *f)
 
 /* ---- cells ---- */
 
+/* In order: whoever sees a word sees what was put before it, the taken lock first of all. */
 static void put(struct flight_cell *cell, enum flight_word word, uint64_t value)
 {
-    atomic_store_explicit(&cell->words[word], value, memory_order_relaxed);
+    atomic_store_explicit(&cell->words[word], value, memory_order_release);
 }
 
 static uint64_t get(const struct flight_cell *cell, enum flight_word word)
@@ -146,7 +148,6 @@ static bool lock_cell(struct flight_cell *cell)
         !atomic_compare_exchange_strong_explicit(&cell->words[FLIGHT_LOCK], &lock, lock + 1,
                                                  memory_order_acquire, memory_order_relaxed))
         return false;
-    atomic_thread_fence(memory_order_release); /* readers see the lock before what follows */
     return true;
 }
 
@@ -170,7 +171,6 @@ static void put_entry(struct flight_cell *cell, const struct flight_entry *entry
     (void)memccpy(name, entry->group, '\0', sizeof(name) - 1);
     memcpy(words, name, sizeof(words));
     put(cell, FLIGHT_INDEX, 0);
-    atomic_thread_fence(memory_order_release);
     put(cell, FLIGHT_STATE, FLIGHT_QUEUED);
     put(cell, FLIGHT_WHAT,
         (uint64_t)s->generation << 32 | (uint64_t)s->order << 24 | (uint64_t)s->op << 16 |
@@ -188,7 +188,6 @@ static void put_entry(struct flight_cell *cell, const struct flight_entry *entry
     put(cell, FLIGHT_TOTAL_BYTES, 0);
     for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         put(cell, FLIGHT_NAME + i, words[i]);
-    atomic_thread_fence(memory_order_release);
     put(cell, FLIGHT_INDEX, index);
 }
 

@@ -47,7 +47,10 @@ struct flight_cell {
 enum flight_notice { FLIGHT_NO_NOTICE, FLIGHT_NOTICE_COMING, FLIGHT_NOTICE };
 
 struct flight_header {
-    char magic[8]; /* written last: a file without it is not complete */
+    union {
+        char magic[8]; /* written last: a file without it is not complete */
+        _Atomic uint64_t magic_word;
+    };
     uint32_t version;
     uint32_t byte_order;
     uint32_t header_bytes;
