@@ -5,7 +5,7 @@
 #define SPARRING_WORKER_TRAINER_H
 
 #include "common/base/strbuf.h"
-#include "common/collective/flight.h"
+#include "common/collective/flight/flight.h"
 #include "common/launch_env/launch_env.h"
 #include "common/optimizer/optimizer.h"
 #include "common/store/store.h"

@@ -8,7 +8,7 @@
 #include "common/base/strbuf.h"
 #include "common/collective/collective_blocking.h"
 #include "common/collective/collective_ops.h"
-#include "common/collective/flight.h"
+#include "common/collective/flight/flight.h"
 #include "common/collective/host_address.h"
 #include "common/collective/host_id.h"
 

@@ -7,7 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "common/collective/flight.h"
+#include "common/collective/flight/flight.h"
 #include "common/collective/verdict.h"
 
 #include <errno.h>

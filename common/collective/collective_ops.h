@@ -6,7 +6,7 @@
 #define SPARRING_COMMON_COLLECTIVE_COLLECTIVE_OPS_H
 
 #include "common/collective/collective.h"
-#include "common/collective/mesh.h"
+#include "common/collective/mesh/mesh.h"
 #include "common/collective/signature.h"
 
 /* Room for what a backend must remember about one operation between two calls of run. */

@@ -9,7 +9,7 @@
 #include "common/base/clock.h"
 #include "common/collective/collective_blocking.h"
 #include "common/collective/collective_ops.h"
-#include "common/collective/flight.h"
+#include "common/collective/flight/flight.h"
 #include "common/collective/verdict.h"
 
 #include <assert.h>

@@ -6,7 +6,7 @@
 #ifndef SPARRING_EXPERIMENTS_INSPECT_EVIDENCE_H
 #define SPARRING_EXPERIMENTS_INSPECT_EVIDENCE_H
 
-#include "common/collective/flight.h"
+#include "common/collective/flight/flight.h"
 #include "experiments/report/text_list.h"
 
 #include <jansson.h>

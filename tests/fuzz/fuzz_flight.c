@@ -3,7 +3,7 @@
  * must be fit to show: names that end, enumerations inside their lists, indices that rise.  The
  * first byte chooses whether a good header comes first, so that the cells are reached, too.
  */
-#include "common/collective/flight_layout.h"
+#include "common/collective/flight/flight_layout.h"
 
 #include <stdlib.h>
 #include <string.h>

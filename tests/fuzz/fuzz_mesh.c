@@ -2,7 +2,7 @@
  * Any bytes as what may come over a control connection: every message that the decoder accepts must
  * encode to the same bytes again (texts are made printable, so those of the second round).
  */
-#include "common/collective/mesh_wire.h"
+#include "common/collective/mesh/mesh_wire.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,8 +5,8 @@
  * buffers, and no count may exceed the plan.  Also the decoders of fixed layouts: what they accept
  * encodes to the same again.
  */
-#include "common/collective/ring_pairs.h"
-#include "common/collective/ring_stream.h"
+#include "common/collective/ring/ring_pairs.h"
+#include "common/collective/ring/ring_stream.h"
 #include "tests/common/collective/memory_transport.h"
 
 #include <stdlib.h>

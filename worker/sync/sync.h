@@ -12,7 +12,7 @@
 
 #include "common/base/shared_memory.h"
 #include "common/collective/collective.h"
-#include "common/collective/mesh.h"
+#include "common/collective/mesh/mesh.h"
 #include "common/optimizer/optimizer.h"
 #include "common/store/store.h"
 #include "common/tensor/tensor.h"

@@ -6,7 +6,7 @@
 #ifndef SPARRING_TESTS_COMMON_COLLECTIVE_MEMORY_TRANSPORT_H
 #define SPARRING_TESTS_COMMON_COLLECTIVE_MEMORY_TRANSPORT_H
 
-#include "common/collective/ring_transport.h"
+#include "common/collective/ring/ring_transport.h"
 
 #include <stdint.h>
 

@@ -8,7 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/memory.h"
 #include "common/base/net.h"
-#include "common/collective/ring_wire.h"
+#include "common/collective/ring/ring_wire.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
-#include "common/collective/flight_layout.h"
+#include "common/collective/flight/flight_layout.h"
 
 #include <pthread.h>
 #include <signal.h>

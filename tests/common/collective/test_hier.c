@@ -4,7 +4,7 @@
  */
 #include "tests/common/collective/ring_world.h"
 
-#include "common/collective/hier_plan.h"
+#include "common/collective/hier/hier_plan.h"
 
 #include <pthread.h>
 #include <stdio.h>

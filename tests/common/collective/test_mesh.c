@@ -5,8 +5,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/net.h"
-#include "common/collective/mesh.h"
-#include "common/collective/mesh_wire.h"
+#include "common/collective/mesh/mesh.h"
+#include "common/collective/mesh/mesh_wire.h"
 #include "common/store/store.h"
 
 #include <pthread.h>

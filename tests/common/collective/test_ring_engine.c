@@ -6,8 +6,8 @@
  */
 #include "tests/support/support.h"
 
-#include "common/collective/ring_pairs.h"
-#include "common/collective/ring_stream.h"
+#include "common/collective/ring/ring_pairs.h"
+#include "common/collective/ring/ring_stream.h"
 #include "tests/common/collective/memory_transport.h"
 
 #include <math.h>

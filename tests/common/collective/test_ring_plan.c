@@ -6,7 +6,7 @@
  */
 #include "tests/support/support.h"
 
-#include "common/collective/ring_plan.h"
+#include "common/collective/ring/ring_plan.h"
 
 #include <string.h>
 

@@ -6,9 +6,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/net.h"
-#include "common/collective/ring_accept.h"
-#include "common/collective/ring_pairs.h"
-#include "common/collective/ring_stream.h"
+#include "common/collective/ring/ring_accept.h"
+#include "common/collective/ring/ring_pairs.h"
+#include "common/collective/ring/ring_stream.h"
 #include "tests/common/collective/memory_transport.h"
 
 #include <pthread.h>

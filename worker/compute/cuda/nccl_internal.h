@@ -4,7 +4,7 @@
 #ifndef SPARRING_WORKER_COMPUTE_CUDA_NCCL_INTERNAL_H
 #define SPARRING_WORKER_COMPUTE_CUDA_NCCL_INTERNAL_H
 
-#include "common/collective/nccl.h"
+#include "common/collective/library/nccl.h"
 #include "worker/compute/cuda/nccl_library.h"
 
 enum memory_kind {

@@ -1,7 +1,7 @@
 /*
  * nccl_none: the module where NCCL's headers were missing.
  */
-#include "common/collective/nccl.h"
+#include "common/collective/library/nccl.h"
 
 extern nccl_module_fn sparring_cuda_collective;
 

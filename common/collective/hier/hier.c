@@ -1,0 +1,528 @@
+/*
+ * The hier backend: shm inside a host, a ring between hosts.
+ *
+ * All-reduce in three stages per chunk: reduce inside the host (every rank a slice, or the leader
+ * all of it), all-reduce between the hosts, spread inside the host.  While one chunk is between the
+ * hosts, the next is being reduced and the one before spread.  Whatever else there is, and sums in
+ * rank order, a ring of all ranks does: it is exact there, and not what a training step spends its
+ * time on.
+ *
+ * The inner groups are whole groups, but this backend drives their backends itself: there is one
+ * queue, one time-out and one verdict, those of the outer group.
+ */
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+#include "common/collective/collective_ops.h"
+#include "common/collective/hier/hier_plan.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_BYTES ((size_t)1 << 20) /* of each rank's slice */
+#define TURN_NS     100000            /* how long one level may keep the other waiting */
+
+/* One inner group and the operation that runs on it. */
+struct lane {
+    struct collective *group; /* owned; NULL: this rank is not in it */
+    struct collective_work work;
+    bool is_busy;
+};
+
+struct hier_group {
+    struct collective base;
+    struct hier_layout layout;
+    struct lane local, cross;
+    struct collective *world;            /* owned */
+    struct collective_work *world_works; /* owned; one for every work of the outer queue */
+};
+
+/* Of one all_reduce, in its work's backend state. */
+struct hier_state {
+    bool has_begun;
+    size_t chunks;
+    size_t local_step; /* done, of 2 * chunks */
+    size_t came_in;    /* chunks reduced inside the host */
+    size_t crossed;    /* chunks reduced between hosts */
+    bool is_rest;      /* the elements behind the last chunk are on their way */
+};
+
+_Static_assert(sizeof(struct hier_state) <= COLLECTIVE_WORK_STATE, "");
+
+/* ---- inner operations ---- */
+
+static void begin_inner(struct collective *group, struct collective_work *w,
+                        const struct collective_args *args, uint64_t sequence)
+{
+    *w = (struct collective_work){
+        .group = group, .args = *args, .state = WORK_RUNNING, .started_ns = clock_now_ns()};
+    w->signature = (struct signature){.call = args->call,
+                                      .dtype = args->dtype,
+                                      .op = args->op,
+                                      .order = args->order,
+                                      .group = group->id,
+                                      .generation = group->generation,
+                                      .sequence = sequence,
+                                      .count = args->count,
+                                      .root = args->root};
+}
+
+static enum run_outcome run_inner(struct collective *group, struct collective_work *w,
+                                  int64_t until_ns, struct error *err)
+{
+    if (group->world_size > 1)
+        return group->ops->run(group, w, until_ns, err);
+    collective_run_alone(w);
+    return RUN_DONE;
+}
+
+static void start_lane(struct lane *lane, const struct collective_args *args)
+{
+    begin_inner(lane->group, &lane->work, args, ++lane->group->sequence);
+    lane->is_busy = true;
+}
+
+static enum run_outcome run_lane(struct lane *lane, int64_t until_ns, struct error *err)
+{
+    enum run_outcome outcome = run_inner(lane->group, &lane->work, until_ns, err);
+
+    lane->is_busy = outcome == RUN_PENDING;
+    return outcome;
+}
+
+/* ---- what a chunk is ---- */
+
+/* Elements of a slice; a chunk is one slice per rank of the host, or a slice alone with leaders. */
+static size_t slice_count(const struct collective_args *a)
+{
+    return CHUNK_BYTES / dtype_size(a->dtype);
+}
+
+static size_t slices(const struct hier_group *h)
+{
+    return h->layout.equal ? h->layout.local_count : 1;
+}
+
+/* Elements that divide among the ranks of a host; the rest goes through the ring of all. */
+static size_t even_count(const struct hier_group *h, const struct collective_args *a)
+{
+    return a->count / slices(h) * slices(h);
+}
+
+static size_t chunk_count(const struct hier_group *h, const struct collective_args *a)
+{
+    size_t whole = slice_count(a) * slices(h);
+
+    return (even_count(h, a) + whole - 1) / whole;
+}
+
+/* First element and slice of a chunk. */
+static size_t chunk_from(const struct hier_group *h, const struct collective_args *a, size_t chunk)
+{
+    return chunk * slice_count(a) * slices(h);
+}
+
+static size_t chunk_slice(const struct hier_group *h, const struct collective_args *a, size_t chunk)
+{
+    size_t left = (even_count(h, a) - chunk_from(h, a, chunk)) / slices(h);
+
+    return left < slice_count(a) ? left : slice_count(a);
+}
+
+static bool is_int_avg(const struct collective_args *a)
+{
+    return a->op == REDUCE_AVG && !dtype_is_float(a->dtype);
+}
+
+/* Terms are multiplied inside the host, where each is read anyway; between hosts they are sums. */
+static void set_factor(const struct hier_group *h, struct collective_args *a)
+{
+    if (a->op != REDUCE_AVG)
+        return;
+    a->op = REDUCE_SUM;
+    if (!dtype_is_float(a->dtype))
+        return;
+    a->op = REDUCE_PREMUL_SUM;
+    a->factor = a->dtype == DTYPE_FLOAT64 ? 1.0 / h->base.world_size
+                                          : (double)(1.0f / (float)h->base.world_size);
+}
+
+static enum reduce_op plain_op(enum reduce_op op)
+{
+    return op == REDUCE_AVG || op == REDUCE_PREMUL_SUM ? REDUCE_SUM : op;
+}
+
+static struct collective_args in_args(const struct hier_group *h, const struct collective_args *a,
+                                      size_t chunk)
+{
+    size_t element = dtype_size(a->dtype);
+    size_t from = chunk_from(h, a, chunk);
+    size_t count = chunk_slice(h, a, chunk);
+    struct collective_args in = *a;
+
+    in.call = h->layout.equal ? COLLECTIVE_REDUCE_SCATTER : COLLECTIVE_REDUCE;
+    in.count = count;
+    in.root = 0;
+    in.input = (const char *)a->input + from * element;
+    if (h->layout.equal)
+        from += h->layout.local_index * count;
+    in.output = (char *)a->output + from * element;
+    set_factor(h, &in);
+    return in;
+}
+
+static struct collective_args cross_args(const struct hier_group *h,
+                                         const struct collective_args *a, size_t chunk)
+{
+    struct collective_args cross = in_args(h, a, chunk);
+
+    cross.call = COLLECTIVE_ALL_REDUCE;
+    cross.input = cross.output;
+    cross.op = plain_op(a->op);
+    return cross;
+}
+
+static struct collective_args out_args(const struct hier_group *h, const struct collective_args *a,
+                                       size_t chunk)
+{
+    struct collective_args out = cross_args(h, a, chunk);
+
+    out.call = h->layout.equal ? COLLECTIVE_ALL_GATHER : COLLECTIVE_BROADCAST;
+    out.op = REDUCE_SUM;
+    out.output = (char *)a->output + chunk_from(h, a, chunk) * dtype_size(a->dtype);
+    return out;
+}
+
+/* The elements behind the last chunk. */
+static struct collective_args rest_args(const struct hier_group *h, const struct collective_args *a)
+{
+    size_t from = even_count(h, a);
+    struct collective_args rest = *a;
+
+    rest.input = (const char *)a->input + from * dtype_size(a->dtype);
+    rest.output = (char *)a->output + from * dtype_size(a->dtype);
+    rest.count -= from;
+    return rest;
+}
+
+/* ---- all_reduce ---- */
+
+static void start_local(struct hier_group *h, const struct collective_args *a,
+                        const struct hier_state *s)
+{
+    struct hier_step step;
+    struct collective_args args;
+
+    if (h->local.is_busy || s->local_step == 2 * s->chunks)
+        return;
+    step = hier_plan_step(s->local_step, s->chunks);
+    if (step.is_out && s->crossed <= step.chunk)
+        return;
+    args = step.is_out ? out_args(h, a, step.chunk) : in_args(h, a, step.chunk);
+    start_lane(&h->local, &args);
+}
+
+static void start_cross(struct hier_group *h, const struct collective_args *a, struct hier_state *s)
+{
+    struct collective_args args;
+
+    if (h->cross.is_busy || s->crossed == s->came_in)
+        return;
+    if (!h->cross.group) { /* the leader does it */
+        s->crossed = s->came_in;
+        return;
+    }
+    args = cross_args(h, a, s->crossed);
+    start_lane(&h->cross, &args);
+}
+
+static void end_local(struct hier_state *s)
+{
+    if (!hier_plan_step(s->local_step, s->chunks).is_out)
+        s->came_in++;
+    s->local_step++;
+}
+
+/* Advance both levels until nothing more can be done before until_ns. */
+static enum run_outcome run_chunks(struct hier_group *h, const struct collective_args *a,
+                                   struct hier_state *s, int64_t until_ns, struct error *err)
+{
+    while (s->local_step < 2 * s->chunks) {
+        bool both;
+        bool progress = false;
+        int64_t now_ns = clock_now_ns();
+        int64_t turn_ns = until_ns;
+
+        start_cross(h, a, s);
+        start_local(h, a, s);
+        both = h->local.is_busy && h->cross.is_busy;
+        if (both && now_ns + TURN_NS < until_ns)
+            turn_ns = now_ns + TURN_NS;
+        if (h->local.is_busy) {
+            enum run_outcome outcome = run_lane(&h->local, both ? 0 : turn_ns, err);
+
+            if (outcome == RUN_FAILED)
+                return RUN_FAILED;
+            if (outcome == RUN_DONE)
+                end_local(s);
+            progress = outcome == RUN_DONE;
+        }
+        if (h->cross.is_busy) {
+            enum run_outcome outcome = run_lane(&h->cross, progress ? 0 : turn_ns, err);
+
+            if (outcome == RUN_FAILED)
+                return RUN_FAILED;
+            s->crossed += outcome == RUN_DONE;
+            progress = progress || outcome == RUN_DONE;
+        }
+        if (!progress && (clock_now_ns() >= until_ns || atomic_load(&h->base.alarm->raised)))
+            return RUN_PENDING;
+    }
+    return RUN_DONE;
+}
+
+/* Sums of integers become averages. */
+static void divide(const struct hier_group *h, const struct collective_args *a)
+{
+    struct reduction r = {
+        .dtype = a->dtype, .op = REDUCE_AVG, .divisor = (int64_t)h->base.world_size};
+    const void *input = a->output;
+    void *output = a->output;
+
+    if (is_int_avg(a))
+        reduce_arrays(&r, &output, 1, &input, 1, even_count(h, a));
+}
+
+static struct collective_work *world_work(struct hier_group *h, const struct collective_work *work)
+{
+    return &h->world_works[work - h->base.works];
+}
+
+static enum run_outcome run_all_reduce(struct hier_group *h, struct collective_work *work,
+                                       int64_t until_ns, struct error *err)
+{
+    struct hier_state *s = (struct hier_state *)work->backend;
+    const struct collective_args *a = &work->args;
+    enum run_outcome outcome;
+
+    if (!s->has_begun) {
+        s->has_begun = true;
+        s->chunks = chunk_count(h, a);
+    }
+    outcome = run_chunks(h, a, s, until_ns, err);
+    if (outcome != RUN_DONE)
+        return outcome;
+    if (!s->is_rest) {
+        struct collective_args rest = rest_args(h, a);
+
+        s->is_rest = true;
+        divide(h, a);
+        if (rest.count > 0)
+            begin_inner(h->world, world_work(h, work), &rest, ++h->world->sequence);
+    }
+    if (even_count(h, a) == a->count)
+        return RUN_DONE;
+    return run_inner(h->world, world_work(h, work), until_ns, err);
+}
+
+/* ---- the rest ---- */
+
+/* Through the ring of all ranks, as it is. */
+static enum run_outcome run_delegated(struct hier_group *h, struct collective_work *work,
+                                      int64_t until_ns, struct error *err)
+{
+    struct hier_state *s = (struct hier_state *)work->backend;
+    struct collective_work *inner = world_work(h, work);
+    bool is_transfer = work->args.call == COLLECTIVE_SEND || work->args.call == COLLECTIVE_RECV;
+
+    if (!s->has_begun)
+        begin_inner(h->world, inner, &work->args,
+                    is_transfer ? work->signature.sequence : ++h->world->sequence);
+    s->has_begun = true;
+    return run_inner(h->world, inner, until_ns, err);
+}
+
+static bool is_two_level(const struct collective_args *a)
+{
+    return a->call == COLLECTIVE_ALL_REDUCE && a->order == REDUCE_FAST;
+}
+
+static void add_stats(struct collective_stats *sum, const struct collective *group)
+{
+    if (!group)
+        return;
+    sum->tx_payload_bytes += group->stats.tx_payload_bytes;
+    sum->rx_payload_bytes += group->stats.rx_payload_bytes;
+    sum->tx_wire_bytes += group->stats.tx_wire_bytes;
+    sum->rx_wire_bytes += group->stats.rx_wire_bytes;
+}
+
+static enum run_outcome hier_run(struct collective *group, struct collective_work *work,
+                                 int64_t until_ns, struct error *err)
+{
+    struct hier_group *h = (struct hier_group *)group;
+    uint64_t before = group->stats.tx_payload_bytes + group->stats.rx_payload_bytes;
+    struct collective_stats sum = {.operations = group->stats.operations};
+    enum run_outcome outcome = is_two_level(&work->args) ? run_all_reduce(h, work, until_ns, err)
+                                                         : run_delegated(h, work, until_ns, err);
+
+    add_stats(&sum, h->local.group);
+    add_stats(&sum, h->cross.group);
+    add_stats(&sum, h->world);
+    sum.operations += outcome == RUN_DONE;
+    group->stats = sum;
+    work->done_bytes += sum.tx_payload_bytes + sum.rx_payload_bytes - before;
+    if (work->total_bytes == 0) {
+        uint64_t tx;
+        uint64_t rx;
+
+        group->ops->expected_bytes(group, &work->args, &tx, &rx);
+        work->total_bytes = tx + rx;
+    }
+    return outcome;
+}
+
+static bool hier_supports(const struct collective *group, const struct collective_args *a)
+{
+    const struct hier_group *h = (const struct hier_group *)group;
+
+    return h->world->ops->supports(h->world, a);
+}
+
+static void add_bytes(const struct collective *group, const struct collective_args *a, uint64_t *tx,
+                      uint64_t *rx)
+{
+    uint64_t more_tx;
+    uint64_t more_rx;
+
+    collective_expected_bytes(group, a, &more_tx, &more_rx);
+    *tx += more_tx;
+    *rx += more_rx;
+}
+
+static void hier_expected_bytes(const struct collective *group, const struct collective_args *a,
+                                uint64_t *ret_tx, uint64_t *ret_rx)
+{
+    const struct hier_group *h = (const struct hier_group *)group;
+    struct collective_args rest = *a;
+
+    *ret_tx = *ret_rx = 0;
+    for (size_t k = 0; is_two_level(a) && k < chunk_count(h, a); k++) {
+        struct collective_args in = in_args(h, a, k);
+        struct collective_args cross = cross_args(h, a, k);
+        struct collective_args out = out_args(h, a, k);
+
+        add_bytes(h->local.group, &in, ret_tx, ret_rx);
+        if (h->cross.group)
+            add_bytes(h->cross.group, &cross, ret_tx, ret_rx);
+        add_bytes(h->local.group, &out, ret_tx, ret_rx);
+    }
+    if (is_two_level(a))
+        rest = rest_args(h, a);
+    if (rest.count > 0 || !is_two_level(a))
+        add_bytes(h->world, &rest, ret_tx, ret_rx);
+}
+
+static enum status hier_register(struct collective *group, const struct shared_memory *memory,
+                                 int64_t deadline_ns, struct error *err)
+{
+    struct collective *local = ((struct hier_group *)group)->local.group;
+
+    if (local->world_size == 1 || !local->ops->register_memory)
+        return STATUS_OK;
+    return local->ops->register_memory(local, memory, deadline_ns, err);
+}
+
+/* ---- lifetime ---- */
+
+static void close_inner(struct collective *group, const struct error *failure)
+{
+    if (group && failure->status != STATUS_OK)
+        group->failure = *failure;
+    collective_close(group);
+}
+
+static void hier_close(struct collective *group)
+{
+    struct hier_group *h = (struct hier_group *)group;
+
+    close_inner(h->world, &group->failure);
+    close_inner(h->cross.group, &group->failure);
+    close_inner(h->local.group, &group->failure);
+    free(h->world_works);
+}
+
+static enum status open_inner(struct hier_group *h, const struct collective_ops *ops,
+                              const char *what, unsigned number, const unsigned *ranks,
+                              unsigned count, struct collective **ret, struct error *err)
+{
+    char name[128];
+    unsigned *members;
+    enum status status = mem_calloc(count, sizeof(*members), "members", &members, err);
+
+    if (status != STATUS_OK)
+        return status;
+    (void)snprintf(name, sizeof(name), "%s/%s%u", h->base.name, what, number);
+    for (unsigned i = 0; i < count; i++)
+        members[i] = h->base.members[ranks[i]];
+    status =
+        collective_open_like(&h->base, ops, name, h->base.generation, members, count, ret, err);
+    free(members);
+    return status;
+}
+
+static enum status open_levels(struct hier_group *h, const char (*ids)[HOST_ID_SIZE],
+                               unsigned *ranks, struct error *err)
+{
+    unsigned n = h->base.world_size;
+    unsigned *cross = ranks + n;
+    unsigned cross_count;
+    enum status status;
+
+    hier_plan_layout(ids, n, h->base.rank, &h->layout, ranks, cross, &cross_count);
+    status = open_inner(h, &collective_shm_ops, "local", h->layout.host, ranks,
+                        h->layout.local_count, &h->local.group, err);
+    if (status == STATUS_OK && cross_count > 0)
+        status = open_inner(h, &collective_ring_ops, "cross",
+                            h->layout.equal ? h->layout.local_index : 0, cross, cross_count,
+                            &h->cross.group, err);
+    for (unsigned r = 0; r < n; r++)
+        ranks[r] = r;
+    if (status == STATUS_OK)
+        status = open_inner(h, &collective_ring_ops, "world", 0, ranks, n, &h->world, err);
+    return status;
+}
+
+static enum status hier_open(struct collective *group, int64_t deadline_ns, struct error *err)
+{
+    struct hier_group *h = (struct hier_group *)group;
+    char(*ids)[HOST_ID_SIZE] = NULL;
+    unsigned *ranks = NULL;
+    enum status status = mem_calloc(group->world_size, sizeof(*ids), "host ids", &ids, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(2 * (size_t)group->world_size, sizeof(*ranks), "ranks", &ranks, err);
+    if (status == STATUS_OK)
+        status = mem_calloc_aligned(COLLECTIVE_WORKS_MAX, sizeof(*h->world_works), "works",
+                                    &h->world_works, err);
+    if (status == STATUS_OK)
+        status = collective_exchange(group, "hosts", group->host_id, sizeof(group->host_id), ids,
+                                     deadline_ns, err);
+    if (status == STATUS_OK)
+        status = open_levels(h, (const char(*)[HOST_ID_SIZE])ids, ranks, err);
+    free(ids);
+    free(ranks);
+    return status;
+}
+
+const struct collective_ops collective_hier_ops = {
+    .name = "hier",
+    .size = sizeof(struct hier_group),
+    .open = hier_open,
+    .supports = hier_supports,
+    .run = hier_run,
+    .register_memory = hier_register,
+    .expected_bytes = hier_expected_bytes,
+    .close = hier_close,
+};

@@ -1,0 +1,201 @@
+/*
+ * Verdicts.  Several ranks may find a reason at the same time, and not the same one; all must end
+ * with one.  A judge tells all peers and waits until each has accepted; whoever is told two keeps
+ * the one of the lowest judge and passes it on to the other judge.  A judge that has been accepted
+ * by all declares its verdict settled: a lower judge would have been heard of before the last
+ * acceptance, because a connection keeps its order.
+ *
+ * Judges may die on the way, so a verdict that nobody settles counts after a while.
+ */
+#include "common/base/clock.h"
+#include "common/collective/mesh/mesh_internal.h"
+
+#include <string.h>
+
+#define UNSETTLED_NS ((int64_t)300 * 1000000)
+
+static struct mesh_held *find_held(struct mesh *m, uint64_t group, uint32_t generation)
+{
+    for (size_t i = 0; i < MESH_VERDICTS_MAX; i++) {
+        struct mesh_held *held = &m->verdicts[i];
+
+        if (held->used && held->verdict.group == group && held->verdict.generation == generation)
+            return held;
+    }
+    return NULL;
+}
+
+/* A free place, or that of the oldest verdict. */
+static struct mesh_held *new_held(struct mesh *m)
+{
+    struct mesh_held *oldest = &m->verdicts[0];
+
+    for (size_t i = 0; i < MESH_VERDICTS_MAX; i++) {
+        if (!m->verdicts[i].used)
+            return &m->verdicts[i];
+        if (m->verdicts[i].since_ns < oldest->since_ns)
+            oldest = &m->verdicts[i];
+    }
+    return oldest;
+}
+
+static void hold(struct mesh_held *held, const struct mesh_verdict *verdict)
+{
+    *held = (struct mesh_held){.used = true, .verdict = *verdict, .since_ns = clock_now_ns()};
+}
+
+static void settle(struct mesh *m, struct mesh_held *held)
+{
+    if (held->settled)
+        return;
+    held->settled = true;
+    for (size_t i = 0; i < MESH_GROUPS_MAX; i++)
+        if (m->slots[i].used && m->slots[i].group == held->verdict.group &&
+            m->slots[i].generation == held->verdict.generation)
+            mesh_raise(&m->slots[i]);
+    (void)pthread_cond_broadcast(&m->changed);
+}
+
+static struct mesh_message message_of(enum mesh_kind kind, const struct mesh_held *held)
+{
+    struct mesh_message message = {.kind = kind,
+                                   .group = held->verdict.group,
+                                   .generation = held->verdict.generation,
+                                   .number = held->verdict.judge};
+
+    if (kind == MESH_VERDICT)
+        message.verdict = held->verdict;
+    return message;
+}
+
+static void send_held(struct mesh *m, unsigned rank, enum mesh_kind kind,
+                      const struct mesh_held *held)
+{
+    const struct mesh_message message = message_of(kind, held);
+
+    if (rank != m->rank)
+        mesh_send(m, rank, &message);
+}
+
+/* The judge: have all that live accepted? */
+static void try_to_settle(struct mesh *m, struct mesh_held *held)
+{
+    if (held->settled || held->verdict.judge != m->rank)
+        return;
+    for (unsigned r = 0; r < m->world_size; r++)
+        if (r != m->rank && m->peers[r].state == MESH_PEER_UP &&
+            !mesh_rank_set_has(&held->accepted, r))
+            return;
+    settle(m, held);
+    for (unsigned r = 0; r < m->world_size; r++)
+        send_held(m, r, MESH_SETTLE, held);
+}
+
+void mesh_tell(struct mesh *m, const struct mesh_verdict *verdict)
+{
+    struct mesh_held *held;
+
+    (void)pthread_mutex_lock(&m->lock);
+    if (!find_held(m, verdict->group, verdict->generation)) {
+        held = new_held(m);
+        hold(held, verdict);
+        held->verdict.judge = m->rank;
+        for (unsigned r = 0; r < m->world_size;
+             r++) /* those that are given up, too, if they live */
+            send_held(m, r, MESH_VERDICT, held);
+        try_to_settle(m, held);
+        mesh_wake(m); /* there is a new earliest moment to look again */
+    }
+    (void)pthread_mutex_unlock(&m->lock);
+}
+
+void mesh_receive_verdict(struct mesh *m, unsigned rank, const struct mesh_verdict *verdict)
+{
+    struct mesh_held *held = find_held(m, verdict->group, verdict->generation);
+
+    if (verdict->judge >= m->world_size || verdict->culprit >= m->world_size)
+        return;
+    if (!held) {
+        held = new_held(m);
+        hold(held, verdict);
+    } else if (!held->settled && verdict->judge < held->verdict.judge)
+        hold(held, verdict);
+    else if (held->verdict.judge < verdict->judge)
+        send_held(m, rank, MESH_VERDICT, held); /* one that goes before it */
+    send_held(m, held->verdict.judge, MESH_ACCEPT, held);
+}
+
+void mesh_receive_accept(struct mesh *m, unsigned rank, const struct mesh_message *message)
+{
+    struct mesh_held *held = find_held(m, message->group, message->generation);
+
+    if (!held || held->verdict.judge != m->rank || message->number != m->rank)
+        return;
+    mesh_rank_set_add(&held->accepted, rank);
+    try_to_settle(m, held);
+}
+
+void mesh_receive_settle(struct mesh *m, const struct mesh_message *message)
+{
+    struct mesh_held *held = find_held(m, message->group, message->generation);
+
+    if (held && held->verdict.judge == message->number)
+        settle(m, held);
+}
+
+int64_t mesh_tend_verdicts(struct mesh *m, int64_t now_ns)
+{
+    int64_t due_ns = INT64_MAX;
+
+    for (size_t i = 0; i < MESH_VERDICTS_MAX; i++) {
+        struct mesh_held *held = &m->verdicts[i];
+
+        if (!held->used || held->settled)
+            continue;
+        try_to_settle(m, held); /* one that has not accepted may be lost now */
+        if (now_ns - held->since_ns >= UNSETTLED_NS)
+            settle(m, held);
+        else if (held->since_ns + UNSETTLED_NS < due_ns)
+            due_ns = held->since_ns + UNSETTLED_NS;
+    }
+    return due_ns;
+}
+
+bool mesh_find_verdict(struct mesh *m, uint64_t group, uint32_t generation,
+                       struct mesh_verdict *ret)
+{
+    const struct mesh_held *held;
+    bool found;
+
+    (void)pthread_mutex_lock(&m->lock);
+    held = find_held(m, group, generation);
+    found = held && held->settled;
+    if (found)
+        *ret = held->verdict;
+    (void)pthread_mutex_unlock(&m->lock);
+    return found;
+}
+
+bool mesh_await_verdict(struct mesh *m, uint64_t group, uint32_t generation,
+                        struct mesh_verdict *ret)
+{
+    const struct mesh_held *held;
+
+    (void)pthread_mutex_lock(&m->lock);
+    held = find_held(m, group, generation);
+    while (held && !held->settled) { /* the thread settles every verdict in the end */
+        mesh_wait(m, INT64_MAX);
+        held = find_held(m, group, generation);
+    }
+    if (held)
+        *ret = held->verdict;
+    (void)pthread_mutex_unlock(&m->lock);
+    return held != NULL;
+}
+
+void mesh_await_change(struct mesh *m, int64_t deadline_ns)
+{
+    (void)pthread_mutex_lock(&m->lock);
+    mesh_wait(m, deadline_ns);
+    (void)pthread_mutex_unlock(&m->lock);
+}

@@ -1,0 +1,24 @@
+/*
+ * ring_accept: waits on a listening socket for all higher ranks among whoever connects.
+ */
+#ifndef SPARRING_COMMON_COLLECTIVE_RING_ACCEPT_H
+#define SPARRING_COMMON_COLLECTIVE_RING_ACCEPT_H
+
+#include "common/base/error.h"
+#include "common/collective/ring/ring_wire.h"
+
+#include <stdint.h>
+
+/*
+ * Accept until every rank above self->rank has said its hello on each of its streams, and answer
+ * each with ours.  Connections that say anything else are closed; silent ones are kept waiting, and
+ * the oldest makes room for a newer one.  STATUS_TIMEOUT names the first rank that is missing, how
+ * many strangers there were and what the last one said.
+ *   self     this rank, with its own cookie: what the others must know
+ *   cookies  [world_size], what goes into the answers
+ *   fds      [world_size][streams], -1 where nobody is yet
+ */
+enum status ring_accept(int listen_fd, const struct ring_hello *self, const uint64_t *cookies,
+                        unsigned streams, int64_t deadline_ns, int *fds, struct error *err);
+
+#endif

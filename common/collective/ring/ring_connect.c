@@ -1,0 +1,143 @@
+/*
+ * The order of the steps cannot deadlock: a connect succeeds as soon as the peer listens (the
+ * kernel accepts for it), so all hellos go out before this rank accepts, and the answers are read
+ * last.
+ */
+#include "common/collective/ring/ring_connect.h"
+
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+#include "common/base/net.h"
+#include "common/collective/ring/ring_accept.h"
+#include "common/collective/ring/ring_place.h"
+#include "common/collective/ring/ring_wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What is needed to connect. */
+struct joining {
+    struct collective *group;
+    unsigned streams;
+    int64_t deadline_ns;
+    struct endpoint self;
+    int listen_fd;
+    struct ring_place *places; /* owned: of every rank */
+    uint64_t *cookies;         /* owned: likewise */
+    int *fds;
+};
+
+static struct ring_hello hello_to(const struct joining *j, unsigned peer, unsigned stream)
+{
+    return (struct ring_hello){.group = j->group->id,
+                               .cookie = j->cookies[peer],
+                               .generation = j->group->generation,
+                               .rank = j->group->rank,
+                               .world_size = j->group->world_size,
+                               .stream = stream};
+}
+
+static enum status exchange_places(struct joining *j, struct error *err)
+{
+    unsigned n = j->group->world_size;
+    enum status status = mem_calloc(n, sizeof(*j->places), "addresses", &j->places, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(n, sizeof(*j->cookies), "cookies", &j->cookies, err);
+    if (status == STATUS_OK)
+        status =
+            ring_places_exchange(j->group, &j->self, j->streams, j->deadline_ns, j->places, err);
+    for (unsigned r = 0; r < n && status == STATUS_OK; r++)
+        j->cookies[r] = j->places[r].cookie;
+    return status;
+}
+
+static enum status connect_one(struct joining *j, unsigned peer, unsigned stream, struct error *err)
+{
+    struct ring_hello hello = hello_to(j, peer, stream);
+    unsigned char bytes[RING_HELLO_BYTES];
+    struct endpoint e = {.port = 0};
+    int *fd = &j->fds[peer * j->streams + stream];
+    enum status status = ring_place_endpoint(&j->places[peer], &j->self, &e, err);
+
+    if (status != STATUS_OK)
+        return status;
+    status = net_connect(&e, j->deadline_ns, fd, err);
+    if (status != STATUS_OK)
+        return status;
+    ring_hello_encode(&hello, bytes);
+    return net_send_all(*fd, bytes, sizeof(bytes), j->deadline_ns, err);
+}
+
+static enum status connect_lower(struct joining *j, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    for (unsigned peer = 0; peer < j->group->rank && status == STATUS_OK; peer++) {
+        for (unsigned s = 0; s < j->streams && status == STATUS_OK; s++) {
+            status = connect_one(j, peer, s, err);
+            if (status != STATUS_OK)
+                status = error_prefix(err, "to rank %u: ", peer);
+        }
+    }
+    return status;
+}
+
+static enum status read_answer(struct joining *j, unsigned peer, unsigned stream, struct error *err)
+{
+    struct ring_hello wanted = hello_to(j, j->group->rank, stream);
+    unsigned char bytes[RING_HELLO_BYTES];
+    unsigned char expected[RING_HELLO_BYTES];
+    enum status status =
+        net_recv_all(j->fds[peer * j->streams + stream], bytes, sizeof(bytes), j->deadline_ns, err);
+
+    wanted.rank = peer;
+    ring_hello_encode(&wanted, expected);
+    if (status != STATUS_OK)
+        return error_prefix(err, "no answer from rank %u: ", peer);
+    if (memcmp(bytes, expected, sizeof(bytes)) != 0)
+        return error_set(err, STATUS_PROTOCOL, "what answered is not rank %u of %u", peer,
+                         j->group->world_size);
+    return STATUS_OK;
+}
+
+static enum status join(struct joining *j, struct error *err)
+{
+    struct collective *g = j->group;
+    struct ring_hello self;
+    enum status status = exchange_places(j, err);
+
+    if (status == STATUS_OK)
+        status = connect_lower(j, err);
+    if (status != STATUS_OK)
+        return status;
+    self = hello_to(j, g->rank, 0);
+    status = ring_accept(j->listen_fd, &self, j->cookies, j->streams, j->deadline_ns, j->fds, err);
+    for (unsigned peer = 0; peer < g->rank && status == STATUS_OK; peer++)
+        for (unsigned s = 0; s < j->streams && status == STATUS_OK; s++)
+            status = read_answer(j, peer, s, err);
+    return status;
+}
+
+enum status ring_connect(struct collective *group, unsigned streams, int64_t deadline_ns, int *fds,
+                         struct error *err)
+{
+    struct joining j = {.group = group,
+                        .streams = streams,
+                        .deadline_ns = deadline_ns,
+                        .self = {.port = 0},
+                        .listen_fd = -1,
+                        .fds = fds};
+    enum status status;
+
+    ring_choose_host(group, j.self.host);
+    status = net_listen(&j.self, "the ring's interface", &j.listen_fd, &j.self.port, err);
+    if (status == STATUS_OK)
+        status = join(&j, err);
+    if (j.listen_fd >= 0)
+        (void)close(j.listen_fd);
+    free(j.places);
+    free(j.cookies);
+    return status;
+}

@@ -1,0 +1,302 @@
+/*
+ * How links of the gRPC transport come to be, and what their calls' threads do: the first message
+ * of a call is a hello and makes it a link, or ends it; the bytes of all others wait in the link's
+ * window, and no more are asked for while that is full.
+ */
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+#include "common/collective/ring/ring_grpc.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What a call is until it is known whose link it is, and afterwards. */
+struct session {
+    struct grpc_links *links;
+    struct grpc_link *link; /* server: NULL before the hello */
+    bool greeted;           /* the peer's hello has come */
+    bool is_client;
+};
+
+void grpc_links_wake(struct grpc_links *l)
+{
+    uint64_t one = 1;
+
+    (void)!write(l->event_fd, &one, sizeof(one));
+}
+
+/* ---- hello ---- */
+
+static enum status send_hello(struct grpc_links *l, struct rpc_call *call, unsigned peer)
+{
+    struct ring_hello hello = l->hello;
+    unsigned char bytes[RING_HELLO_BYTES];
+    struct rpc_payload payload = {.size = RING_HELLO_BYTES, .release = free};
+    unsigned char *copy;
+
+    hello.cookie = l->places[peer].cookie;
+    ring_hello_encode(&hello, bytes);
+    copy = malloc(sizeof(bytes));
+    if (!copy)
+        return STATUS_NO_MEMORY;
+    memcpy(copy, bytes, sizeof(bytes));
+    payload.data = payload.user = copy;
+    return rpc_call_send(call, NULL, 0, &payload);
+}
+
+/* Whose hello this is; NULL and why when it is not one that is waited for. */
+static struct grpc_link *find_link(struct grpc_links *l, struct rpc_message *message,
+                                   const char **ret_why)
+{
+    unsigned char bytes[RING_HELLO_BYTES];
+    struct ring_hello hello;
+
+    *ret_why = "not a member of this group";
+    if (rpc_message_copy(message, bytes, sizeof(bytes), NULL) != STATUS_OK ||
+        !ring_hello_decode(bytes, &hello) || hello.group != l->hello.group ||
+        hello.generation != l->hello.generation || hello.world_size != l->world_size ||
+        hello.cookie != l->places[l->rank].cookie || hello.rank >= l->world_size ||
+        hello.rank == l->rank)
+        return NULL;
+    *ret_why = "that rank is here already";
+    return &l->links[hello.rank];
+}
+
+/* Give the call to its link. */
+static bool adopt(struct grpc_links *l, struct grpc_link *link, struct rpc_call *call)
+{
+    bool is_free;
+
+    (void)pthread_mutex_lock(&l->lock);
+    is_free = !link->call && !link->ended && link->peer > l->rank;
+    if (is_free) {
+        rpc_call_ref(call);
+        link->call = call;
+    }
+    (void)pthread_mutex_unlock(&l->lock);
+    return is_free;
+}
+
+static void welcome(struct grpc_links *l, struct grpc_link *link)
+{
+    (void)pthread_mutex_lock(&l->lock);
+    link->welcome = true;
+    (void)pthread_mutex_unlock(&l->lock);
+    grpc_links_wake(l);
+}
+
+static void greet(struct session *s, struct rpc_call *call, struct rpc_message *message)
+{
+    const char *why;
+    struct grpc_link *link = find_link(s->links, message, &why);
+
+    s->greeted = true;
+    if (s->is_client && link != s->link) {
+        rpc_call_cancel(call); /* what answers is somebody else */
+        return;
+    }
+    if (!s->is_client) {
+        if (!link || !adopt(s->links, link, call) ||
+            send_hello(s->links, call, link->peer) != STATUS_OK) {
+            rpc_call_finish(call, STATUS_INVALID, why);
+            return;
+        }
+        s->link = link;
+    }
+    welcome(s->links, link);
+    rpc_call_receive(call);
+}
+
+/* ---- the calls' thread ---- */
+
+static void take_message(struct grpc_links *l, struct grpc_link *link, struct rpc_call *call,
+                         struct rpc_message *message)
+{
+    size_t size = rpc_message_payload_size(message);
+    size_t slot = link->written % GRPC_WINDOW; /* only this thread changes it */
+    bool ask = true;
+
+    if (size > GRPC_PIECE_BYTES) {
+        rpc_call_cancel(call);
+        return;
+    }
+    if (size > 0 && !atomic_load(&l->closing)) {
+        (void)rpc_message_copy(message, link->in[slot], size, NULL);
+        link->in_bytes[slot] = size;
+        (void)pthread_mutex_lock(&l->lock);
+        link->written++;
+        ask = link->written - link->read < GRPC_WINDOW;
+        link->full = !ask;
+        (void)pthread_mutex_unlock(&l->lock);
+        grpc_links_wake(l);
+    }
+    if (ask)
+        rpc_call_receive(call);
+}
+
+static void on_message(struct rpc_call *call, struct rpc_message *message, void *user)
+{
+    struct session *s = user;
+
+    if (!s)
+        return;
+    if (!message && !s->is_client)
+        rpc_call_finish(call, STATUS_OK, NULL); /* the peer leaves, and has sent all it had */
+    else if (message && !s->greeted)
+        greet(s, call, message);
+    else if (message)
+        take_message(s->links, s->link, call, message);
+}
+
+static void on_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+{
+    struct session *s = user; /* NULL: there was no memory for one */
+
+    (void)call;
+    if (s && s->link) {
+        (void)pthread_mutex_lock(&s->links->lock);
+        s->link->ended = true;
+        (void)snprintf(s->link->why, sizeof(s->link->why), "%.150s",
+                       result->text[0] ? result->text : "the call ended");
+        (void)pthread_mutex_unlock(&s->links->lock);
+        grpc_links_wake(s->links);
+    }
+    free(s);
+}
+
+static void on_start(struct rpc_call *call, void *user)
+{
+    struct session *s = calloc(1, sizeof(*s));
+
+    rpc_call_set_user(call, s);
+    if (!s) {
+        rpc_call_cancel(call);
+        return;
+    }
+    s->links = user;
+    rpc_call_receive(call);
+}
+
+static const struct rpc_handler handler = {
+    .start = on_start,
+    .message = on_message,
+    .closed = on_closed,
+};
+
+/* ---- connecting ---- */
+
+static enum status serve(struct grpc_links *l, struct collective *group, struct endpoint *self,
+                         struct error *err)
+{
+    const struct rpc_method method = {.path = GRPC_LINK_PATH, .handler = &handler, .user = l};
+    struct rpc_server_config config = {.listen_origin = "the ring's interface",
+                                       .security = {.insecure = true},
+                                       .methods = &method,
+                                       .method_count = 1};
+    enum status status;
+
+    ring_choose_host(group, config.listen.host);
+    status = rpc_server_open(&config, &l->server, err);
+    *self = config.listen;
+    if (status == STATUS_OK)
+        self->port = rpc_server_port(l->server);
+    return status;
+}
+
+static enum status call_peer(struct grpc_links *l, unsigned peer, const struct endpoint *self,
+                             struct error *err)
+{
+    struct grpc_link *link = &l->links[peer];
+    struct rpc_client_config config = {.security = {.insecure = true}};
+    struct session *s = NULL;
+    enum status status = ring_place_endpoint(&l->places[peer], self, &config.target, err);
+
+    if (status == STATUS_OK)
+        status = rpc_client_open(&config, &link->client, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(1, sizeof(*s), "link", &s, err);
+    if (status != STATUS_OK)
+        return status;
+    *s = (struct session){.links = l, .link = link, .is_client = true};
+    status =
+        rpc_client_call(link->client, GRPC_LINK_PATH, INT64_MAX, &handler, s, &link->call, err);
+    if (status != STATUS_OK) {
+        free(s);
+        return status;
+    }
+    if (send_hello(l, link->call, peer) != STATUS_OK)
+        return error_set(err, STATUS_PEER_LOST, "the call ended at once");
+    rpc_call_receive(link->call);
+    return STATUS_OK;
+}
+
+/* The first link that does not stand; the world size when all do. */
+static unsigned find_missing(struct grpc_links *l, char *ret_why, size_t size)
+{
+    unsigned missing = l->world_size;
+
+    ret_why[0] = '\0';
+    (void)pthread_mutex_lock(&l->lock);
+    for (unsigned r = 0; r < l->world_size; r++) {
+        const struct grpc_link *link = &l->links[r];
+
+        if (r == l->rank || link->welcome)
+            continue;
+        if (missing == l->world_size || link->ended)
+            missing = r;
+        if (link->ended)
+            (void)snprintf(ret_why, size, "%s", link->why);
+    }
+    (void)pthread_mutex_unlock(&l->lock);
+    return missing;
+}
+
+static enum status wait_for_all(struct grpc_links *l, int64_t deadline_ns, struct error *err)
+{
+    for (;;) {
+        struct pollfd changed = {.fd = l->event_fd, .events = POLLIN};
+        int left_ms = clock_left_ms(deadline_ns);
+        char why[160];
+        uint64_t count;
+        unsigned missing;
+
+        (void)!read(l->event_fd, &count, sizeof(count));
+        missing = find_missing(l, why, sizeof(why));
+        if (missing == l->world_size)
+            return STATUS_OK;
+        if (why[0])
+            return error_set(err, STATUS_PEER_LOST, "no link to rank %u: %s", missing, why);
+        if (left_ms == 0)
+            return error_set(err, STATUS_TIMEOUT, "rank %u did not connect", missing);
+        if (poll(&changed, 1, left_ms) < 0 && errno != EINTR)
+            return error_set_errno(err, errno, "cannot wait for rank %u", missing);
+    }
+}
+
+enum status grpc_links_connect(struct grpc_links *l, struct collective *group, int64_t deadline_ns,
+                               struct error *err)
+{
+    const unsigned char one = 1;
+    unsigned char *ready;
+    struct endpoint self;
+    enum status status;
+
+    status = mem_calloc(group->world_size, 1, "ranks", &ready, err);
+    if (status == STATUS_OK)
+        status = serve(l, group, &self, err);
+    if (status == STATUS_OK)
+        status = ring_places_exchange(group, &self, 1, deadline_ns, l->places, err);
+    if (status == STATUS_OK) /* nobody calls before all know the cookies */
+        status = collective_exchange(group, "ring ready", &one, 1, ready, deadline_ns, err);
+    free(ready);
+    for (unsigned peer = 0; peer < l->rank && status == STATUS_OK; peer++) {
+        status = call_peer(l, peer, &self, err);
+        if (status != STATUS_OK)
+            status = error_prefix(err, "to rank %u: ", peer);
+    }
+    return status == STATUS_OK ? wait_for_all(l, deadline_ns, err) : status;
+}

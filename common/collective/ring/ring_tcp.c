@@ -1,0 +1,237 @@
+/*
+ * The TCP transport.  A link is one or more connections; its stream is dealt out to them in stripes
+ * of a fixed size, in turn, so both ends know where the next byte comes from without any framing.
+ * Sockets are non-blocking and TCP_NODELAY; buffer sizes are the kernel's, whose tuning fixed sizes
+ * would end.
+ */
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+#include "common/collective/collective_ops.h"
+#include "common/collective/ring/ring_connect.h"
+#include "common/collective/ring/ring_transport.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define STRIPE_BYTES ((uint64_t)256 << 10)
+
+/* Wake for so many bytes where many more come: fewer switches where ranks share cores. */
+#define WAKE_BYTES 131072
+
+struct tcp {
+    struct transport head;
+    unsigned rank, world_size, streams;
+    int *fds;       /* owned: [world_size][streams], -1: none */
+    uint64_t *sent; /* owned, like all of these: bytes per link */
+    uint64_t *received;
+    int *wake_bytes;      /* SO_RCVLOWAT of each link's connection, streams == 1 */
+    struct pollfd *polls; /* for 2 wants per rank and the alarm */
+};
+
+/* The connection that carries byte `position` of a link, and how many bytes from there. */
+static int carrier(const struct tcp *t, unsigned peer, uint64_t position, size_t *ret_room)
+{
+    if (t->streams == 1) {
+        *ret_room = SIZE_MAX;
+        return t->fds[peer];
+    }
+    *ret_room = (size_t)(STRIPE_BYTES - position % STRIPE_BYTES);
+    return t->fds[peer * t->streams + position / STRIPE_BYTES % t->streams];
+}
+
+/* Copy at most two parts, cut at `room` bytes. */
+static int cut(const struct iovec *parts, int count, size_t room, struct iovec *ret)
+{
+    int used = 0;
+
+    for (; used < count && room > 0; used++) {
+        ret[used] = parts[used];
+        if (ret[used].iov_len > room)
+            ret[used].iov_len = room;
+        room -= ret[used].iov_len;
+    }
+    return used;
+}
+
+static ssize_t outcome_of_errno(void)
+{
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
+        return 0;
+    if (errno == EPIPE || errno == ECONNRESET || errno == ETIMEDOUT || errno == EHOSTUNREACH)
+        return TRANSPORT_ENDED;
+    return TRANSPORT_FAILED;
+}
+
+static ssize_t tcp_send(struct transport *head, unsigned peer, const struct iovec *parts, int count)
+{
+    struct tcp *t = (struct tcp *)head;
+    struct iovec some[2];
+    struct msghdr message = {.msg_iov = some};
+    size_t room;
+    int fd = carrier(t, peer, t->sent[peer], &room);
+    ssize_t put;
+
+    message.msg_iovlen = (size_t)cut(parts, count, room, some);
+    put = sendmsg(fd, &message, MSG_NOSIGNAL);
+    if (put < 0)
+        return outcome_of_errno();
+    t->sent[peer] += (uint64_t)put;
+    return put;
+}
+
+static ssize_t tcp_receive(struct transport *head, unsigned peer, const struct iovec *parts,
+                           int count)
+{
+    struct tcp *t = (struct tcp *)head;
+    struct iovec some[2];
+    struct msghdr message = {.msg_iov = some};
+    size_t room;
+    int fd = carrier(t, peer, t->received[peer], &room);
+    ssize_t got;
+
+    message.msg_iovlen = (size_t)cut(parts, count, room, some);
+    got = recvmsg(fd, &message, 0);
+    if (got < 0)
+        return outcome_of_errno();
+    if (got == 0)
+        return TRANSPORT_ENDED;
+    t->received[peer] += (uint64_t)got;
+    return got;
+}
+
+/* Have poll(2) report the link's connection readable at min(expected, WAKE_BYTES). */
+static void set_wake_bytes(struct tcp *t, const struct transport_want *w)
+{
+    int bytes = w->expected >= WAKE_BYTES ? WAKE_BYTES : 1;
+
+    if (t->streams > 1 || t->wake_bytes[w->peer] == bytes)
+        return;
+    if (setsockopt(t->fds[w->peer], SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes)) == 0)
+        t->wake_bytes[w->peer] = bytes;
+}
+
+/* One entry per want; two wants for one connection are two entries, which poll(2) allows. */
+static void fill_polls(struct tcp *t, struct transport_want *wants, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct transport_want *w = &wants[i];
+        uint64_t position = w->send ? t->sent[w->peer] : t->received[w->peer];
+        size_t room;
+
+        if (w->receive)
+            set_wake_bytes(t, w);
+        t->polls[i] = (struct pollfd){.fd = carrier(t, w->peer, position, &room),
+                                      .events = w->send ? POLLOUT : POLLIN};
+        w->can_send = w->can_receive = false;
+    }
+}
+
+static bool tcp_wait(struct transport *head, struct transport_want *wants, size_t count,
+                     int alarm_fd, int64_t until_ns)
+{
+    struct tcp *t = (struct tcp *)head;
+    int64_t left_ns = until_ns - clock_now_ns();
+    struct timespec left = {0};
+
+    if (left_ns > 0) {
+        left.tv_sec = (time_t)(left_ns / 1000000000);
+        left.tv_nsec = (long)(left_ns % 1000000000);
+    }
+    fill_polls(t, wants, count);
+    t->polls[count] = (struct pollfd){.fd = alarm_fd, .events = POLLIN};
+    if (ppoll(t->polls, count + 1, &left, NULL) < 0)
+        return errno == EINTR;
+    for (size_t i = 0; i < count; i++) {
+        wants[i].can_send = wants[i].send && t->polls[i].revents;
+        wants[i].can_receive = wants[i].receive && t->polls[i].revents;
+    }
+    return true;
+}
+
+/* Unread bytes would turn the close into a reset, which may overtake what was just sent. */
+static void drain(int fd)
+{
+    char bytes[256];
+
+    while (recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
+        ;
+}
+
+static void tcp_close(struct transport *head, bool in_order)
+{
+    struct tcp *t = (struct tcp *)head;
+
+    if (!t)
+        return;
+    for (size_t i = 0; t->fds && i < (size_t)t->world_size * t->streams; i++) {
+        if (t->fds[i] < 0)
+            continue;
+        if (in_order)
+            drain(t->fds[i]);
+        (void)close(t->fds[i]);
+    }
+    free(t->fds);
+    free(t->sent);
+    free(t->received);
+    free(t->wake_bytes);
+    free(t->polls);
+    free(t);
+}
+
+static enum status tcp_allocate(struct tcp *t, struct error *err)
+{
+    size_t n = t->world_size;
+    enum status status = mem_calloc(n * t->streams, sizeof(*t->fds), "connections", &t->fds, err);
+
+    if (status != STATUS_OK)
+        return status;
+    for (size_t i = 0; i < n * t->streams; i++)
+        t->fds[i] = -1;
+    status = mem_calloc(n, sizeof(*t->sent), "links", &t->sent, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(n, sizeof(*t->received), "links", &t->received, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(n, sizeof(*t->wake_bytes), "links", &t->wake_bytes, err);
+    for (size_t r = 0; r < n && status == STATUS_OK; r++)
+        t->wake_bytes[r] = 1;
+    if (status == STATUS_OK)
+        status = mem_calloc(2 * n + 1, sizeof(*t->polls), "links", &t->polls, err);
+    return status;
+}
+
+static enum status tcp_open(struct collective *group, int64_t deadline_ns, struct transport **ret,
+                            struct error *err)
+{
+    struct tcp *t;
+    enum status status = mem_calloc(1, sizeof(*t), "TCP transport", &t, err);
+
+    if (status != STATUS_OK)
+        return status;
+    *t = (struct tcp){.head = {.ops = &transport_tcp_ops},
+                      .rank = group->rank,
+                      .world_size = group->world_size,
+                      .streams = group->streams > 0 ? group->streams : 1};
+    status = tcp_allocate(t, err);
+    if (status == STATUS_OK)
+        status = ring_connect(group, t->streams, deadline_ns, t->fds, err);
+    if (status != STATUS_OK) {
+        tcp_close(&t->head, false);
+        return status;
+    }
+    *ret = &t->head;
+    return STATUS_OK;
+}
+
+const struct transport_ops transport_tcp_ops = {
+    .name = "tcp",
+    .open = tcp_open,
+    .send = tcp_send,
+    .receive = tcp_receive,
+    .wait = tcp_wait,
+    .close = tcp_close,
+};

@@ -1,0 +1,254 @@
+/*
+ * A collective as a row of steps.  All ranks arrive with a step that carries their signatures and
+ * says where their buffers are; with that everybody knows, alike, which way the operation goes:
+ *
+ *   small     what is published on arrival is all there is                       1 wait
+ *   direct    every rank works on the others' buffers, and all leave together    2 waits
+ *   in chunks publish, wait, take, over and over                                 1 wait per chunk
+ *
+ * All state between two calls is in the work, so an operation can be polled and taken up again.
+ */
+#include "common/base/clock.h"
+#include "common/collective/shm/shm.h"
+
+#include <string.h>
+
+#define MOVE_BYTES ((size_t)256 << 10) /* of each buffer, between two looks at the clock */
+
+enum stage {
+    STAGE_BEGIN, /* zero: a fresh work */
+    STAGE_ARRIVING,
+    STAGE_MOVING,
+    STAGE_LEAVING,
+    STAGE_CHUNKS,
+    STAGE_DONE,
+};
+
+struct step_work {
+    enum stage stage;
+    unsigned awaited; /* how many ranks, from the next one on, have raised the newest step */
+    size_t chunk;     /* index of the newest one published */
+    size_t moved;     /* elements of shm_direct_range */
+};
+_Static_assert(sizeof(struct step_work) <= COLLECTIVE_WORK_STATE, "fits into a work");
+
+static void raise_step(struct shm_group *g, struct step_work *w)
+{
+    g->step++;
+    w->awaited = 1;
+    shm_flag_raise(&shm_post_of(&g->peers[g->base.rank].arena, g->step)->flag, g->step);
+}
+
+static enum run_outcome await_step(struct shm_group *g, struct collective_work *work,
+                                   int64_t until_ns, struct error *err)
+{
+    struct step_work *w = (void *)work->backend;
+
+    for (; w->awaited < g->base.world_size; w->awaited++) {
+        unsigned peer = (g->base.rank + w->awaited) % g->base.world_size;
+        struct shm_post *post = shm_post_of(&g->peers[peer].arena, g->step);
+        enum run_outcome outcome = shm_wait(g, work, peer, &post->flag, g->step, until_ns, err);
+
+        if (outcome != RUN_DONE)
+            return outcome;
+    }
+    return RUN_DONE;
+}
+
+/* ---- arriving ---- */
+
+static void arrive(struct shm_group *g, struct collective_work *work)
+{
+    const struct collective_args *a = &work->args;
+    struct shm_post *post = shm_post_of(&g->peers[g->base.rank].arena, g->step + 1);
+    size_t input_bytes = collective_input_bytes(&g->base, a);
+    size_t output_bytes = collective_output_bytes(&g->base, a);
+    uint64_t tx;
+    uint64_t rx;
+
+    signature_encode(&work->signature, post->signature);
+    post->factor = a->factor;
+    shm_payload(g, a, &tx, &rx);
+    work->total_bytes = tx + rx;
+    if (shm_is_small(g, a)) {
+        shm_publish(g, a, (struct shm_range){.count = a->count});
+        return;
+    }
+    post->input = shm_find_place(g, a->input, input_bytes);
+    post->output = shm_find_place(g, a->output, output_bytes);
+    post->in_place = a->input == a->output;
+}
+
+static enum run_outcome compare(struct shm_group *g, const struct collective_work *work,
+                                struct error *err)
+{
+    const struct shm_post *mine = shm_post_of(&g->peers[g->base.rank].arena, g->step);
+
+    for (unsigned r = 0; r < g->base.world_size; r++) {
+        const struct shm_post *post = shm_post_of(&g->peers[r].arena, g->step);
+        struct signature theirs;
+
+        if (memcmp(post->signature, mine->signature, SIGNATURE_BYTES) == 0)
+            continue;
+        if (signature_decode(post->signature, &theirs))
+            return collective_mismatch(&g->base, work, r, &theirs, err);
+        (void)error_set(err, STATUS_PROTOCOL, "rank %u posted no signature", g->base.members[r]);
+        return RUN_FAILED;
+    }
+    return RUN_DONE;
+}
+
+/* What reduce_arrays is to do.  Factors are copied: a post lives for two steps only. */
+static void set_reduction(struct shm_group *g, const struct collective_args *a)
+{
+    unsigned n = g->base.world_size;
+    bool scaled = a->op == REDUCE_PREMUL_SUM || (a->op == REDUCE_AVG && dtype_is_float(a->dtype));
+
+    for (unsigned r = 0; r < n && scaled; r++)
+        g->factors[r] =
+            a->op == REDUCE_AVG ? 1.0 / n : shm_post_of(&g->peers[r].arena, g->step)->factor;
+    g->reduction = (struct reduction){
+        .dtype = a->dtype,
+        .op = a->op,
+        .factors = scaled ? g->factors : NULL,
+        .divisor = a->op == REDUCE_AVG && !scaled ? (int64_t)n : 0,
+    };
+}
+
+/* Find all buffers in this process's own mappings. */
+static enum run_outcome resolve(struct shm_group *g, const struct collective_args *a,
+                                struct error *err)
+{
+    size_t bytes = a->count * dtype_size(a->dtype) * shm_block_count(g, a);
+
+    for (unsigned r = 0; r < g->base.world_size; r++) {
+        const struct shm_post *post = shm_post_of(&g->peers[r].arena, g->step);
+        struct shm_peer *p = &g->peers[r];
+        bool wants_output = a->call == COLLECTIVE_ALL_REDUCE;
+
+        p->input = shm_resolve(g, r, post->input, bytes);
+        p->output = wants_output ? shm_resolve(g, r, post->output, bytes) : NULL;
+        if ((post->input.region != SHM_NO_REGION && !p->input) || (wants_output && !p->output)) {
+            (void)error_set(err, STATUS_PROTOCOL, "rank %u named bytes outside its region",
+                            g->base.members[r]);
+            return RUN_FAILED;
+        }
+    }
+    return RUN_DONE;
+}
+
+static void publish_chunk(struct shm_group *g, struct collective_work *work, size_t index)
+{
+    struct step_work *w = (void *)work->backend;
+
+    shm_publish(g, &work->args, shm_chunk(g, &work->args, index));
+    w->chunk = index;
+    w->stage = STAGE_CHUNKS;
+    raise_step(g, w);
+}
+
+/* Everybody is there: which way does it go? */
+static enum run_outcome arrived(struct shm_group *g, struct collective_work *work,
+                                struct error *err)
+{
+    const struct collective_args *a = &work->args;
+    struct step_work *w = (void *)work->backend;
+    enum run_outcome outcome = compare(g, work, err);
+
+    if (outcome != RUN_DONE)
+        return outcome;
+    set_reduction(g, a);
+    if (shm_is_small(g, a)) {
+        shm_take(g, a, (struct shm_range){.count = a->count});
+        w->stage = STAGE_DONE;
+    } else if (shm_is_direct(g, a)) {
+        w->stage = STAGE_MOVING;
+        return resolve(g, a, err);
+    } else {
+        publish_chunk(g, work, 0);
+    }
+    return RUN_DONE;
+}
+
+/* ---- going on ---- */
+
+static void move_some(struct shm_group *g, struct collective_work *work)
+{
+    const struct collective_args *a = &work->args;
+    struct step_work *w = (void *)work->backend;
+    struct shm_range all = shm_direct_range(g, a);
+    size_t most = MOVE_BYTES / dtype_size(a->dtype);
+    size_t count = all.count - w->moved < most ? all.count - w->moved : most;
+
+    shm_move_direct(g, a, (struct shm_range){.from = all.from + w->moved, .count = count});
+    w->moved += count;
+    if (w->moved < all.count) {
+        work->done_bytes =
+            (uint64_t)((double)work->total_bytes * (double)w->moved / (double)all.count);
+        return;
+    }
+    w->stage = STAGE_LEAVING;
+    raise_step(g, w);
+}
+
+static void take_chunk(struct shm_group *g, struct collective_work *work)
+{
+    const struct collective_args *a = &work->args;
+    struct step_work *w = (void *)work->backend;
+    size_t steps = shm_chunk_steps(g, a);
+
+    if (a->call == COLLECTIVE_ALL_REDUCE)
+        shm_take_reduced(g, a, w->chunk);
+    else
+        shm_take(g, a, shm_chunk(g, a, w->chunk));
+    work->done_bytes =
+        (uint64_t)((double)work->total_bytes * (double)(w->chunk + 1) / (double)steps);
+    if (w->chunk + 1 < steps)
+        publish_chunk(g, work, w->chunk + 1);
+    else
+        w->stage = STAGE_DONE;
+}
+
+static enum run_outcome finish(struct shm_group *g, struct collective_work *work)
+{
+    uint64_t tx;
+    uint64_t rx;
+
+    shm_payload(g, &work->args, &tx, &rx);
+    g->base.stats.operations++;
+    g->base.stats.tx_payload_bytes += tx;
+    g->base.stats.rx_payload_bytes += rx;
+    work->done_bytes = work->total_bytes;
+    return RUN_DONE;
+}
+
+enum run_outcome shm_run_steps(struct shm_group *g, struct collective_work *work, int64_t until_ns,
+                               struct error *err)
+{
+    struct step_work *w = (void *)work->backend;
+    enum run_outcome outcome = RUN_DONE;
+
+    if (w->stage == STAGE_BEGIN) {
+        arrive(g, work);
+        w->stage = STAGE_ARRIVING;
+        raise_step(g, w);
+    }
+    while (outcome == RUN_DONE && w->stage != STAGE_DONE) {
+        if (w->stage != STAGE_MOVING)
+            outcome = await_step(g, work, until_ns, err);
+        if (outcome != RUN_DONE)
+            return outcome;
+        if (w->stage == STAGE_ARRIVING)
+            outcome = arrived(g, work, err);
+        else if (w->stage == STAGE_MOVING)
+            move_some(g, work);
+        else if (w->stage == STAGE_LEAVING)
+            w->stage = STAGE_DONE;
+        else
+            take_chunk(g, work);
+        if (outcome == RUN_DONE && w->stage != STAGE_DONE && until_ns != INT64_MAX &&
+            clock_now_ns() >= until_ns)
+            return RUN_PENDING;
+    }
+    return outcome == RUN_DONE ? finish(g, work) : outcome;
+}
