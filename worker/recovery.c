@@ -220,7 +220,10 @@ static enum status regroup(struct trainer *t, uint64_t *completed, struct sync_l
     enum status status;
 
     do {
-        status = sync_shrink(t->sync, &loss, &why);
+        /* A rank that was only stopped may go on, in the middle of a reduction into our slabs. */
+        status = model_fence_memory(t->model, &why);
+        if (status == STATUS_OK)
+            status = sync_shrink(t->sync, &loss, &why);
         if (status == STATUS_UNSUPPORTED) /* *err is a failure of another kind */
             return status;
         if (status != STATUS_OK) {

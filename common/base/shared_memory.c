@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,16 +34,11 @@ static enum status map(int fd, size_t size, struct shared_memory *ret, struct er
     return STATUS_OK;
 }
 
-enum status shared_memory_open(size_t size, const char *what, struct shared_memory *ret,
-                               struct error *err)
+/* An anonymous file of `size` bytes that cannot shrink. */
+static enum status make_file(size_t size, const char *what, int *ret_fd, struct error *err)
 {
-    size_t page = page_size();
-    int fd;
+    int fd = memfd_create(what, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-    if (size > (size_t)INT64_MAX - page)
-        return error_set(err, STATUS_NO_MEMORY, "cannot share %zu bytes for '%s'", size, what);
-    size = size == 0 ? page : (size + page - 1) / page * page;
-    fd = memfd_create(what, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return error_set_errno(err, errno, "cannot make shared memory for '%s'", what);
     if (ftruncate(fd, (off_t)size) != 0 ||
@@ -53,7 +49,40 @@ enum status shared_memory_open(size_t size, const char *what, struct shared_memo
         (void)close(fd);
         return status;
     }
-    return map(fd, size, ret, err);
+    *ret_fd = fd;
+    return STATUS_OK;
+}
+
+enum status shared_memory_open(size_t size, const char *what, struct shared_memory *ret,
+                               struct error *err)
+{
+    size_t page = page_size();
+    int fd = -1;
+    enum status status;
+
+    if (size > (size_t)INT64_MAX - page)
+        return error_set(err, STATUS_NO_MEMORY, "cannot share %zu bytes for '%s'", size, what);
+    size = size == 0 ? page : (size + page - 1) / page * page;
+    status = make_file(size, what, &fd, err);
+    return status == STATUS_OK ? map(fd, size, ret, err) : status;
+}
+
+enum status shared_memory_renew(struct shared_memory *m, const char *what, struct error *err)
+{
+    struct shared_memory next;
+    enum status status = shared_memory_open(m->size, what, &next, err);
+
+    if (status != STATUS_OK)
+        return status;
+    memcpy(next.base, m->base, m->size);
+    if (mremap(next.base, m->size, m->size, MREMAP_MAYMOVE | MREMAP_FIXED, m->base) == MAP_FAILED) {
+        status = error_set_errno(err, errno, "cannot move the shared memory of '%s'", what);
+        shared_memory_release(&next);
+        return status;
+    }
+    (void)close(m->fd);
+    m->fd = next.fd;
+    return STATUS_OK;
 }
 
 enum status shared_memory_map(int fd, size_t size, struct shared_memory *ret, struct error *err)

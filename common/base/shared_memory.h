@@ -27,6 +27,11 @@ enum status shared_memory_open(size_t size, const char *what, struct shared_memo
  * is no sealed memory of at least `size` bytes. */
 enum status shared_memory_map(int fd, size_t size, struct shared_memory *ret, struct error *err);
 
+/* Move m's contents to new memory at the same address: whoever was handed the old descriptor keeps
+ * the old memory and cannot reach the new one.  A fence against a process that was given up and
+ * may go on writing.  On failure m is as it was. */
+enum status shared_memory_renew(struct shared_memory *m, const char *what, struct error *err);
+
 /* Unmap and close; SHARED_MEMORY_NONE and zeroed structs with fd -1 allowed. */
 void shared_memory_release(struct shared_memory *m);
 

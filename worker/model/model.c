@@ -338,6 +338,11 @@ const struct shared_memory *model_memory(const struct model *m)
     return m->memory.base ? &m->memory : NULL;
 }
 
+enum status model_fence_memory(struct model *m, struct error *err)
+{
+    return m->memory.base ? shared_memory_renew(&m->memory, "sparring-model", err) : STATUS_OK;
+}
+
 const bool *model_used(const struct model *m)
 {
     return m->used;

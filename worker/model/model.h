@@ -42,6 +42,10 @@ const struct tensor_table *model_state_table(const struct model *m);
 /* The memory that parameters, gradients and buffers lie in; NULL with a GPU. */
 const struct shared_memory *model_memory(const struct model *m);
 
+/* Put that memory out of reach of processes that have mapped it (shared_memory_renew); addresses
+ * and contents stay.  A no-op with a GPU. */
+enum status model_fence_memory(struct model *m, struct error *err);
+
 /* LayerDrop: model_step skips each hidden layer that is as wide as its input with probability p,
  * drawn per call from `seed`; model_evaluate skips none.
  * Source: Fan, Grave and Joulin 2019. */

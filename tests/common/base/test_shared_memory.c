@@ -95,6 +95,32 @@ START_TEST(refuses_what_is_no_sealed_memory)
 }
 END_TEST
 
+/* A peer that keeps the old descriptor writes into the old memory only. */
+START_TEST(is_out_of_reach_once_renewed)
+{
+    struct error err = {0};
+    struct shared_memory m = SHARED_MEMORY_NONE;
+    struct shared_memory peer = SHARED_MEMORY_NONE;
+    const void *base;
+
+    assert_ok(shared_memory_open(10000, "test", &m, &err));
+    assert_ok(shared_memory_map(dup(m.fd), m.size, &peer, &err));
+    base = m.base;
+    memset(peer.base, 1, m.size);
+    assert_ok(shared_memory_renew(&m, "test", &err));
+    ck_assert_ptr_eq(m.base, base);
+    memset(peer.base, 2, m.size);
+    for (size_t i = 0; i < m.size; i++)
+        ck_assert_int_eq(((const char *)m.base)[i], 1);
+    shared_memory_release(&peer);
+    assert_ok(shared_memory_map(dup(m.fd), m.size, &peer, &err));
+    memset(peer.base, 3, m.size);
+    ck_assert_int_eq(((const char *)m.base)[m.size - 1], 3);
+    shared_memory_release(&peer);
+    shared_memory_release(&m);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("shared_memory");
@@ -104,6 +130,7 @@ int main(void)
     tcase_add_test(tests, outlives_a_maker_that_is_killed);
     tcase_add_test(tests, cannot_be_shrunk);
     tcase_add_test(tests, refuses_what_is_no_sealed_memory);
+    tcase_add_test(tests, is_out_of_reach_once_renewed);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }
