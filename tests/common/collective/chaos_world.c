@@ -384,15 +384,59 @@ static bool can_run(const char *backend, unsigned size)
     return report.status == STATUS_OK;
 }
 
-const char *const *chaos_backends(unsigned size)
+static pid_t start_body(const char *backend, unsigned size,
+                        void (*body)(const char *backend, const void *argument),
+                        const void *argument)
 {
-    static const char *found[16];
-    const char *wanted = getenv("SPARRING_TEST_BACKENDS");
-    size_t count = 0;
+    pid_t pid;
 
-    for (const char *const *name = collective_backends(); *name && count < 15; name++)
-        if ((!wanted || strstr(wanted, *name)) && can_run(*name, size))
-            found[count++] = *name;
-    found[count] = NULL;
-    return found;
+    (void)fflush(NULL);
+    pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid > 0)
+        return pid;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (can_run(backend, size))
+        body(backend, argument);
+    exit(EXIT_SUCCESS);
+}
+
+/* A body that failed has told Check why, over the pipe that it has from this process. */
+static bool await_body(pid_t *pids, size_t *count)
+{
+    int status = 0;
+    pid_t pid = wait(&status);
+    size_t i = 0;
+
+    ck_assert_int_gt(pid, 0);
+    while (i < *count && pids[i] != pid)
+        i++;
+    ck_assert_uint_lt(i, *count);
+    pids[i] = pids[--*count];
+    if (WIFSIGNALED(status))
+        (void)printf("a world's parent ended by signal %d\n", WTERMSIG(status));
+    return WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS;
+}
+
+void chaos_each_backend(unsigned size, unsigned at_once,
+                        void (*body)(const char *backend, const void *argument),
+                        const void *argument)
+{
+    const char *wanted = getenv("SPARRING_TEST_BACKENDS");
+    pid_t pids[16];
+    size_t count = 0;
+    bool is_well = true;
+
+    ck_assert_uint_le(at_once, 16);
+    for (const char *const *name = collective_backends(); *name; name++) {
+        if (wanted && !strstr(wanted, *name))
+            continue;
+        if (count == at_once)
+            is_well = await_body(pids, &count) && is_well;
+        pids[count++] = start_body(*name, size, body, argument);
+    }
+    while (count > 0)
+        is_well = await_body(pids, &count) && is_well;
+    if (!is_well)
+        exit(EXIT_FAILURE);
 }

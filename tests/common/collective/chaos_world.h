@@ -14,6 +14,7 @@
 #include <sys/types.h>
 
 #define CHAOS_RANKS_MAX 8
+#define CHAOS_AT_ONCE   3 /* worlds: each keeps all cores busy until it loses a rank */
 
 /* What one rank does at its operation number `at` (from 1). */
 enum chaos_role {
@@ -74,9 +75,12 @@ struct chaos_world {
 /* Stores of this test are gRPC from now on, with rank 0 as the host. */
 void chaos_use_grpc(void);
 
-/* NULL-terminated: the backends that can serve such a world here; says which cannot, and why.
- * SPARRING_TEST_BACKENDS names the ones wanted. */
-const char *const *chaos_backends(unsigned size);
+/* Run `body` for every backend that can serve such a world here (says which cannot, and why), each
+ * in a process of its own and `at_once` of them at a time, because most of a loss is waiting for
+ * its detection.  SPARRING_TEST_BACKENDS names the backends wanted. */
+void chaos_each_backend(unsigned size, unsigned at_once,
+                        void (*body)(const char *backend, const void *argument),
+                        const void *argument);
 
 void chaos_start(struct chaos_world *w, const struct chaos_config *config);
 

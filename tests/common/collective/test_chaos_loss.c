@@ -75,8 +75,9 @@ static const struct loss_case {
 
 #define LOSS_CASES ((int)(sizeof(loss_cases) / sizeof(loss_cases[0])))
 
-static void lose(const char *backend, const struct loss_case *c)
+static void lose(const char *backend, const void *argument)
 {
+    const struct loss_case *c = argument;
     struct chaos_world w;
     struct chaos_config config = {.backend = backend,
                                   .size = c->size,
@@ -101,15 +102,12 @@ static void lose(const char *backend, const struct loss_case *c)
 
 START_TEST(a_lost_rank_is_named_by_all)
 {
-    const struct loss_case *c = &loss_cases[_i];
-
-    for (const char *const *backend = chaos_backends(c->size); *backend; backend++)
-        lose(*backend, c);
+    chaos_each_backend(loss_cases[_i].size, CHAOS_AT_ONCE, lose, &loss_cases[_i]);
 }
 END_TEST
 
 /* The others close the group in order while the victim is gone: nobody hangs. */
-static void lose_at_close(const char *backend, int number)
+static void lose_at_close(const char *backend, const void *number)
 {
     struct chaos_world w;
     struct chaos_config config = {.backend = backend,
@@ -126,7 +124,7 @@ static void lose_at_close(const char *backend, int number)
 
     chaos_start(&w, &config);
     chaos_await_hold(&w, 1);
-    struck_ns = chaos_signal(&w, 1, number);
+    struck_ns = chaos_signal(&w, 1, *(const int *)number);
     for (unsigned r = 0; r < 3; r += 2) {
         struct chaos_report report = chaos_report_of(&w, r, 20000);
 
@@ -138,45 +136,48 @@ static void lose_at_close(const char *backend, int number)
     chaos_end(&w);
 }
 
+static const int signals[] = {SIGKILL, SIGSTOP};
+
 START_TEST(a_loss_at_close_holds_nobody_up)
 {
-    for (const char *const *backend = chaos_backends(3); *backend; backend++) {
-        lose_at_close(*backend, SIGKILL);
-        lose_at_close(*backend, SIGSTOP);
-    }
+    chaos_each_backend(3, CHAOS_AT_ONCE, lose_at_close, &signals[_i]);
 }
 END_TEST
 
 /* Two ranks die at once: all survivors name the same one of them. */
+static void lose_two(const char *backend, const void *unused)
+{
+    struct chaos_world w;
+    struct chaos_config config = {.backend = backend,
+                                  .size = 4,
+                                  .count = SMALL,
+                                  .timeout_ms = 60000,
+                                  .heartbeat_timeout_ms = HEARTBEAT_MS,
+                                  .victim = 1,
+                                  .second_victim = 2,
+                                  .role = CHAOS_HOLD,
+                                  .at = 3};
+    struct chaos_report first;
+    struct chaos_report last;
+
+    (void)unused;
+    chaos_start(&w, &config);
+    chaos_await_hold(&w, 1);
+    chaos_await_hold(&w, 2);
+    (void)chaos_signal(&w, 1, SIGKILL);
+    (void)chaos_signal(&w, 2, SIGKILL);
+    first = chaos_report_of(&w, 0, 20000);
+    last = chaos_report_of(&w, 3, 20000);
+    ck_assert_msg(first.fault == FAULT_DEAD && last.fault == FAULT_DEAD, "%s\n%s", first.text,
+                  last.text);
+    ck_assert_msg(first.culprit == last.culprit && (first.culprit == 1 || first.culprit == 2),
+                  "%s\n%s", first.text, last.text);
+    chaos_end(&w);
+}
+
 START_TEST(of_two_lost_ranks_all_name_one)
 {
-    for (const char *const *backend = chaos_backends(4); *backend; backend++) {
-        struct chaos_world w;
-        struct chaos_config config = {.backend = *backend,
-                                      .size = 4,
-                                      .count = SMALL,
-                                      .timeout_ms = 60000,
-                                      .heartbeat_timeout_ms = HEARTBEAT_MS,
-                                      .victim = 1,
-                                      .second_victim = 2,
-                                      .role = CHAOS_HOLD,
-                                      .at = 3};
-        struct chaos_report first;
-        struct chaos_report last;
-
-        chaos_start(&w, &config);
-        chaos_await_hold(&w, 1);
-        chaos_await_hold(&w, 2);
-        (void)chaos_signal(&w, 1, SIGKILL);
-        (void)chaos_signal(&w, 2, SIGKILL);
-        first = chaos_report_of(&w, 0, 20000);
-        last = chaos_report_of(&w, 3, 20000);
-        ck_assert_msg(first.fault == FAULT_DEAD && last.fault == FAULT_DEAD, "%s\n%s", first.text,
-                      last.text);
-        ck_assert_msg(first.culprit == last.culprit && (first.culprit == 1 || first.culprit == 2),
-                      "%s\n%s", first.text, last.text);
-        chaos_end(&w);
-    }
+    chaos_each_backend(4, CHAOS_AT_ONCE, lose_two, NULL);
 }
 END_TEST
 
@@ -189,7 +190,7 @@ int main(int argc, char **argv)
         tcase_add_checked_fixture(cases, chaos_use_grpc, NULL);
     tcase_set_timeout(cases, 120);
     tcase_add_loop_test(cases, a_lost_rank_is_named_by_all, 0, LOSS_CASES);
-    tcase_add_test(cases, a_loss_at_close_holds_nobody_up);
+    tcase_add_loop_test(cases, a_loss_at_close_holds_nobody_up, 0, 2);
     tcase_add_test(cases, of_two_lost_ranks_all_name_one);
     suite_add_tcase(suite, cases);
     return support_run(suite);

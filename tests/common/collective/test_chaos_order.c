@@ -43,25 +43,31 @@ static void check(const struct chaos_world *w, unsigned rank, const struct chaos
     (void)printf("%-5s rank %u: %s\n", w->config.backend, rank, r->text);
 }
 
+static const size_t counts[] = {17, 1 << 20};
+
 /* It runs, its heartbeats live, and it never comes. */
+static void never_come(const char *backend, const void *argument)
+{
+    const size_t *count = argument;
+    struct chaos_config config = make_config(backend, CHAOS_HOLD, *count);
+    struct chaos_world w;
+
+    chaos_start(&w, &config);
+    chaos_await_hold(&w, VICTIM);
+    for (unsigned r = 0; r < RANKS; r++) {
+        struct chaos_report report;
+
+        if (r == VICTIM)
+            continue;
+        report = chaos_report_of(&w, r, TIMEOUT_MS + 20000);
+        check(&w, r, &report, FAULT_STALLED, "has begun nothing since it ended all_reduce #3");
+    }
+    chaos_end(&w);
+}
+
 START_TEST(a_rank_that_never_comes_is_stalled)
 {
-    for (const char *const *backend = chaos_backends(RANKS); *backend; backend++) {
-        struct chaos_config config = make_config(*backend, CHAOS_HOLD, _i == 0 ? 17 : 1 << 20);
-        struct chaos_world w;
-
-        chaos_start(&w, &config);
-        chaos_await_hold(&w, VICTIM);
-        for (unsigned r = 0; r < RANKS; r++) {
-            struct chaos_report report;
-
-            if (r == VICTIM)
-                continue;
-            report = chaos_report_of(&w, r, TIMEOUT_MS + 20000);
-            check(&w, r, &report, FAULT_STALLED, "has begun nothing since it ended all_reduce #3");
-        }
-        chaos_end(&w);
-    }
+    chaos_each_backend(RANKS, CHAOS_AT_ONCE, never_come, &counts[_i]);
 }
 END_TEST
 
@@ -77,92 +83,105 @@ static const struct mismatch {
 };
 
 /* Every rank sees the two sides that met; all survivors blame the odd one. */
+static void differ(const char *backend, const void *argument)
+{
+    const struct mismatch *m = argument;
+    struct chaos_config config = make_config(backend, m->role, 1000);
+    struct chaos_world w;
+
+    chaos_start(&w, &config);
+    for (unsigned r = 0; r < RANKS; r++) {
+        struct chaos_report report = chaos_report_of(&w, r, TIMEOUT_MS + 20000);
+
+        check(&w, r, &report, FAULT_DESYNC, m->theirs);
+        check(&w, r, &report, FAULT_DESYNC, m->ours);
+        ck_assert_msg(report.process_ended || report.status == STATUS_MISMATCH, "%s", report.text);
+    }
+    chaos_end(&w);
+}
+
 START_TEST(a_mismatch_names_both_sides)
 {
-    const struct mismatch *m = &mismatches[_i];
-
-    for (const char *const *backend = chaos_backends(RANKS); *backend; backend++) {
-        struct chaos_config config = make_config(*backend, m->role, 1000);
-        struct chaos_world w;
-
-        chaos_start(&w, &config);
-        for (unsigned r = 0; r < RANKS; r++) {
-            struct chaos_report report = chaos_report_of(&w, r, TIMEOUT_MS + 20000);
-
-            check(&w, r, &report, FAULT_DESYNC, m->theirs);
-            check(&w, r, &report, FAULT_DESYNC, m->ours);
-            ck_assert_msg(report.process_ended || report.status == STATUS_MISMATCH, "%s",
-                          report.text);
-        }
-        chaos_end(&w);
-    }
+    chaos_each_backend(RANKS, CHAOS_AT_ONCE, differ, &mismatches[_i]);
 }
 END_TEST
+
+static void leave(const char *backend, const void *argument)
+{
+    const size_t *count = argument;
+    struct chaos_config config = make_config(backend, CHAOS_LEAVE, *count);
+    struct chaos_world w;
+
+    chaos_start(&w, &config);
+    for (unsigned r = 0; r < RANKS; r++) {
+        struct chaos_report report = chaos_report_of(&w, r, TIMEOUT_MS + 20000);
+
+        if (r == VICTIM)
+            ck_assert_msg(report.status == STATUS_OK, "%s: %s", backend, report.text);
+        else
+            check(&w, r, &report, FAULT_FINISHED, "rank 1");
+    }
+    chaos_end(&w);
+}
 
 START_TEST(a_rank_that_leaves_has_finished_early)
 {
-    for (const char *const *backend = chaos_backends(RANKS); *backend; backend++) {
-        struct chaos_config config = make_config(*backend, CHAOS_LEAVE, _i == 0 ? 17 : 1 << 20);
-        struct chaos_world w;
-
-        chaos_start(&w, &config);
-        for (unsigned r = 0; r < RANKS; r++) {
-            struct chaos_report report = chaos_report_of(&w, r, TIMEOUT_MS + 20000);
-
-            if (r == VICTIM)
-                ck_assert_msg(report.status == STATUS_OK, "%s: %s", *backend, report.text);
-            else
-                check(&w, r, &report, FAULT_FINISHED, "rank 1");
-        }
-        chaos_end(&w);
-    }
+    chaos_each_backend(RANKS, CHAOS_AT_ONCE, leave, &counts[_i]);
 }
 END_TEST
 
+static void meet(const char *backend, const void *unused)
+{
+    struct chaos_config config = make_config(backend, CHAOS_OTHER_GENERATION, 17);
+    struct chaos_world w;
+
+    (void)unused;
+    chaos_start(&w, &config);
+    for (unsigned r = 0; r < RANKS; r++) {
+        struct chaos_report report = chaos_report_of(&w, r, TIMEOUT_MS + 20000);
+
+        ck_assert_msg(report.status != STATUS_OK, "%s: generations met", backend);
+        ck_assert_msg(strstr(report.text, "second") && strstr(report.text, "rank"), "%s: %s",
+                      backend, report.text);
+    }
+    chaos_end(&w);
+}
+
 START_TEST(another_generation_does_not_meet)
 {
-    for (const char *const *backend = chaos_backends(RANKS); *backend; backend++) {
-        struct chaos_config config = make_config(*backend, CHAOS_OTHER_GENERATION, 17);
-        struct chaos_world w;
-
-        chaos_start(&w, &config);
-        for (unsigned r = 0; r < RANKS; r++) {
-            struct chaos_report report = chaos_report_of(&w, r, TIMEOUT_MS + 20000);
-
-            ck_assert_msg(report.status != STATUS_OK, "%s: generations met", *backend);
-            ck_assert_msg(strstr(report.text, "second") && strstr(report.text, "rank"), "%s: %s",
-                          *backend, report.text);
-        }
-        chaos_end(&w);
-    }
+    chaos_each_backend(RANKS, CHAOS_AT_ONCE, meet, NULL);
 }
 END_TEST
 
 /* Two jobs with the same names on one host: what befalls one leaves the other alone. */
+static void share(const char *backend, const void *unused)
+{
+    struct chaos_config config = make_config(backend, CHAOS_WORK, 1 << 16);
+    struct chaos_world doomed;
+    struct chaos_world other;
+    struct chaos_report report;
+
+    (void)unused;
+    config.timeout_ms = 60000;
+    chaos_start(&doomed, &config);
+    config.close_after = 200;
+    chaos_start(&other, &config);
+    chaos_await(&doomed, VICTIM, 3);
+    chaos_await(&other, VICTIM, 3);
+    (void)chaos_signal(&doomed, VICTIM, SIGKILL);
+    report = chaos_report_of(&doomed, 0, 20000);
+    check(&doomed, 0, &report, FAULT_DEAD, "rank 1");
+    for (unsigned r = 0; r < RANKS; r++) {
+        report = chaos_report_of(&other, r, 60000);
+        ck_assert_msg(report.status == STATUS_OK, "%s: %s", backend, report.text);
+    }
+    chaos_end(&doomed);
+    chaos_end(&other);
+}
+
 START_TEST(two_jobs_share_a_host)
 {
-    for (const char *const *backend = chaos_backends(RANKS); *backend; backend++) {
-        struct chaos_config config = make_config(*backend, CHAOS_WORK, 1 << 16);
-        struct chaos_world doomed;
-        struct chaos_world other;
-        struct chaos_report report;
-
-        config.timeout_ms = 60000;
-        chaos_start(&doomed, &config);
-        config.close_after = 200;
-        chaos_start(&other, &config);
-        chaos_await(&doomed, VICTIM, 3);
-        chaos_await(&other, VICTIM, 3);
-        (void)chaos_signal(&doomed, VICTIM, SIGKILL);
-        report = chaos_report_of(&doomed, 0, 20000);
-        check(&doomed, 0, &report, FAULT_DEAD, "rank 1");
-        for (unsigned r = 0; r < RANKS; r++) {
-            report = chaos_report_of(&other, r, 60000);
-            ck_assert_msg(report.status == STATUS_OK, "%s: %s", *backend, report.text);
-        }
-        chaos_end(&doomed);
-        chaos_end(&other);
-    }
+    chaos_each_backend(RANKS, CHAOS_AT_ONCE, share, NULL);
 }
 END_TEST
 

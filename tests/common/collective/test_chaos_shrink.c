@@ -50,58 +50,64 @@ static const struct shrink_case {
 } shrink_cases[] = {
     {2, 0, SIGKILL}, {2, 1, SIGKILL}, {4, 0, SIGKILL}, {4, 2, SIGKILL}, {4, 3, SIGSTOP}};
 
+static void go_on(const char *backend, const void *argument)
+{
+    const struct shrink_case *c = argument;
+    struct chaos_config config = make_config(backend, c->size, c->victim);
+    struct chaos_world w;
+
+    chaos_start(&w, &config);
+    chaos_await_hold(&w, c->victim);
+    (void)chaos_signal(&w, c->victim, c->number);
+    for (unsigned r = 0; r < c->size; r++) {
+        struct chaos_report report;
+
+        if (r == c->victim)
+            continue;
+        report = chaos_report_of(&w, r, 60000);
+        check_shrunk(&w, r, &report, c->size - 1);
+    }
+    chaos_end(&w);
+}
+
 START_TEST(survivors_go_on)
 {
-    const struct shrink_case *c = &shrink_cases[_i];
-
-    for (const char *const *backend = chaos_backends(c->size); *backend; backend++) {
-        struct chaos_config config = make_config(*backend, c->size, c->victim);
-        struct chaos_world w;
-
-        chaos_start(&w, &config);
-        chaos_await_hold(&w, c->victim);
-        (void)chaos_signal(&w, c->victim, c->number);
-        for (unsigned r = 0; r < c->size; r++) {
-            struct chaos_report report;
-
-            if (r == c->victim)
-                continue;
-            report = chaos_report_of(&w, r, 60000);
-            check_shrunk(&w, r, &report, c->size - 1);
-        }
-        chaos_end(&w);
-    }
+    chaos_each_backend(shrink_cases[_i].size, CHAOS_AT_ONCE, go_on, &shrink_cases[_i]);
 }
 END_TEST
 
 /* Its operation is under way when it is stopped; when it runs again it is told, at once. */
+static void come_back(const char *backend, const void *unused)
+{
+    struct chaos_config config = make_config(backend, 3, 1);
+    struct chaos_world w;
+    struct chaos_report report;
+
+    (void)unused;
+    config.role = CHAOS_WORK;
+    chaos_start(&w, &config);
+    chaos_await(&w, 1, 3);
+    (void)chaos_signal(&w, 1, SIGSTOP);
+    for (unsigned r = 0; r < 3; r += 2) {
+        report = chaos_report_of(&w, r, 60000);
+        check_shrunk(&w, r, &report, 2);
+    }
+    (void)chaos_signal(&w, 1, SIGCONT);
+    report = chaos_report_of(&w, 1, 60000);
+    if (!report.process_ended) {
+        ck_assert_msg(report.status == STATUS_PEER_LOST, "%s: %s: %s", backend,
+                      status_name(report.status), report.text);
+        ck_assert_msg(report.fault == FAULT_EXCLUDED, "%s: %s: %s", backend,
+                      fault_name(report.fault), report.text);
+        ck_assert_msg(report.shrink_status == STATUS_PEER_LOST, "%s: %s", backend,
+                      report.shrink_text);
+    }
+    chaos_end(&w);
+}
+
 START_TEST(a_rank_that_comes_back_is_excluded)
 {
-    for (const char *const *backend = chaos_backends(3); *backend; backend++) {
-        struct chaos_config config = make_config(*backend, 3, 1);
-        struct chaos_world w;
-        struct chaos_report report;
-
-        config.role = CHAOS_WORK;
-        chaos_start(&w, &config);
-        chaos_await(&w, 1, 3);
-        (void)chaos_signal(&w, 1, SIGSTOP);
-        for (unsigned r = 0; r < 3; r += 2) {
-            report = chaos_report_of(&w, r, 60000);
-            check_shrunk(&w, r, &report, 2);
-        }
-        (void)chaos_signal(&w, 1, SIGCONT);
-        report = chaos_report_of(&w, 1, 60000);
-        if (!report.process_ended) {
-            ck_assert_msg(report.status == STATUS_PEER_LOST, "%s: %s: %s", *backend,
-                          status_name(report.status), report.text);
-            ck_assert_msg(report.fault == FAULT_EXCLUDED, "%s: %s: %s", *backend,
-                          fault_name(report.fault), report.text);
-            ck_assert_msg(report.shrink_status == STATUS_PEER_LOST, "%s: %s", *backend,
-                          report.shrink_text);
-        }
-        chaos_end(&w);
-    }
+    chaos_each_backend(3, CHAOS_AT_ONCE, come_back, NULL);
 }
 END_TEST
 
