@@ -27,6 +27,8 @@ struct collective_work {
     size_t flight_slot;
     uint64_t done_bytes;  /* kept by the backend: payload sent and received ... */
     uint64_t total_bytes; /* ... of so many; set by the backend when it begins */
+    int64_t waited_ns;    /* kept by the backend: blocked until a peer does something; 0: unknown */
+    bool is_recorded;     /* has a flight_slot: false for the parts of an operation of groups */
     struct error error;   /* WORK_FAILED */
     _Alignas(64) unsigned char backend[COLLECTIVE_WORK_STATE]; /* zeroed when the work begins */
 };
@@ -65,6 +67,7 @@ struct collective {
     struct error failure;          /* the first one; STATUS_OK while the group works */
     enum fault fault;              /* of the failure */
     int culprit;                   /* rank in the job; -1: none */
+    bool speaks_of_parts;          /* the backend's error is about operations inside this one */
     struct collective_work *works; /* owned, COLLECTIVE_WORKS_MAX, a ring in order of start */
     size_t first_work, work_count;
     struct blocking *blocking; /* threads of a backend that blocks; NULL until they are needed */
@@ -128,6 +131,10 @@ struct collective_ops {
 enum run_outcome collective_mismatch(struct collective *group, const struct collective_work *work,
                                      unsigned peer, const struct signature *theirs,
                                      struct error *err);
+
+/* The operation is so far now: for peers that ask and for the recorder, which keeps it when this
+ * process is killed.  A few stores: for every segment. */
+void collective_progress(struct collective_work *work, uint64_t done_bytes);
 
 /* Bytes of args' input and output buffers on this rank, by the table of enum collective_call. */
 size_t collective_input_bytes(const struct collective *group, const struct collective_args *args);

@@ -96,6 +96,7 @@ static void record_queued(struct collective_work *w)
 
     (void)memccpy(entry.group, w->group->name, '\0', sizeof(entry.group) - 1);
     w->flight_slot = flight_queue(w->group->flight, &entry);
+    w->is_recorded = true;
 }
 
 enum status collective_start(struct collective *group, const struct collective_args *args,
@@ -160,10 +161,23 @@ static void publish(const struct collective_work *w, enum mesh_phase phase, int6
                                        .signature = w->signature,
                                        .done_bytes = w->done_bytes,
                                        .total_bytes = w->total_bytes,
+                                       .waited_ns = w->waited_ns,
                                        .since_ns = since_ns};
 
     if (g->in_mesh)
         mesh_publish(g->mesh, g->mesh_slot, &status);
+}
+
+void collective_progress(struct collective_work *work, uint64_t done_bytes)
+{
+    struct collective *g = work->group;
+
+    work->done_bytes = done_bytes;
+    if (!work->is_recorded)
+        return;
+    flight_progress(g->flight, work->flight_slot, done_bytes, work->total_bytes);
+    if (g->in_mesh)
+        mesh_progress(g->mesh, g->mesh_slot, done_bytes);
 }
 
 static void end_work(struct collective_work *w, enum work_state state)

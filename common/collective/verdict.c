@@ -110,6 +110,21 @@ static bool find_silent(const struct collective *g, struct mesh_verdict *v)
     return false;
 }
 
+/* All that answer are in the operation; one did not, in a time that is long for a rank that gets to
+ * run. */
+static void prefer_unanswering(const struct collective *g, struct mesh_verdict *v)
+{
+    for (unsigned r = 0; r < g->world_size; r++) {
+        if (r == g->rank || g->views[r].answered || g->left[r] != UINT64_MAX)
+            continue;
+        v->culprit = g->members[r];
+        (void)snprintf(v->text, sizeof(v->text),
+                       "it hardly gets to run: silent for %.1f s, and no answer within %.1f s",
+                       g->views[r].silent_seconds, PATIENCE_MS * 1e-3);
+        return;
+    }
+}
+
 static bool find_by_asking(struct collective *g, const struct collective_work *w,
                            struct mesh_verdict *v)
 {
@@ -123,6 +138,8 @@ static bool find_by_asking(struct collective *g, const struct collective_work *w
     v->fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
                                   &culprit, v->text, sizeof(v->text));
     v->culprit = g->members[culprit];
+    if (v->fault == FAULT_SLOW)
+        prefer_unanswering(g, v);
     return v->fault != FAULT_NONE;
 }
 
@@ -240,6 +257,8 @@ void verdict_reach(struct collective *g, const struct collective_work *w, enum v
         (void)mesh_await_verdict(g->mesh, g->id, g->generation, &v);
     }
     compose(g, w, &v, err);
+    if (g->speaks_of_parts)
+        return;
     if (own.status == STATUS_MISMATCH && w->args.buckets > 0) /* both sides as this rank saw them */
         (void)error_set(err, STATUS_MISMATCH, "bucket %d of %d: %.1900s", w->args.bucket,
                         w->args.buckets, own.text);

@@ -109,6 +109,40 @@ static enum fault judge_pair(const struct mesh_view *view, bool left, const stru
     return describe_behind(view, left, text, size);
 }
 
+/* All are in one operation: who has waited least for the others?  A rank that is waited for does
+ * not wait.  None unless it stands out. */
+static enum fault find_busiest(const struct mesh_view *views, unsigned count,
+                               const struct signature *mine, unsigned *ret_culprit, char *text,
+                               size_t size)
+{
+    int64_t least = INT64_MAX;
+    int64_t next = INT64_MAX;
+    unsigned busiest = count;
+
+    for (unsigned r = 0; r < count; r++) {
+        int64_t waited_ns = views[r].status.waited_ns;
+
+        if (!at_same_place(&views[r], mine))
+            continue;
+        if (waited_ns < least) {
+            next = least;
+            least = waited_ns;
+            busiest = r;
+        } else if (waited_ns < next) {
+            next = waited_ns;
+        }
+    }
+    if (next == INT64_MAX || least >= next / 2)
+        return FAULT_NONE;
+    *ret_culprit = busiest;
+    (void)snprintf(text, size,
+                   "it is in the operation, and the others wait: it has moved %" PRIu64
+                   " of its %" PRIu64 " bytes and waited for %.2f s, no other for less than %.2f s",
+                   views[busiest].status.done_bytes, views[busiest].status.total_bytes,
+                   (double)least * 1e-9, (double)next * 1e-9);
+    return FAULT_SLOW;
+}
+
 /* All are in one operation: who has moved the least of its bytes? */
 static enum fault find_slowest(const struct mesh_view *views, unsigned count,
                                const struct signature *mine, unsigned *ret_culprit, char *text,
@@ -181,8 +215,12 @@ enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *lef
             behind = r;
         }
     }
-    if (behind == count)
-        return find_slowest(views, count, mine, ret_culprit, ret_text, size);
+    if (behind == count) {
+        enum fault fault = find_busiest(views, count, mine, ret_culprit, ret_text, size);
+
+        return fault != FAULT_NONE ? fault
+                                   : find_slowest(views, count, mine, ret_culprit, ret_text, size);
+    }
     *ret_culprit = behind;
     return describe_behind(&views[behind], left[behind] != UINT64_MAX, ret_text, size);
 }

@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/memory.h"
 #include "common/collective/collective_ops.h"
+#include "common/collective/hier/hier_mismatch.h"
 #include "common/collective/hier/hier_plan.h"
 
 #include <stdatomic.h>
@@ -244,10 +245,38 @@ static void end_local(struct hier_state *s)
     s->local_step++;
 }
 
-/* Advance both levels until nothing more can be done before until_ns. */
-static enum run_outcome run_chunks(struct hier_group *h, const struct collective_args *a,
-                                   struct hier_state *s, int64_t until_ns, struct error *err)
+static void add_stats(struct collective_stats *sum, const struct collective *group)
 {
+    if (!group)
+        return;
+    sum->tx_payload_bytes += group->stats.tx_payload_bytes;
+    sum->rx_payload_bytes += group->stats.rx_payload_bytes;
+    sum->tx_wire_bytes += group->stats.tx_wire_bytes;
+    sum->rx_wire_bytes += group->stats.rx_wire_bytes;
+}
+
+/* The bytes of all levels so far. */
+static void count_bytes(struct hier_group *h, struct collective_work *work)
+{
+    struct collective_stats *stats = &h->base.stats;
+    uint64_t before = stats->tx_payload_bytes + stats->rx_payload_bytes;
+    struct collective_stats sum = {.operations = stats->operations};
+
+    add_stats(&sum, h->local.group);
+    add_stats(&sum, h->cross.group);
+    add_stats(&sum, h->world);
+    *stats = sum;
+    collective_progress(work,
+                        work->done_bytes + sum.tx_payload_bytes + sum.rx_payload_bytes - before);
+}
+
+/* Advance both levels until nothing more can be done before until_ns. */
+static enum run_outcome run_chunks(struct hier_group *h, struct collective_work *work,
+                                   int64_t until_ns, struct error *err)
+{
+    struct hier_state *s = (struct hier_state *)work->backend;
+    const struct collective_args *a = &work->args;
+
     while (s->local_step < 2 * s->chunks) {
         bool both;
         bool progress = false;
@@ -276,6 +305,8 @@ static enum run_outcome run_chunks(struct hier_group *h, const struct collective
             s->crossed += outcome == RUN_DONE;
             progress = progress || outcome == RUN_DONE;
         }
+        if (progress)
+            count_bytes(h, work);
         if (!progress && (clock_now_ns() >= until_ns || atomic_load(&h->base.alarm->raised)))
             return RUN_PENDING;
     }
@@ -310,7 +341,7 @@ static enum run_outcome run_all_reduce(struct hier_group *h, struct collective_w
         s->has_begun = true;
         s->chunks = chunk_count(h, a);
     }
-    outcome = run_chunks(h, a, s, until_ns, err);
+    outcome = run_chunks(h, work, until_ns, err);
     if (outcome != RUN_DONE)
         return outcome;
     if (!s->is_rest) {
@@ -348,31 +379,23 @@ static bool is_two_level(const struct collective_args *a)
     return a->call == COLLECTIVE_ALL_REDUCE && a->order == REDUCE_FAST;
 }
 
-static void add_stats(struct collective_stats *sum, const struct collective *group)
+/* The inner group that has seen ranks differ, if any. */
+static const struct collective *find_mismatch(const struct hier_group *h)
 {
-    if (!group)
-        return;
-    sum->tx_payload_bytes += group->stats.tx_payload_bytes;
-    sum->rx_payload_bytes += group->stats.rx_payload_bytes;
-    sum->tx_wire_bytes += group->stats.tx_wire_bytes;
-    sum->rx_wire_bytes += group->stats.rx_wire_bytes;
+    const struct collective *inner[] = {h->local.group, h->cross.group, h->world};
+
+    for (size_t i = 0; i < sizeof(inner) / sizeof(inner[0]); i++)
+        if (inner[i] && inner[i]->fault != FAULT_NONE)
+            return inner[i];
+    return NULL;
 }
 
 static enum run_outcome hier_run(struct collective *group, struct collective_work *work,
                                  int64_t until_ns, struct error *err)
 {
     struct hier_group *h = (struct hier_group *)group;
-    uint64_t before = group->stats.tx_payload_bytes + group->stats.rx_payload_bytes;
-    struct collective_stats sum = {.operations = group->stats.operations};
-    enum run_outcome outcome = is_two_level(&work->args) ? run_all_reduce(h, work, until_ns, err)
-                                                         : run_delegated(h, work, until_ns, err);
+    enum run_outcome outcome;
 
-    add_stats(&sum, h->local.group);
-    add_stats(&sum, h->cross.group);
-    add_stats(&sum, h->world);
-    sum.operations += outcome == RUN_DONE;
-    group->stats = sum;
-    work->done_bytes += sum.tx_payload_bytes + sum.rx_payload_bytes - before;
     if (work->total_bytes == 0) {
         uint64_t tx;
         uint64_t rx;
@@ -380,6 +403,13 @@ static enum run_outcome hier_run(struct collective *group, struct collective_wor
         group->ops->expected_bytes(group, &work->args, &tx, &rx);
         work->total_bytes = tx + rx;
     }
+    outcome = is_two_level(&work->args) ? run_all_reduce(h, work, until_ns, err)
+                                        : run_delegated(h, work, until_ns, err);
+
+    count_bytes(h, work);
+    group->stats.operations += outcome == RUN_DONE;
+    if (outcome == RUN_FAILED && err->status == STATUS_MISMATCH && find_mismatch(h))
+        return hier_mismatch(group, work, find_mismatch(h), err);
     return outcome;
 }
 

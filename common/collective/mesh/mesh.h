@@ -68,7 +68,8 @@ struct mesh_status {
     enum mesh_phase phase;
     struct signature signature; /* of the operation that runs, or of the last one */
     uint64_t done_bytes, total_bytes;
-    int64_t since_ns; /* of this phase; the asker sees an age in its own clock */
+    int64_t since_ns;  /* of this phase; the asker sees an age in its own clock */
+    int64_t waited_ns; /* of it, blocked until a peer did something; 0: unknown */
 };
 
 /* Slots are per group; publishing costs a few stores. */

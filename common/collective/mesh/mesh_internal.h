@@ -27,7 +27,7 @@
 #define MESH_HEARTBEAT_MS  250
 #define MESH_ITEMS_MAX     1024 /* of one peer, not yet fetched */
 #define MESH_VERDICTS_MAX  MESH_GROUPS_MAX
-#define MESH_STATUS_WORDS  12
+#define MESH_STATUS_WORDS  13
 #define MESH_OUT_MAX_BYTES ((size_t)1 << 20)
 
 enum mesh_peer_state {

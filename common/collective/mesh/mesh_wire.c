@@ -149,6 +149,7 @@ static void put_answer(struct writer *w, const struct mesh_answer *a)
     put(w, a->status.done_bytes, 8);
     put(w, a->status.total_bytes, 8);
     put(w, (uint64_t)a->status.since_ns, 8);
+    put(w, (uint64_t)a->status.waited_ns, 8);
 }
 
 static void get_answer(struct reader *r, struct mesh_answer *a)
@@ -167,6 +168,7 @@ static void get_answer(struct reader *r, struct mesh_answer *a)
     a->status.done_bytes = get(r, 8);
     a->status.total_bytes = get(r, 8);
     a->status.since_ns = (int64_t)(get(r, 8) & INT64_MAX);
+    a->status.waited_ns = (int64_t)(get(r, 8) & INT64_MAX);
 }
 
 static void put_verdict(struct writer *w, const struct mesh_verdict *v)

@@ -397,19 +397,19 @@ static void begin_collective(struct ring *r, struct collective_work *work)
     w->begun = true;
 }
 
-static enum run_outcome ring_run(struct collective *group, struct collective_work *work,
-                                 int64_t until_ns, struct error *err)
+static void tell(void *argument, uint64_t moved)
 {
-    struct ring *r = (struct ring *)group;
+    collective_progress(argument, moved);
+}
+
+static enum run_outcome run_collective(struct ring *r, struct collective_work *work,
+                                       int64_t until_ns, struct error *err)
+{
     struct ring_work *w = (struct ring_work *)(void *)work->backend;
     enum ring_outcome outcome;
     uint64_t sent;
     uint64_t received;
 
-    r->io.alarm = group->alarm ? &group->alarm->raised : NULL;
-    r->io.alarm_fd = group->alarm ? group->alarm->fd : -1;
-    if (work->args.call == COLLECTIVE_SEND || work->args.call == COLLECTIVE_RECV)
-        return run_peer(r, work, until_ns, err);
     if (!w->begun)
         begin_collective(r, work);
     outcome = ring_advance(r, until_ns);
@@ -425,6 +425,25 @@ static enum run_outcome ring_run(struct collective *group, struct collective_wor
     if (outcome == RING_DONE)
         count_collective(r, sent, received);
     return conclude(r, work, outcome, err);
+}
+
+static enum run_outcome ring_run(struct collective *group, struct collective_work *work,
+                                 int64_t until_ns, struct error *err)
+{
+    struct ring *r = (struct ring *)group;
+    bool is_transfer = work->args.call == COLLECTIVE_SEND || work->args.call == COLLECTIVE_RECV;
+    enum run_outcome outcome;
+
+    r->io.alarm = group->alarm ? &group->alarm->raised : NULL;
+    r->io.alarm_fd = group->alarm ? group->alarm->fd : -1;
+    r->io.moved = r->io.told = work->done_bytes;
+    r->io.waited_ns = work->waited_ns;
+    r->io.tell = tell;
+    r->io.tell_argument = work;
+    outcome =
+        is_transfer ? run_peer(r, work, until_ns, err) : run_collective(r, work, until_ns, err);
+    work->waited_ns = r->io.waited_ns;
+    return outcome;
 }
 
 /* ---- lifetime ---- */

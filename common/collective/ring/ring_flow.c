@@ -8,6 +8,8 @@
 #include <errno.h>
 #include <string.h>
 
+#define TELL_BYTES 65536 /* payload between two reports of progress */
+
 static size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
@@ -16,6 +18,15 @@ static size_t smaller(size_t a, size_t b)
 bool ring_flow_is_done(const struct ring_flow *f)
 {
     return f->header_done == RING_HEADER_BYTES && f->done == f->total;
+}
+
+static void count_moved(struct ring_io *io, size_t bytes)
+{
+    io->moved += bytes;
+    if (!io->tell || io->moved - io->told < TELL_BYTES)
+        return;
+    io->told = io->moved;
+    io->tell(io->tell_argument, io->moved);
 }
 
 static enum ring_outcome io_trouble(struct ring_io *io, const struct ring_flow *f, ssize_t result)
@@ -48,6 +59,7 @@ enum ring_outcome ring_flow_send(struct ring_io *io, const struct ring_operation
     head_put = smaller((size_t)put, head);
     f->header_done += head_put;
     f->done += (size_t)put - head_put;
+    count_moved(io, (size_t)put - head_put);
     return RING_DONE;
 }
 
@@ -86,6 +98,7 @@ enum ring_outcome ring_flow_receive(struct ring_io *io, const struct ring_operat
     head_got = smaller((size_t)got, head);
     f->header_done += head_got;
     *ret_got = (size_t)got - head_got;
+    count_moved(io, *ret_got);
     if (head_got > 0 && f->header_done == RING_HEADER_BYTES)
         return check_header(io, operation, f);
     return RING_DONE;
@@ -105,17 +118,31 @@ static bool unblock(const struct transport_want *wants, struct ring_flow *const 
     return any;
 }
 
+/* A process that was stopped while it waited did not wait past until_ns. */
+static void count_waited(struct ring_io *io, int64_t since_ns, int64_t until_ns)
+{
+    int64_t now_ns = clock_now_ns();
+
+    if (now_ns > until_ns)
+        now_ns = until_ns;
+    if (now_ns > since_ns)
+        io->waited_ns += now_ns - since_ns;
+}
+
 enum ring_outcome ring_flow_wait(struct ring_io *io, struct transport_want *wants,
                                  struct ring_flow *const *flows, size_t count, int64_t until_ns)
 {
     struct transport *t = io->transport;
 
     for (;;) {
+        int64_t since_ns = clock_now_ns();
+
         if (!t->ops->wait(t, wants, count, io->alarm_fd, until_ns)) {
             io->trouble.peer = count > 0 ? wants[0].peer : 0;
             io->trouble.error_number = errno;
             return RING_FAILED;
         }
+        count_waited(io, since_ns, until_ns);
         if (unblock(wants, flows, count))
             return RING_DONE;
         if ((io->alarm && atomic_load(io->alarm)) || clock_now_ns() >= until_ns)

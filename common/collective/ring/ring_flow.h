@@ -36,6 +36,11 @@ struct ring_io {
     const atomic_bool *alarm;    /* borrowed; NULL: none.  Raised, it ends waiting ... */
     int alarm_fd;                /* ... and so this is readable; -1: none */
     size_t segment_bytes;        /* at most so many bytes in one system call */
+    uint64_t moved;              /* payload bytes sent and received, for tell, ... */
+    uint64_t told;               /* ... which knows of so many */
+    int64_t waited_ns;           /* blocked in ring_flow_wait */
+    void (*tell)(void *argument, uint64_t moved); /* now and then; NULL: nobody wants to know */
+    void *tell_argument;
     struct ring_trouble trouble;
 };
 

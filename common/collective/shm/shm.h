@@ -56,9 +56,9 @@ unsigned char *shm_resolve(const struct shm_group *g, unsigned peer, struct shm_
 
 /* ---- shm_wait.c ---- */
 
-/* Wait for a flag that `peer` raises.  RUN_PENDING as run; RUN_FAILED when the peer left or anybody
- * failed. */
-enum run_outcome shm_wait(struct shm_group *g, const struct collective_work *work, unsigned peer,
+/* Wait for a flag that `peer` raises, and count the work's waited_ns.  RUN_PENDING as run;
+ * RUN_FAILED when the peer left or anybody failed. */
+enum run_outcome shm_wait(struct shm_group *g, struct collective_work *work, unsigned peer,
                           struct shm_flag *flag, uint32_t value, int64_t until_ns,
                           struct error *err);
 

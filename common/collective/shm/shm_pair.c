@@ -24,7 +24,7 @@ static void progress(struct collective_work *work, size_t bytes)
     struct pair_work *w = (void *)work->backend;
 
     w->moved += bytes;
-    work->done_bytes = w->moved;
+    collective_progress(work, w->moved);
 }
 
 static size_t next_piece(const struct collective_work *work, size_t total)
@@ -37,7 +37,7 @@ static size_t next_piece(const struct collective_work *work, size_t total)
 /* ---- sending ---- */
 
 /* A free letter of the channel to `peer`. */
-static enum run_outcome await_space(struct shm_group *g, const struct collective_work *work,
+static enum run_outcome await_space(struct shm_group *g, struct collective_work *work,
                                     struct shm_channel *channel, int64_t until_ns,
                                     struct error *err)
 {

@@ -172,6 +172,12 @@ static enum run_outcome arrived(struct shm_group *g, struct collective_work *wor
 
 /* ---- going on ---- */
 
+/* `part` of `whole` is done. */
+static void tell(struct collective_work *work, size_t part, size_t whole)
+{
+    collective_progress(work, (uint64_t)((double)work->total_bytes * (double)part / (double)whole));
+}
+
 static void move_some(struct shm_group *g, struct collective_work *work)
 {
     const struct collective_args *a = &work->args;
@@ -183,8 +189,7 @@ static void move_some(struct shm_group *g, struct collective_work *work)
     shm_move_direct(g, a, (struct shm_range){.from = all.from + w->moved, .count = count});
     w->moved += count;
     if (w->moved < all.count) {
-        work->done_bytes =
-            (uint64_t)((double)work->total_bytes * (double)w->moved / (double)all.count);
+        tell(work, w->moved, all.count);
         return;
     }
     w->stage = STAGE_LEAVING;
@@ -201,8 +206,7 @@ static void take_chunk(struct shm_group *g, struct collective_work *work)
         shm_take_reduced(g, a, w->chunk);
     else
         shm_take(g, a, shm_chunk(g, a, w->chunk));
-    work->done_bytes =
-        (uint64_t)((double)work->total_bytes * (double)(w->chunk + 1) / (double)steps);
+    tell(work, w->chunk + 1, steps);
     if (w->chunk + 1 < steps)
         publish_chunk(g, work, w->chunk + 1);
     else

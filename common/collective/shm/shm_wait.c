@@ -90,11 +90,18 @@ static bool is_alarmed(const struct shm_group *g)
     return alarm && atomic_load_explicit(&alarm->raised, memory_order_acquire);
 }
 
-enum run_outcome shm_wait(struct shm_group *g, const struct collective_work *work, unsigned peer,
+/* Between two looks; what is longer, this process was stopped. */
+static int64_t waited_ns(int64_t from_ns, int64_t to_ns)
+{
+    return to_ns - from_ns < 2 * SLICE_NS ? to_ns - from_ns : 2 * SLICE_NS;
+}
+
+enum run_outcome shm_wait(struct shm_group *g, struct collective_work *work, unsigned peer,
                           struct shm_flag *flag, uint32_t value, int64_t until_ns,
                           struct error *err)
 {
     int64_t start_ns = 0;
+    int64_t looked_ns = 0;
     bool slept = false;
 
     while (!shm_flag_reached(flag, value)) {
@@ -102,6 +109,8 @@ enum run_outcome shm_wait(struct shm_group *g, const struct collective_work *wor
         enum run_outcome outcome = look_around(g, work, peer, flag, value, slept, err);
 
         start_ns = start_ns == 0 ? now_ns : start_ns;
+        work->waited_ns += looked_ns != 0 ? waited_ns(looked_ns, now_ns) : 0;
+        looked_ns = now_ns;
         if (outcome != RUN_DONE)
             return outcome;
         if (now_ns >= until_ns || is_alarmed(g))
@@ -116,6 +125,8 @@ enum run_outcome shm_wait(struct shm_group *g, const struct collective_work *wor
             shm_flag_sleep(flag, value,
                            until_ns - now_ns < SLICE_NS ? until_ns - now_ns : SLICE_NS);
     }
+    if (looked_ns != 0)
+        work->waited_ns += waited_ns(looked_ns, clock_now_ns());
     return RUN_DONE;
 }
 

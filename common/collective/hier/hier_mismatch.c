@@ -1,0 +1,41 @@
+/*
+ * The answer counts whether that rank is still in its operation or has failed in it meanwhile, and
+ * only for this group's generation: a rank that has not come yet has nothing to say.
+ */
+#include "common/collective/hier/hier_mismatch.h"
+
+#include "common/base/clock.h"
+
+#define ANSWER_MS 300
+
+static unsigned rank_of(const struct collective *group, unsigned member)
+{
+    unsigned rank = 0;
+
+    while (rank + 1 < group->world_size && group->members[rank] != member)
+        rank++;
+    return rank;
+}
+
+enum run_outcome hier_mismatch(struct collective *group, const struct collective_work *work,
+                               const struct collective *inner, struct error *err)
+{
+    struct signature theirs = {.call = COLLECTIVE_CLOSE};
+    struct mesh_view view;
+
+    group->fault = inner->fault;
+    group->culprit = inner->culprit;
+    group->speaks_of_parts = true;
+    if (inner->culprit < 0)
+        return RUN_FAILED;
+    if (inner->fault != FAULT_FINISHED) {
+        mesh_ask(group->mesh, (unsigned)inner->culprit, group->id, clock_deadline_ns(ANSWER_MS),
+                 &view);
+        theirs = view.status.signature;
+        if (!view.answered || theirs.call == 0 || theirs.generation != work->signature.generation ||
+            signature_equal(&theirs, &work->signature))
+            return RUN_FAILED;
+    }
+    group->speaks_of_parts = false;
+    return collective_mismatch(group, work, rank_of(group, (unsigned)inner->culprit), &theirs, err);
+}
