@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,6 +35,21 @@ static enum status map(int fd, size_t size, struct shared_memory *ret, struct er
     return STATUS_OK;
 }
 
+/* What a limit on the size of files (ulimit -f) has to do with memory is not obvious. */
+static enum status cannot_size(const char *what, size_t size, int error_number, struct error *err)
+{
+    struct rlimit limit;
+
+    if (error_number != EFBIG || getrlimit(RLIMIT_FSIZE, &limit) != 0 ||
+        limit.rlim_cur == RLIM_INFINITY)
+        return error_set_errno(err, error_number, "cannot size shared memory for '%s' to %zu bytes",
+                               what, size);
+    return error_set(err, STATUS_NO_MEMORY,
+                     "cannot size shared memory for '%s' to %zu bytes: the limit on the size of "
+                     "files (ulimit -f), here %ju bytes, holds for it too",
+                     what, size, (uintmax_t)limit.rlim_cur);
+}
+
 /* An anonymous file of `size` bytes that cannot shrink. */
 static enum status make_file(size_t size, const char *what, int *ret_fd, struct error *err)
 {
@@ -43,8 +59,7 @@ static enum status make_file(size_t size, const char *what, int *ret_fd, struct 
         return error_set_errno(err, errno, "cannot make shared memory for '%s'", what);
     if (ftruncate(fd, (off_t)size) != 0 ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
-        enum status status = error_set_errno(
-            err, errno, "cannot size shared memory for '%s' to %zu bytes", what, size);
+        enum status status = cannot_size(what, size, errno, err);
 
         (void)close(fd);
         return status;

@@ -73,7 +73,7 @@ START_TEST(test_killed_rank_is_named_by_all)
     start_workers(workers, 4, "allreduce", "", "5000");
     process_signal(&workers[2], SIGKILL);
     ck_assert_int_eq(process_wait(&workers[2], 1000), 128 + SIGKILL);
-    expect_named(workers, 4, 2, "rank 2", 10000);
+    expect_named(workers, 4, 2, "rank 2 was lost, it is dead", 10000);
 }
 END_TEST
 
@@ -232,8 +232,21 @@ START_TEST(test_world_size_mismatch)
 }
 END_TEST
 
-/* A limit on the size of files stands for a full disk: the write fails half-way, whoever runs the
- * test. */
+/* `layers` of one unit: few numbers with many names, so that the checkpoint, most of it header, is
+ * larger than the model in memory. */
+static const char *thin_model(unsigned layers)
+{
+    static char text[2048];
+    size_t used = (size_t)snprintf(text, sizeof(text), "mlp:16");
+
+    for (unsigned i = 1; i < layers; i++)
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "-1");
+    (void)snprintf(text + used, sizeof(text) - used, "-4");
+    return text;
+}
+
+/* A limit on the size of files (in blocks of 512 or 1024 bytes) stands for a full disk: the write
+ * fails half-way, whoever runs the test.  It holds for shared memory, too. */
 START_TEST(test_full_disk)
 {
     const char *worker = support_program("sparring-worker");
@@ -248,12 +261,17 @@ START_TEST(test_full_disk)
                                  "--steps", "200", "--run-dir", run_dir)),
                 "rank0.jsonl");
     expect_text(process_run(1, 20000, NULL,
-                            ARGS("/bin/sh", "-c", "ulimit -f 1; exec \"$@\"", "sh", worker, SMALL,
-                                 "--steps", "3", "--save", save)),
+                            ARGS("/bin/sh", "-c", "ulimit -f 8; exec \"$@\"", "sh", worker,
+                                 "--model", thin_model(63), "--data", "random:512,16,4",
+                                 "--batch-size", "8", "--steps", "3", "--save", save)),
                 "old.safetensors");
     assert_ok(file_read(save, 64, &text, &size, &err)); /* what was there is still there */
     ck_assert_str_eq(text, "old");
     free(text);
+    expect_text(process_run(1, 20000, NULL,
+                            ARGS("/bin/sh", "-c", "ulimit -f 1; exec \"$@\"", "sh", worker, SMALL,
+                                 "--steps", "3")),
+                "sparring-model' to 4096 bytes: the limit on the size of files (ulimit -f)");
 }
 END_TEST
 
