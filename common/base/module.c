@@ -89,7 +89,7 @@ enum status module_open(const struct module_place *place, void **ret, struct err
                              load_problem(problem, sizeof(problem)));
         (void)dlclose(driver);
     }
-    module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    module = dlopen(path, RTLD_NOW | (place->global ? RTLD_GLOBAL : RTLD_LOCAL));
     if (!module)
         return error_set(err, STATUS_UNAVAILABLE, "cannot load %s '%s': %s", place->what, path,
                          load_problem(problem, sizeof(problem)));

@@ -11,12 +11,15 @@
 
 #include "common/base/error.h"
 
+#include <stdbool.h>
+
 struct module_place {
     const char *file;        /* "sparring_cuda.so" */
     const char *variable;    /* "SPARRING_CUDA_MODULE": a path that comes first */
     const char *what;        /* "the CUDA module": for texts */
     const char *driver;      /* tried first: without it the module cannot load; NULL: none */
     const char *driver_what; /* "no NVIDIA driver on this host" */
+    bool global;             /* its symbols serve what it loads itself */
 };
 
 /* The CUDA module, which holds compute devices and the nccl backend. */
