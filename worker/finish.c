@@ -180,6 +180,16 @@ enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct er
     return status;
 }
 
+/* Did the ranks come to a verdict that says more than the notice of whoever was first to tell:
+ * which operation, bucket, bytes and seconds?  Of a rank that left or failed by itself only its own
+ * notice knows why. */
+static bool has_verdict(const struct trainer *t)
+{
+    enum fault fault = t->sync ? sync_fault(t->sync) : FAULT_NONE;
+
+    return fault != FAULT_NONE && fault != FAULT_FINISHED && fault != FAULT_FAILED;
+}
+
 /* When another rank failed first, that is the reason; else tell the others of ours.  The store may
  * have gone with its host, and what it says may have been recovered from. */
 static void settle_failure(struct trainer *t, struct error *err)
@@ -189,7 +199,8 @@ static void settle_failure(struct trainer *t, struct error *err)
     else if (t->flight)
         flight_fail(t->flight, FAULT_FAILED, (int)t->launch->rank, err->text);
     if (!t->store || t->recovery.wanted ||
-        (!stop_requested() && err->status != STATUS_DATA && store_find_failure(t->store, 0, err)))
+        (!stop_requested() && err->status != STATUS_DATA && !has_verdict(t) &&
+         store_find_failure(t->store, 0, err)))
         return;
     store_report_failure(t->store, t->launch->rank, err->text);
 }

@@ -308,6 +308,7 @@ const struct sync_ops sync_allreduce_ops = {
     .counters = allreduce_counters,
     .expected_bytes = allreduce_expected_bytes,
     .backend = allreduce_backend,
+    .fault = allreduce_fault,
     .shrink = allreduce_shrink,
     .gather = allreduce_gather,
     .share = allreduce_share,

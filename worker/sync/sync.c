@@ -80,6 +80,11 @@ const char *sync_backend(const struct sync *s)
     return s->ops->backend(s);
 }
 
+enum fault sync_fault(const struct sync *s)
+{
+    return s->ops->fault ? s->ops->fault(s) : FAULT_NONE;
+}
+
 enum status sync_shrink(struct sync *s, struct sync_loss *ret, struct error *err)
 {
     if (!s->ops->shrink)

@@ -104,6 +104,8 @@ struct sync_ops {
     void (*expected_bytes)(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_rx);
     /* What carries the bytes: a collective backend as chosen, "grpc". */
     const char *(*backend)(const struct sync *s);
+    /* NULL: never a verdict.  See sync_fault. */
+    enum fault (*fault)(const struct sync *s);
     /* All three NULL: lost ranks cannot be done without.  See sync_shrink. */
     enum status (*shrink)(struct sync *s, struct sync_loss *ret, struct error *err);
     enum status (*gather)(struct sync *s, const void *mine, size_t bytes, void *all,
@@ -137,6 +139,10 @@ enum status sync_finish(struct sync *s, struct error *err);
  * says which had one on this rank and then which had one on any.  Gradients of unused ones must be
  * zero in the slab. */
 enum status sync_agree_used(struct sync *s, bool *used, struct error *err);
+
+/* After any call that failed: what was wrong with whom, if the ranks came to a verdict on that; the
+ * call's error text says it in full. */
+enum fault sync_fault(const struct sync *s);
 
 /* After any call that failed: go on without the ranks that are lost (dead, stopped, cut off); every
  * survivor calls it.  STATUS_UNSUPPORTED: no rank is lost, or this synchronisation needs all.
