@@ -55,6 +55,8 @@ const char *job_run(const struct job *job, int wanted)
     words[count++] = "--run-dir";
     words[count++] = run_dir;
     words[count++] = "--";
+    for (const char *const *word = job->wrapper; word && *word; word++)
+        words[count++] = *word;
     words[count++] = support_program("sparring-worker");
     for (const char *const *word = job->worker; *word; word++) {
         ck_assert_uint_lt(count, WORDS_MAX - 1);

@@ -14,7 +14,8 @@
 struct job {
     const char *backend; /* of allreduce; NULL: auto */
     unsigned ranks;
-    unsigned servers; /* 0: none */
+    unsigned servers;           /* 0: none */
+    const char *const *wrapper; /* words before the worker's program; NULL: none */
     const char *const
         *worker; /* options of sparring-worker, NULL-terminated; see ARGS in process.h */
 };
