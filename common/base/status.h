@@ -39,7 +39,8 @@ const char *status_name(enum status status);
 const char *status_text(enum status status);
 
 /* Exit code of a program that ends with `status`: 0 ok, 1 failed run, 2 usage, 3 configuration or
- * data, 4 peers not reached in time, 6 stopped by a signal (5 is `compare --fail-if`, 7 `launch` whose other ranks ended well). */
+ * data, 4 peers not reached in time, 6 stopped by a signal (5 is `compare --fail-if`, 7 `launch`
+ * whose other ranks ended well). */
 int status_exit_code(enum status status);
 
 /* From an errno value of a file or socket call (ENOSPC, EDQUOT -> NO_SPACE; ENOENT -> NOT_FOUND;

@@ -40,8 +40,8 @@ static void run_count(struct conformance *c, struct conformance_case what, unsig
     }
 }
 
-/* shm and ring run all cases; what is made of them, other people's libraries and slow transports run
- * a sample that changes from run to run. */
+/* shm and ring run all cases; what is made of them, other people's libraries and slow transports
+ * run a sample that changes from run to run. */
 static bool is_chosen(const struct conformance *c, const struct conformance_case *what, size_t k)
 {
     bool ours = strcmp(c->backend, "shm") == 0 || strcmp(c->backend, "ring") == 0;
