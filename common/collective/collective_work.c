@@ -382,10 +382,10 @@ enum status collective_wait(struct collective_work *work, int64_t deadline_ns, s
 enum status collective_run(struct collective *group, const struct collective_args *args,
                            struct error *err)
 {
-    struct collective_work *work;
+    struct collective_work *work = NULL;
     enum status status = collective_start(group, args, &work, err);
 
-    return status == STATUS_OK ? collective_wait(work, INT64_MAX, err) : status;
+    return work ? collective_wait(work, INT64_MAX, err) : status;
 }
 
 /* ---- the everyday ones ---- */

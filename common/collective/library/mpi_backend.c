@@ -22,6 +22,7 @@ static enum status load(const struct library_ops **ret, struct error *err)
         void *object;
         library_module_fn *function; /* POSIX allows it, ISO C has no cast for it */
     } symbol;
+    const struct library_ops *library;
     struct error why = {0};
     void *module;
     enum status status = module_open(&module_mpi, &module, &why);
@@ -31,28 +32,29 @@ static enum status load(const struct library_ops **ret, struct error *err)
     status = module_symbol(&module_mpi, module, LIBRARY_MODULE_SYMBOL, &symbol.object, err);
     if (status != STATUS_OK)
         return status;
-    *ret = symbol.function();
-    if ((*ret)->version != LIBRARY_VERSION)
+    library = symbol.function();
+    if (library->version != LIBRARY_VERSION)
         return error_set(err, STATUS_CONFIG, "%s is of another build: version %u, not %u",
-                         module_mpi.what, (*ret)->version, LIBRARY_VERSION);
+                         module_mpi.what, library->version, LIBRARY_VERSION);
+    *ret = library;
     return STATUS_OK;
 }
 
 static enum status mpi_group_check(const struct collective_config *config, struct error *err)
 {
-    const struct library_ops *library;
+    const struct library_ops *library = NULL;
     enum status status = load(&library, err);
 
-    return status == STATUS_OK ? library->check(config->rank, config->world_size, err) : status;
+    return library ? library->check(config->rank, config->world_size, err) : status;
 }
 
 static enum status mpi_group_open(struct collective *group, int64_t deadline_ns, struct error *err)
 {
-    const struct library_ops *library;
+    const struct library_ops *library = NULL;
     enum status status = load(&library, err);
 
     (void)deadline_ns;
-    return status == STATUS_OK ? library_group_open(group, library, err) : status;
+    return library ? library_group_open(group, library, err) : status;
 }
 
 const struct collective_ops collective_mpi_ops = {

@@ -367,7 +367,7 @@ enum status mesh_agree(struct mesh *m, const unsigned *members, unsigned count, 
         status = error_set(err, STATUS_NO_MEMORY, "no memory to agree on which ranks are left");
     else if (status == STATUS_OK && (a->excluded || !mesh_rank_set_has(&a->ranks, m->rank)))
         status = error_set(err, STATUS_PEER_LOST, "the others go on without this rank %u", m->rank);
-    if (status == STATUS_OK) {
+    if (a && status == STATUS_OK) {
         *ret_count = 0;
         for (unsigned i = 0; i < count; i++)
             if (mesh_rank_set_has(&a->ranks, members[i]))
