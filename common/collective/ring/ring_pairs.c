@@ -38,7 +38,7 @@ enum status pairs_scratch_init(struct pairs_scratch *s, unsigned world_size, siz
     if (status == STATUS_OK)
         status = mem_calloc(2 * n, sizeof(*s->wants), "wants", &s->wants, err);
     if (status == STATUS_OK)
-        status = mem_calloc(2 * n, sizeof(*s->waiting), "wants", &s->waiting, err);
+        status = mem_calloc(2 * n, sizeof(struct ring_flow *), "wants", &s->waiting, err);
     return status;
 }
 

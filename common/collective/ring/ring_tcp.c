@@ -36,7 +36,7 @@ struct tcp {
 /* The connection that carries byte `position` of a link, and how many bytes from there. */
 static int carrier(const struct tcp *t, unsigned peer, uint64_t position, size_t *ret_room)
 {
-    if (t->streams == 1) {
+    if (t->streams <= 1) {
         *ret_room = SIZE_MAX;
         return t->fds[peer];
     }
