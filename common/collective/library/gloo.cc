@@ -10,6 +10,8 @@ extern "C" {
 #include "common/collective/library/gloo.h"
 }
 
+#include "common/collective/library/gloo_wakeable.h"
+
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/alltoall.h>
@@ -165,7 +167,7 @@ struct library {
 
     struct library_config config;
     std::shared_ptr<gloo::transport::Device> device;
-    std::shared_ptr<gloo::rendezvous::Context> context;
+    std::shared_ptr<wakeable::Context> context;
     uint32_t tag = 0; /* a new one per call keeps those of different operations apart */
 };
 
@@ -188,10 +190,11 @@ enum status gloo_open(const struct library_config *config, struct library **ret,
 
         made = std::make_unique<library>(*config);
         made->device = gloo::transport::tcp::CreateDevice(attributes);
-        made->context = std::make_shared<gloo::rendezvous::Context>(
-            static_cast<int>(config->rank), static_cast<int>(config->world_size));
+        made->context = std::make_shared<wakeable::Context>(static_cast<int>(config->rank),
+                                                            static_cast<int>(config->world_size));
         made->context->setTimeout(std::chrono::milliseconds(config->timeout_ms));
         made->context->connectFullMesh(rendezvous, made->device);
+        made->context->watch();
         rendezvous.meet(); /* a rank that leaves at once must not break another's connecting */
     });
 
@@ -410,7 +413,7 @@ void gloo_forget(struct library *, struct library_transfer *t)
 
 void gloo_interrupt(struct library *l)
 {
-    (void)guarded("closing", nullptr, [&] { l->context->closeConnections(); });
+    (void)guarded("closing", nullptr, [&] { l->context->wake_all(); });
 }
 
 void gloo_close(struct library *l, bool)

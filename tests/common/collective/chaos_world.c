@@ -321,7 +321,7 @@ int64_t chaos_signal(struct chaos_world *w, unsigned rank, int number)
 
 static bool is_library(const char *backend)
 {
-    return strcmp(backend, "gloo") == 0 || strcmp(backend, "mpi") == 0;
+    return strcmp(backend, "mpi") == 0;
 }
 
 /* Did the process end by itself as one does that a library keeps? */

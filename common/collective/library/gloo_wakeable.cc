@@ -1,0 +1,162 @@
+/*
+ * Wrappers around Gloo's own context of connections and its buffers.  Connections are closed before
+ * waits are aborted, so that none writes into memory that its owner takes back.
+ */
+#include "common/collective/library/gloo_wakeable.h"
+
+#include <gloo/common/error.h>
+
+#include <utility>
+
+namespace wakeable
+{
+
+void Registry::add(gloo::transport::UnboundBuffer *buffer)
+{
+    const std::lock_guard<std::mutex> guard(lock_);
+
+    buffers_.insert(buffer);
+}
+
+void Registry::remove(gloo::transport::UnboundBuffer *buffer)
+{
+    const std::lock_guard<std::mutex> guard(lock_);
+
+    buffers_.erase(buffer);
+}
+
+void Registry::abort_all()
+{
+    const std::lock_guard<std::mutex> guard(lock_);
+
+    is_aborted_ = true;
+    for (gloo::transport::UnboundBuffer *buffer : buffers_) {
+        buffer->abortWaitRecv();
+        buffer->abortWaitSend();
+    }
+}
+
+bool Registry::is_aborted()
+{
+    const std::lock_guard<std::mutex> guard(lock_);
+
+    return is_aborted_;
+}
+
+namespace
+{
+
+using Inner = std::unique_ptr<gloo::transport::UnboundBuffer>;
+
+class Buffer : public gloo::transport::UnboundBuffer
+{
+  public:
+    Buffer(Inner inner, std::shared_ptr<Registry> registry)
+        : gloo::transport::UnboundBuffer(inner->ptr, inner->size), inner_(std::move(inner)),
+          registry_(std::move(registry))
+    {
+        registry_->add(inner_.get());
+    }
+
+    ~Buffer() override
+    {
+        registry_->remove(inner_.get());
+    }
+
+    bool waitRecv(int *rank, std::chrono::milliseconds timeout) override
+    {
+        return !registry_->is_aborted() && inner_->waitRecv(rank, timeout) ? true : interrupted();
+    }
+
+    bool waitSend(int *rank, std::chrono::milliseconds timeout) override
+    {
+        return !registry_->is_aborted() && inner_->waitSend(rank, timeout) ? true : interrupted();
+    }
+
+    void abortWaitRecv() override
+    {
+        inner_->abortWaitRecv();
+    }
+
+    void abortWaitSend() override
+    {
+        inner_->abortWaitSend();
+    }
+
+    void send(int rank, uint64_t slot, size_t offset, size_t bytes) override
+    {
+        inner_->send(rank, slot, offset, bytes);
+    }
+
+    void recv(int rank, uint64_t slot, size_t offset, size_t bytes) override
+    {
+        inner_->recv(rank, slot, offset, bytes);
+    }
+
+    void recv(std::vector<int> ranks, uint64_t slot, size_t offset, size_t bytes) override
+    {
+        inner_->recv(std::move(ranks), slot, offset, bytes);
+    }
+
+  private:
+    /* Gloo's algorithms do not look at the result of a wait. */
+    [[noreturn]] static bool interrupted()
+    {
+        throw gloo::IoException("interrupted");
+    }
+
+    Inner inner_;
+    std::shared_ptr<Registry> registry_;
+};
+
+class Connections : public gloo::transport::Context
+{
+  public:
+    Connections(std::shared_ptr<gloo::transport::Context> inner, std::shared_ptr<Registry> registry)
+        : gloo::transport::Context(inner->rank, inner->size), inner_(std::move(inner)),
+          registry_(std::move(registry))
+    {
+    }
+
+    std::unique_ptr<gloo::transport::Pair> &getPair(int rank) override
+    {
+        return inner_->getPair(rank);
+    }
+
+    std::unique_ptr<gloo::transport::Pair> &createPair(int rank) override
+    {
+        return inner_->createPair(rank);
+    }
+
+    Inner createUnboundBuffer(void *data, size_t size) override
+    {
+        return std::make_unique<Buffer>(inner_->createUnboundBuffer(data, size), registry_);
+    }
+
+  private:
+    std::shared_ptr<gloo::transport::Context> inner_;
+    std::shared_ptr<Registry> registry_;
+};
+
+} // namespace
+
+Context::Context(int rank, int size)
+    : gloo::rendezvous::Context(rank, size), registry_(std::make_shared<Registry>())
+{
+}
+
+void Context::watch()
+{
+    transportContext_ = std::make_shared<Connections>(std::move(transportContext_), registry_);
+}
+
+void Context::wake_all()
+{
+    try {
+        closeConnections();
+    } catch (const std::exception &) { /* one that is broken is as good as closed */
+    }
+    registry_->abort_all();
+}
+
+} // namespace wakeable

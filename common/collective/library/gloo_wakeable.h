@@ -1,0 +1,54 @@
+/*
+ * gloo_wakeable: a Gloo context whose waiting operations can be woken.  Closing its connections
+ * does not wake an operation whose bytes are on their way already; aborting the buffer it waits for
+ * does, and buffers of Gloo's own algorithms are known because they are made by the context.
+ */
+#ifndef SPARRING_COMMON_COLLECTIVE_GLOO_WAKEABLE_H
+#define SPARRING_COMMON_COLLECTIVE_GLOO_WAKEABLE_H
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <memory>
+#include <mutex>
+#include <set>
+
+namespace wakeable
+{
+
+/* All buffers that exist. */
+class Registry
+{
+  public:
+    void add(gloo::transport::UnboundBuffer *buffer);
+    void remove(gloo::transport::UnboundBuffer *buffer);
+
+    /* Every wait ends with a gloo::IoException, those to come, too. */
+    void abort_all();
+    bool is_aborted();
+
+  private:
+    std::mutex lock_; /* guards both */
+    std::set<gloo::transport::UnboundBuffer *> buffers_;
+    bool is_aborted_ = false;
+};
+
+class Context : public gloo::rendezvous::Context
+{
+  public:
+    Context(int rank, int size);
+
+    /* After connectFullMesh: buffers made from now on are known. */
+    void watch();
+
+    /* Close the connections and wake whoever waits; any thread. */
+    void wake_all();
+
+  private:
+    std::shared_ptr<Registry> registry_;
+};
+
+} // namespace wakeable
+
+#endif
