@@ -159,9 +159,11 @@ static void explain_failure(struct collective *g, const struct collective_work *
     bool is_overdue;
 
     while (may_be_a_lost_peer(own->status) && clock_now_ns() < deadline_ns) {
+        uint64_t seen = mesh_news(g->mesh);
+
         if (mesh_await_verdict(g->mesh, g->id, g->generation, &other) || find_lost(g, v))
             return;
-        mesh_await_change(g->mesh, deadline_ns);
+        mesh_await_news(g->mesh, seen, deadline_ns);
     }
     /* Some libraries have a time-out of their own: then being behind is a reason, too. */
     is_overdue = (clock_now_ns() - w->started_ns) / 1000000 >= g->timeout_ms;
@@ -199,7 +201,7 @@ static void explain_mismatch(struct collective *g, const struct collective_work 
         int64_t pause_ns = clock_deadline_ns(RETRY_MS);
 
         while (clock_now_ns() < pause_ns)
-            mesh_await_change(g->mesh, pause_ns);
+            mesh_await_news(g->mesh, mesh_news(g->mesh), pause_ns);
         ask_members(g, RETRY_MS);
     }
     v->fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,

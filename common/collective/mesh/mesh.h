@@ -121,8 +121,10 @@ bool mesh_find_verdict(struct mesh *m, uint64_t group, uint32_t generation,
 /* The same, waiting for one that was told to be settled (at most 0.3 s); false when none was. */
 bool mesh_await_verdict(struct mesh *m, uint64_t group, uint32_t generation,
                         struct mesh_verdict *ret);
-/* Wait until anything new is known, or deadline_ns. */
-void mesh_await_change(struct mesh *m, int64_t deadline_ns);
+/* How many news there have been.  Read it before looking at what is known. */
+uint64_t mesh_news(struct mesh *m);
+/* Wait until there are more than `seen`, or deadline_ns. */
+void mesh_await_news(struct mesh *m, uint64_t seen, int64_t deadline_ns);
 /* Has this rank left the group in order?  *ret_sequence: after which collective. */
 bool mesh_left(struct mesh *m, unsigned rank, uint64_t group, uint32_t generation,
                uint64_t *ret_sequence);

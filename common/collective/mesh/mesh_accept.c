@@ -178,7 +178,7 @@ enum status mesh_acceptor_next(struct mesh_acceptor *a, int64_t deadline_ns, int
         }
         if (fds[count].revents)
             status = add_pending(a, err);
-        else if (left_ms == 0)
+        if (status == STATUS_OK && left_ms == 0) /* however many strangers keep coming */
             status = error_set(err, STATUS_TIMEOUT, "nobody connected before the deadline");
         if (status != STATUS_OK)
             return status;

@@ -324,6 +324,15 @@ static void step(struct agreeing *g)
         report_to(g, chief);
 }
 
+/* Has a member not reported, or, once all have, not accepted? */
+static bool is_awaited(const struct agreeing *g, unsigned rank)
+{
+    const struct mesh_agreement *a = g->agreement;
+
+    return g->has_decided ? mesh_rank_set_has(&a->ranks, rank) && a->accepted[rank] != a->round
+                          : !a->reports[rank].here;
+}
+
 static enum status timed_out(const struct agreeing *g, struct error *err)
 {
     struct strbuf missing = STRBUF_INIT;
@@ -332,10 +341,12 @@ static enum status timed_out(const struct agreeing *g, struct error *err)
     if (chief != g->mesh->rank)
         return error_set(err, STATUS_TIMEOUT, "rank %u did not say in time which ranks are left",
                          chief);
-    for (unsigned i = 0; i < g->count; i++)
-        if (g->members[i] != g->mesh->rank && !mesh_rank_set_has(&g->lost, g->members[i]) &&
-            !g->agreement->reports[g->members[i]].here)
-            strbuf_addf(&missing, "%s%u", missing.length > 0 ? ", " : "", g->members[i]);
+    for (unsigned i = 0; i < g->count; i++) {
+        unsigned rank = g->members[i];
+
+        if (rank != g->mesh->rank && !mesh_rank_set_has(&g->lost, rank) && is_awaited(g, rank))
+            strbuf_addf(&missing, "%s%u", missing.length > 0 ? ", " : "", rank);
+    }
     (void)error_set(err, STATUS_TIMEOUT,
                     "rank %s lives, and did not come to agree on which ranks are left",
                     missing.text);

@@ -1,17 +1,25 @@
 /*
- * Questions.  All ranks are asked at once; each answer names the newest question that it answers,
- * so a late answer to an earlier one is not taken for it.  Whoever is lost does not keep the asker
- * waiting.
+ * Questions.  All ranks are asked at once; each answer names the question that it answers, so a
+ * late answer to an earlier one, or one to another thread's, is not taken for it.  Whoever is lost
+ * does not keep the asker waiting.
  */
 #include "common/base/clock.h"
 #include "common/collective/mesh/mesh_internal.h"
+
+/* A rank's answer to a question; NULL: none has come. */
+static const struct mesh_answer *find_answer(const struct mesh_peer *p, uint64_t question)
+{
+    const struct mesh_answer *a = &p->answers[question % MESH_ANSWERS];
+
+    return a->question == question ? a : NULL;
+}
 
 /* Has this rank nothing more to say about the question? */
 static bool is_settled(const struct mesh *m, unsigned rank, uint64_t question)
 {
     const struct mesh_peer *p = &m->peers[rank];
 
-    return rank == m->rank || p->state != MESH_PEER_UP || p->answered >= question;
+    return rank == m->rank || p->state != MESH_PEER_UP || find_answer(p, question);
 }
 
 static void fill_view(struct mesh *m, unsigned rank, uint64_t group, uint64_t question,
@@ -19,6 +27,7 @@ static void fill_view(struct mesh *m, unsigned rank, uint64_t group, uint64_t qu
 {
     const struct mesh_peer *p = &m->peers[rank];
     const struct mesh_slot *slot = mesh_find_slot(m, group);
+    const struct mesh_answer *a = find_answer(p, question);
 
     *ret = (struct mesh_view){.fault = p->state == MESH_PEER_UP ? FAULT_NONE : p->fault};
     if (rank == m->rank) {
@@ -30,9 +39,9 @@ static void fill_view(struct mesh *m, unsigned rank, uint64_t group, uint64_t qu
         return;
     }
     ret->silent_seconds = (double)(clock_now_ns() - p->heard_ns) * 1e-9;
-    ret->answered = p->answered >= question;
-    if (ret->answered && p->answer.known && p->answer.status.group == group)
-        ret->status = p->answer.status;
+    ret->answered = a != NULL;
+    if (a && a->known && a->status.group == group)
+        ret->status = a->status;
 }
 
 void mesh_ask_all(struct mesh *m, const unsigned *ranks, unsigned count, uint64_t group,

@@ -185,6 +185,8 @@ struct mesh_alarm *mesh_watch(struct mesh *m, size_t index, uint32_t generation,
     for (unsigned i = 0; i < count; i++)
         if (m->peers[members[i]].state == MESH_PEER_LOST)
             mesh_raise(slot);
+    if (mesh_has_settled(m, slot->group, generation)) /* before this rank came to the group */
+        mesh_raise(slot);
     (void)pthread_mutex_unlock(&m->lock);
     return &slot->alarm;
 }
@@ -195,10 +197,11 @@ bool mesh_left(struct mesh *m, unsigned rank, uint64_t group, uint32_t generatio
                uint64_t *ret_sequence)
 {
     const size_t length = sizeof(m->leaves) / sizeof(m->leaves[0]);
-    size_t count = m->leave_count < length ? m->leave_count : length;
+    size_t count;
     bool found = false;
 
     (void)pthread_mutex_lock(&m->lock);
+    count = m->leave_count < length ? m->leave_count : length;
     for (size_t k = 0; k < count && !found; k++) {
         const struct mesh_leave *leave = &m->leaves[k];
 

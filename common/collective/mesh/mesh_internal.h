@@ -28,6 +28,7 @@
 #define MESH_ITEMS_MAX     1024 /* of one peer, not yet fetched */
 #define MESH_VERDICTS_MAX  MESH_GROUPS_MAX
 #define MESH_STATUS_WORDS  13
+#define MESH_ANSWERS       8 /* of one peer: to threads that ask at the same time */
 #define MESH_OUT_MAX_BYTES ((size_t)1 << 20)
 
 enum mesh_peer_state {
@@ -57,9 +58,7 @@ struct mesh_peer {
     bool waits_to_send; /* EPOLLOUT is on */
     struct mesh_stored *items;
     size_t item_count;
-    uint64_t answered; /* newest question that it answered ... */
-    struct mesh_answer answer;
-    int64_t answer_ns; /* ... and when */
+    struct mesh_answer answers[MESH_ANSWERS]; /* the one to question q in place q % MESH_ANSWERS */
 };
 
 /* A group of this rank. */
@@ -103,6 +102,7 @@ struct mesh {
     uint64_t host;
     pthread_mutex_t lock;
     pthread_cond_t changed;
+    uint64_t news; /* broadcasts of `changed` */
     pthread_t thread;
     bool has_thread;
     bool stop;
@@ -159,10 +159,14 @@ void mesh_receive_verdict(struct mesh *m, unsigned rank, const struct mesh_verdi
 void mesh_receive_accept(struct mesh *m, unsigned rank, const struct mesh_message *message);
 void mesh_receive_settle(struct mesh *m, const struct mesh_message *message);
 int64_t mesh_tend_verdicts(struct mesh *m, int64_t now_ns); /* when to look again */
+bool mesh_has_settled(struct mesh *m, uint64_t group, uint32_t generation);
 
 /* mesh_agree.c; the lock is held. */
 void mesh_receive_agree(struct mesh *m, unsigned rank, const struct mesh_agree_message *message);
 void mesh_agreements_release(struct mesh *m);
+
+/* mesh_verdict.c: something that may end a wait; the lock is held. */
+void mesh_tell_news(struct mesh *m);
 
 /* mesh_exchange.c: wait until `changed` or deadline_ns; the lock is held. */
 void mesh_wait(struct mesh *m, int64_t deadline_ns);

@@ -46,7 +46,7 @@ void mesh_lose(struct mesh *m, unsigned rank, enum fault fault, const char *how)
     (void)snprintf(p->how, sizeof(p->how), "%s", how);
     if (fault != FAULT_FINISHED)
         mesh_raise_member(m, rank);
-    (void)pthread_cond_broadcast(&m->changed);
+    mesh_tell_news(m);
 }
 
 static bool is_network_error(int error_number)
@@ -61,7 +61,7 @@ void mesh_connection_ended(struct mesh *m, unsigned rank, int error_number)
     char how[sizeof(p->how)];
 
     close_connection(m, rank);
-    (void)pthread_cond_broadcast(&m->changed);
+    mesh_tell_news(m);
     if (p->state != MESH_PEER_UP || m->closing)
         return;
     if (error_number == EPROTO)

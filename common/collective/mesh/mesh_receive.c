@@ -46,12 +46,10 @@ static void answer(struct mesh *m, unsigned rank, const struct mesh_message *que
 
 static void receive_answer(struct mesh *m, unsigned rank, const struct mesh_answer *a)
 {
-    struct mesh_peer *p = &m->peers[rank];
+    struct mesh_answer *kept = &m->peers[rank].answers[a->question % MESH_ANSWERS];
 
-    p->answered = a->question;
-    p->answer_ns = clock_now_ns();
-    p->answer = *a;
-    p->answer.status.since_ns = p->answer_ns - a->status.since_ns;
+    *kept = *a;
+    kept->status.since_ns = clock_now_ns() - a->status.since_ns;
 }
 
 static void receive_leave(struct mesh *m, unsigned rank, const struct mesh_message *message)
@@ -103,5 +101,5 @@ void mesh_receive(struct mesh *m, unsigned rank, const struct mesh_message *mess
         mesh_connection_ended(m, rank, EPROTO);
         break;
     }
-    (void)pthread_cond_broadcast(&m->changed);
+    mesh_tell_news(m);
 }

@@ -53,7 +53,7 @@ static void settle(struct mesh *m, struct mesh_held *held)
         if (m->slots[i].used && m->slots[i].group == held->verdict.group &&
             m->slots[i].generation == held->verdict.generation)
             mesh_raise(&m->slots[i]);
-    (void)pthread_cond_broadcast(&m->changed);
+    mesh_tell_news(m);
 }
 
 static struct mesh_message message_of(enum mesh_kind kind, const struct mesh_held *held)
@@ -161,6 +161,13 @@ int64_t mesh_tend_verdicts(struct mesh *m, int64_t now_ns)
     return due_ns;
 }
 
+bool mesh_has_settled(struct mesh *m, uint64_t group, uint32_t generation)
+{
+    const struct mesh_held *held = find_held(m, group, generation);
+
+    return held && held->settled;
+}
+
 bool mesh_find_verdict(struct mesh *m, uint64_t group, uint32_t generation,
                        struct mesh_verdict *ret)
 {
@@ -193,9 +200,26 @@ bool mesh_await_verdict(struct mesh *m, uint64_t group, uint32_t generation,
     return held != NULL;
 }
 
-void mesh_await_change(struct mesh *m, int64_t deadline_ns)
+void mesh_tell_news(struct mesh *m)
+{
+    m->news++;
+    (void)pthread_cond_broadcast(&m->changed);
+}
+
+uint64_t mesh_news(struct mesh *m)
+{
+    uint64_t news;
+
+    (void)pthread_mutex_lock(&m->lock);
+    news = m->news;
+    (void)pthread_mutex_unlock(&m->lock);
+    return news;
+}
+
+void mesh_await_news(struct mesh *m, uint64_t seen, int64_t deadline_ns)
 {
     (void)pthread_mutex_lock(&m->lock);
-    mesh_wait(m, deadline_ns);
+    while (m->news == seen && clock_now_ns() < deadline_ns)
+        mesh_wait(m, deadline_ns);
     (void)pthread_mutex_unlock(&m->lock);
 }

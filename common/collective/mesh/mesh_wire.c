@@ -92,9 +92,9 @@ static void get_text(struct reader *r, char *text, size_t size)
     }
     get_bytes(r, text, length);
     text[length] = '\0';
-    for (char *c = text; *c; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
+    for (size_t i = 0; i < length; i++)
+        if (text[i] < ' ' || text[i] > '~')
+            text[i] = '?';
 }
 
 /* ---- bodies ---- */

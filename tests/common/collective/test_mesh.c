@@ -174,6 +174,91 @@ START_TEST(questions_are_answered)
 }
 END_TEST
 
+/* Threads of one rank ask about different groups at the same time: each gets its own answers. */
+#define ASKERS 4u
+
+struct asker {
+    struct mesh *mesh;
+    uint64_t group;
+    unsigned rank; /* the one asked */
+};
+
+static void *ask_often(void *argument)
+{
+    const struct asker *a = argument;
+
+    for (unsigned i = 0; i < 200; i++) {
+        struct mesh_view view;
+
+        mesh_ask(a->mesh, a->rank, a->group, clock_deadline_ns(TIMEOUT_MS), &view);
+        ck_assert(view.answered && view.status.group == a->group);
+        ck_assert_uint_eq(view.status.total_bytes, a->group);
+    }
+    return NULL;
+}
+
+static void askers_body(struct mesh *m, unsigned rank)
+{
+    struct asker askers[ASKERS];
+    pthread_t threads[ASKERS];
+    struct error err = {0};
+    unsigned char all[RANKS];
+    size_t slot;
+
+    for (unsigned i = 0; i < ASKERS; i++) {
+        struct mesh_status status = {.group = 100 + i, .total_bytes = 100 + i};
+
+        assert_ok(mesh_add_group(m, 100 + i, &slot, &err));
+        mesh_publish(m, slot, &status);
+        askers[i] = (struct asker){.mesh = m, .group = 100 + i, .rank = (rank + 1) % RANKS};
+    }
+    assert_ok(mesh_exchange(m, everyone, RANKS, "published", "x", 1, all,
+                            clock_deadline_ns(TIMEOUT_MS), &err));
+    for (unsigned i = 0; i < ASKERS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, ask_often, &askers[i]), 0);
+    for (unsigned i = 0; i < ASKERS; i++)
+        (void)pthread_join(threads[i], NULL);
+    assert_ok(mesh_exchange(m, everyone, RANKS, "asked", "x", 1, all, clock_deadline_ns(TIMEOUT_MS),
+                            &err));
+}
+
+START_TEST(threads_get_their_own_answers)
+{
+    run_threads("askers", askers_body);
+}
+END_TEST
+
+/* A verdict that was settled before this rank came to the group still raises its alarm. */
+static void early_body(struct mesh *m, unsigned rank)
+{
+    const struct mesh_verdict mine = {.group = 6, .generation = 1, .fault = FAULT_SLOW};
+    const struct mesh_alarm *alarm;
+    struct mesh_verdict verdict;
+    struct error err = {0};
+    unsigned char all[RANKS];
+    size_t slot;
+
+    if (rank == 0)
+        mesh_tell(m, &mine);
+    assert_ok(mesh_exchange(m, everyone, RANKS, "told", "x", 1, all, clock_deadline_ns(TIMEOUT_MS),
+                            &err));
+    ck_assert(mesh_await_verdict(m, 6, 1, &verdict));
+    assert_ok(mesh_add_group(m, 6, &slot, &err));
+    alarm = mesh_watch(m, slot, 1, everyone, RANKS);
+    ck_assert(alarm && atomic_load(&alarm->raised));
+    assert_ok(mesh_add_group(m, 7, &slot, &err));
+    alarm = mesh_watch(m, slot, 1, everyone, RANKS);
+    ck_assert(alarm && !atomic_load(&alarm->raised));
+    assert_ok(mesh_exchange(m, everyone, RANKS, "seen", "x", 1, all, clock_deadline_ns(TIMEOUT_MS),
+                            &err));
+}
+
+START_TEST(verdicts_older_than_the_group_raise_its_alarm)
+{
+    run_threads("early", early_body);
+}
+END_TEST
+
 /* All ranks judge at once, each somebody else: all end with one verdict. */
 static void verdict_body(struct mesh *m, unsigned rank)
 {
@@ -381,6 +466,9 @@ START_TEST(messages_survive_the_wire)
     ck_assert_str_eq(out.verdict.text, "tab?here");
     for (size_t cut = 0; cut < length; cut++)
         ck_assert(!mesh_message_decode(bytes, cut, &out));
+    bytes[length - 3] = '\0'; /* inside the text */
+    ck_assert(mesh_message_decode(bytes, length, &out));
+    ck_assert_str_eq(out.verdict.text, "tab?h?re"); /* what encodes to as many bytes again */
     bytes[MESH_HEADER_BYTES + 20] = FAULT_COUNT;
     ck_assert(!mesh_message_decode(bytes, length, &out));
 }
@@ -395,6 +483,8 @@ int main(void)
     tcase_add_test(cases, exchanges_of_all_sizes);
     tcase_add_test(cases, a_rank_that_does_not_come_is_named);
     tcase_add_test(cases, questions_are_answered);
+    tcase_add_test(cases, threads_get_their_own_answers);
+    tcase_add_test(cases, verdicts_older_than_the_group_raise_its_alarm);
     tcase_add_test(cases, verdicts_that_cross_become_one);
     tcase_add_test(cases, all_agree_when_nobody_is_lost);
     tcase_add_loop_test(cases, survivors_agree_whoever_dies, 0, 8);
