@@ -305,8 +305,10 @@ enum status shm_connect(struct shm_group *g, int64_t deadline_ns, struct error *
     if (status == STATUS_OK)
         status = collective_exchange(&g->base, "shm", &mine, sizeof(mine), cards, deadline_ns, err);
     m.cards = cards;
-    for (unsigned r = 0; r < g->base.world_size && status == STATUS_OK; r++)
+    for (unsigned r = 0; r < g->base.world_size && status == STATUS_OK; r++) {
+        cards[r].name[NAME_SIZE - 1] = '\0'; /* whatever came */
         memcpy(g->peers[r].token, cards[r].token, SHM_TOKEN_BYTES);
+    }
     if (status == STATUS_OK)
         status = meet(&m, err);
     if (m.listen_fd >= 0)

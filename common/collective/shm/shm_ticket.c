@@ -116,6 +116,7 @@ enum status shm_ticket_receive(int fd, const unsigned char *token, int64_t deadl
         (ret->has_memory != 0) != (*ret_fd >= 0)) {
         if (*ret_fd >= 0)
             (void)close(*ret_fd);
+        *ret_fd = -1;
         return error_set(err, STATUS_PROTOCOL, "what came is no ticket of this group");
     }
     return STATUS_OK;

@@ -151,7 +151,7 @@ void shm_say(struct shm_group *g, enum shm_presence presence, const struct error
         return;
     if (presence == SHM_FAILED) {
         control->status = why->status;
-        control->fault = g->base.fault;
+        control->fault = (int32_t)g->base.fault;
         control->culprit = g->base.culprit;
         memcpy(control->text, why->text, sizeof(control->text) - 1);
     }
