@@ -272,7 +272,7 @@ static void drive(struct collective_work *w, int64_t until_ns)
     struct error err = {0};
     int64_t end_ns;
 
-    if (g->failure.status != STATUS_OK) {
+    if (g->failure.status != STATUS_OK && !collective_blocking_holds(g, w)) {
         fail_group(g, w, &g->failure);
         return;
     }
