@@ -21,11 +21,17 @@
 
 /* Made once by the parent: a child process has another folder, and must know the port. */
 static char init_method[512];
+static pthread_once_t chosen = PTHREAD_ONCE_INIT;
 
-static void choose_file(void)
+static void choose_file_once(void)
 {
     if (init_method[0] == '\0')
         (void)snprintf(init_method, sizeof(init_method), "file://%s/store", support_folder());
+}
+
+static void choose_file(void)
+{
+    (void)pthread_once(&chosen, choose_file_once);
 }
 
 void world_use_grpc(void)
@@ -91,6 +97,17 @@ static void *run_rank(void *argument)
     collective_close(group);
     store_close(store, 0);
     return NULL;
+}
+
+bool world_on_threads(const char *backend)
+{
+    if (strcmp(backend, "mpi") == 0 || strcmp(backend, "nccl") == 0)
+        return false;
+#ifdef __SANITIZE_THREAD__
+    if (strcmp(backend, "grpc") == 0 || strcmp(backend, "gloo") == 0)
+        return false;
+#endif
+    return true;
 }
 
 void world_run(const char *backend, unsigned size, world_body *body, void *argument)

@@ -27,6 +27,10 @@ enum status world_open(const char *backend, const char *name, unsigned rank, uns
 
 typedef void world_body(struct collective *group, unsigned rank, unsigned size, void *argument);
 
+/* Can ranks of this backend be threads of one process here?  MPI and NCCL need processes; libraries
+ * that are not built with ThreadSanitizer hide their locks from it. */
+bool world_on_threads(const char *backend);
+
 /* Run `body` on `size` threads, each with a group of its own that is closed afterwards. */
 void world_run(const char *backend, unsigned size, world_body *body, void *argument);
 
