@@ -6,65 +6,69 @@
 #include "common/base/clock.h"
 #include "common/collective/mesh/mesh_internal.h"
 
-/* A rank's answer to a question; NULL: none has come. */
-static const struct mesh_answer *find_answer(const struct mesh_peer *p, uint64_t question)
+/* Have all said what they will say? */
+static bool is_settled(const struct mesh *m, const struct mesh_question *q)
 {
-    const struct mesh_answer *a = &p->answers[question % MESH_ANSWERS];
-
-    return a->question == question ? a : NULL;
+    for (unsigned i = 0; i < q->count; i++)
+        if (q->ranks[i] != m->rank && !q->views[i].answered &&
+            m->peers[q->ranks[i]].state == MESH_PEER_UP)
+            return false;
+    return true;
 }
 
-/* Has this rank nothing more to say about the question? */
-static bool is_settled(const struct mesh *m, unsigned rank, uint64_t question)
+static void fill_own(struct mesh *m, uint64_t group, struct mesh_view *ret)
 {
-    const struct mesh_peer *p = &m->peers[rank];
-
-    return rank == m->rank || p->state != MESH_PEER_UP || find_answer(p, question);
-}
-
-static void fill_view(struct mesh *m, unsigned rank, uint64_t group, uint64_t question,
-                      struct mesh_view *ret)
-{
-    const struct mesh_peer *p = &m->peers[rank];
     const struct mesh_slot *slot = mesh_find_slot(m, group);
-    const struct mesh_answer *a = find_answer(p, question);
 
-    *ret = (struct mesh_view){.fault = p->state == MESH_PEER_UP ? FAULT_NONE : p->fault};
-    if (rank == m->rank) {
-        ret->answered = slot != NULL;
-        if (slot)
-            mesh_read_status(slot, &ret->status);
-        if (slot && slot->left)
-            ret->status.phase = MESH_LEFT;
-        return;
+    ret->answered = slot != NULL;
+    if (slot)
+        mesh_read_status(slot, &ret->status);
+    if (slot && slot->left)
+        ret->status.phase = MESH_LEFT;
+}
+
+static void ask(struct mesh *m, struct mesh_question *q)
+{
+    struct mesh_message message = {.kind = MESH_ASK, .group = q->group};
+
+    q->number = message.number = ++m->question_count;
+    q->next = m->questions;
+    m->questions = q;
+    for (unsigned i = 0; i < q->count; i++) {
+        q->views[i] = (struct mesh_view){.fault = FAULT_NONE};
+        if (q->ranks[i] != m->rank && m->peers[q->ranks[i]].state == MESH_PEER_UP)
+            mesh_send(m, q->ranks[i], &message);
     }
-    ret->silent_seconds = (double)(clock_now_ns() - p->heard_ns) * 1e-9;
-    ret->answered = a != NULL;
-    if (a && a->known && a->status.group == group)
-        ret->status = a->status;
+}
+
+static void forget(struct mesh *m, const struct mesh_question *q)
+{
+    struct mesh_question **at = &m->questions;
+
+    while (*at != q)
+        at = &(*at)->next;
+    *at = q->next;
 }
 
 void mesh_ask_all(struct mesh *m, const unsigned *ranks, unsigned count, uint64_t group,
                   int64_t deadline_ns, struct mesh_view *ret)
 {
-    struct mesh_message message = {.kind = MESH_ASK, .group = group};
-    bool settled = false;
+    struct mesh_question q = {.group = group, .ranks = ranks, .count = count, .views = ret};
 
     (void)pthread_mutex_lock(&m->lock);
-    message.number = ++m->questions;
-    for (unsigned i = 0; i < count; i++)
-        if (ranks[i] != m->rank && m->peers[ranks[i]].state == MESH_PEER_UP)
-            mesh_send(m, ranks[i], &message);
-    for (;;) {
-        settled = true;
-        for (unsigned i = 0; i < count; i++)
-            settled = settled && is_settled(m, ranks[i], message.number);
-        if (settled || clock_now_ns() >= deadline_ns)
-            break;
+    ask(m, &q);
+    while (!is_settled(m, &q) && clock_now_ns() < deadline_ns)
         mesh_wait(m, deadline_ns);
+    forget(m, &q);
+    for (unsigned i = 0; i < count; i++) {
+        const struct mesh_peer *p = &m->peers[ranks[i]];
+
+        ret[i].fault = p->state == MESH_PEER_UP ? FAULT_NONE : p->fault;
+        if (ranks[i] == m->rank)
+            fill_own(m, group, &ret[i]);
+        else
+            ret[i].silent_seconds = (double)(clock_now_ns() - p->heard_ns) * 1e-9;
     }
-    for (unsigned i = 0; i < count; i++)
-        fill_view(m, ranks[i], group, message.number, &ret[i]);
     (void)pthread_mutex_unlock(&m->lock);
 }
 

@@ -28,7 +28,6 @@
 #define MESH_ITEMS_MAX     1024 /* of one peer, not yet fetched */
 #define MESH_VERDICTS_MAX  MESH_GROUPS_MAX
 #define MESH_STATUS_WORDS  13
-#define MESH_ANSWERS       8 /* of one peer: to threads that ask at the same time */
 #define MESH_OUT_MAX_BYTES ((size_t)1 << 20)
 
 enum mesh_peer_state {
@@ -58,7 +57,15 @@ struct mesh_peer {
     bool waits_to_send; /* EPOLLOUT is on */
     struct mesh_stored *items;
     size_t item_count;
-    struct mesh_answer answers[MESH_ANSWERS]; /* the one to question q in place q % MESH_ANSWERS */
+};
+
+/* A thread that waits for answers; lies on its stack. */
+struct mesh_question {
+    struct mesh_question *next;
+    uint64_t number, group;
+    const unsigned *ranks;
+    unsigned count;
+    struct mesh_view *views; /* views[i] is about ranks[i] */
 };
 
 /* A group of this rank. */
@@ -115,7 +122,8 @@ struct mesh {
     struct mesh_leave leaves[MESH_VERDICTS_MAX * 4]; /* the newest, a ring */
     size_t leave_count;
     struct mesh_held verdicts[MESH_VERDICTS_MAX];
-    uint64_t questions;                /* asked so far */
+    uint64_t question_count;           /* asked so far */
+    struct mesh_question *questions;   /* a list, each of a thread that waits */
     struct mesh_agreement *agreements; /* owned, a list */
 };
 

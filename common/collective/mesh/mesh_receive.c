@@ -44,12 +44,22 @@ static void answer(struct mesh *m, unsigned rank, const struct mesh_message *que
     mesh_send(m, rank, &message);
 }
 
+/* A late answer finds nobody who waits for it. */
 static void receive_answer(struct mesh *m, unsigned rank, const struct mesh_answer *a)
 {
-    struct mesh_answer *kept = &m->peers[rank].answers[a->question % MESH_ANSWERS];
+    struct mesh_question *q = m->questions;
 
-    *kept = *a;
-    kept->status.since_ns = clock_now_ns() - a->status.since_ns;
+    while (q && q->number != a->question)
+        q = q->next;
+    for (unsigned i = 0; q && i < q->count; i++) {
+        if (q->ranks[i] != rank)
+            continue;
+        q->views[i].answered = true;
+        if (!a->known || a->status.group != q->group)
+            continue;
+        q->views[i].status = a->status;
+        q->views[i].status.since_ns = clock_now_ns() - a->status.since_ns;
+    }
 }
 
 static void receive_leave(struct mesh *m, unsigned rank, const struct mesh_message *message)
