@@ -1,6 +1,10 @@
 /*
  * The shm backend under the suite of all backends, and what it alone has to show: registered
  * memory, every way an operation can go, driven by polling alone, and nothing left behind.
+ *
+ * Ranks that are threads map one arena at different addresses, so ThreadSanitizer does not see the
+ * order between them: under it these tests prove what surrounds the arena (groups, mesh, tickets,
+ * regions of the heap).  What the flags order is shown by the values that come out.
  */
 #include "tests/common/collective/collective_suite.h"
 #include "tests/common/collective/ring_world.h"
