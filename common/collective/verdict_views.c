@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LONG_NS 250000000 /* of waiting: more than what a busy host makes of nothing */
+
 static bool is_point_to_point(enum collective_call call)
 {
     return call == COLLECTIVE_SEND || call == COLLECTIVE_RECV;
@@ -132,7 +134,7 @@ static enum fault find_busiest(const struct mesh_view *views, unsigned count,
             next = waited_ns;
         }
     }
-    if (next == INT64_MAX || least >= next / 2)
+    if (next == INT64_MAX || least >= next / 2 || next - least < LONG_NS)
         return FAULT_NONE;
     *ret_culprit = busiest;
     (void)snprintf(text, size,
