@@ -210,19 +210,58 @@ static void warn_about_learning(struct comparison *c)
     }
 }
 
+/* The pair of the verdict may differ in more than its architecture. */
+static void note_transports(struct comparison *c)
+{
+    const struct mode *a;
+    const struct mode *b;
+    const char *over_a;
+    const char *over_b;
+
+    if (c->match == SIZE_MAX)
+        return;
+    a = &c->modes[c->ratios[c->match].a];
+    b = &c->modes[c->ratios[c->match].b];
+    over_a = comparison_carrier(a);
+    over_b = comparison_carrier(b);
+    if (over_a && over_b && strcmp(over_a, over_b) != 0)
+        text_list_addf(
+            &c->notes,
+            "The transports differ: %s goes through %s, %s through %s. So the verdict is "
+            "about architecture and transport together, as a user would choose them; "
+            "all-reduce with backend grpc goes through the same gRPC as the servers, "
+            "and with backend ring through plain TCP.",
+            a->label, over_a, b->label, over_b);
+}
+
+/* Some bytes go over TCP while all ranks are on one host. */
+static bool uses_loopback(const struct comparison *c)
+{
+    bool uses = false;
+
+    for (size_t i = 0; i < c->mode_count; i++) {
+        const char *carrier = comparison_carrier(&c->modes[i]);
+
+        uses = uses || (carrier && strstr(carrier, "TCP"));
+    }
+    return uses && strncmp(c->place, "On this host", strlen("On this host")) == 0;
+}
+
 static void add_notes(struct comparison *c, const struct mode *mode)
 {
-    if (strstr(c->place, "loopback"))
+    note_transports(c);
+    if (uses_loopback(c))
         text_list_addf(&c->notes,
                        "Loopback: no network card takes part. What counts is copies and processor "
                        "time, so compare all bytes together (ring 2(n-1)M, parameter server 2nM; "
                        "M is the size of the parameters) and do not carry the figures over to a "
                        "network.");
     if (mode->ranks == 2)
-        text_list_addf(&c->notes,
-                       "With 2 ranks the ring sends 2(n-1)/n M = M per rank, as much as a rank of "
-                       "the parameter server: a difference here is latency, copies or processor "
-                       "time, not bandwidth.");
+        text_list_addf(
+            &c->notes,
+            "With 2 ranks all-reduce sends 2(n-1)/n M = M per rank, as much as a rank of "
+            "the parameter server: a difference here is latency, copies or processor "
+            "time, not bandwidth.");
     for (size_t i = 0; i < c->mode_count; i++) {
         if (c->modes[i].servers > 0) {
             text_list_addf(&c->notes, "The parameter server has processes besides the ranks; on a "

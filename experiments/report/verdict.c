@@ -99,6 +99,41 @@ static void choose_match(struct comparison *c)
     }
 }
 
+const char *comparison_carrier(const struct mode *mode)
+{
+    static const char *const carriers[][2] = {
+        {"shm", "shared memory"},
+        {"hier", "shared memory inside a host and TCP between hosts"},
+        {"ring", "TCP"},
+        {"gloo", "TCP (Gloo)"},
+        {"grpc", "gRPC over TCP"},
+        {"mpi", "what MPI chooses"},
+        {"nccl", "what NCCL chooses"},
+    };
+    const struct run *run = mode->first;
+
+    if (!run || mode->ranks < 2 || strcmp(run->configuration.sync, "local") == 0)
+        return NULL;
+    if (strcmp(run->configuration.sync, "ps") == 0)
+        return "gRPC over TCP";
+    for (size_t i = 0; i < sizeof(carriers) / sizeof(carriers[0]); i++)
+        if (strcmp(run->configuration.backend, carriers[i][0]) == 0)
+            return carriers[i][1];
+    return NULL;
+}
+
+/* Does every mode that communicates do so through the network's code? */
+static bool all_over_loopback(const struct comparison *c)
+{
+    for (size_t i = 0; i < c->mode_count; i++) {
+        const char *carrier = comparison_carrier(&c->modes[i]);
+
+        if (carrier && !strstr(carrier, "TCP"))
+            return false;
+    }
+    return true;
+}
+
 static void describe_place(struct comparison *c)
 {
     const char *host = NULL;
@@ -116,9 +151,9 @@ static void describe_place(struct comparison *c)
         has_many_ranks = has_many_ranks || run->rank_count > 1;
     }
     (void)snprintf(c->place, sizeof(c->place), "%s",
-                   !is_one          ? "Between hosts"
-                   : has_many_ranks ? "On this host, over loopback"
-                                    : "On this host");
+                   !is_one                                  ? "Between hosts"
+                   : has_many_ranks && all_over_loopback(c) ? "On this host, over loopback"
+                                                            : "On this host");
 }
 
 static void count_text(const struct comparison *c, const struct ratio *r, char *text, size_t size)
@@ -176,6 +211,8 @@ static void write_why(struct comparison *c)
 {
     const struct mode *a = &c->modes[c->ratios[c->match].a];
     const struct mode *b = &c->modes[c->ratios[c->match].b];
+    const char *over_a = comparison_carrier(a);
+    const char *over_b = comparison_carrier(b);
     char sent_a[FORMAT_MAX];
     char sent_b[FORMAT_MAX];
     char sent[2 * FORMAT_MAX + 16];
@@ -188,13 +225,15 @@ static void write_why(struct comparison *c)
         (void)snprintf(sent, sizeof(sent), "%s bytes in both", sent_a);
     else
         (void)snprintf(sent, sizeof(sent), "%s and %s bytes", sent_a, sent_b);
-    (void)snprintf(c->why, sizeof(c->why),
-                   "In a step of %s, %.3f ms of %.3f ms are spent waiting for communication; in "
-                   "one of %s, %.3f ms of %.3f ms. Each rank sends %s.",
-                   a->label, a->spreads[METRIC_exposed_comm_ms].median,
-                   a->spreads[METRIC_step_ms_mean].median, b->label,
-                   b->spreads[METRIC_exposed_comm_ms].median,
-                   b->spreads[METRIC_step_ms_mean].median, sent);
+    (void)snprintf(
+        c->why, sizeof(c->why),
+        "In a step of %s, %.3f ms of %.3f ms are spent waiting for communication; in "
+        "one of %s, %.3f ms of %.3f ms. Each rank sends %s.%s",
+        a->label, a->spreads[METRIC_exposed_comm_ms].median, a->spreads[METRIC_step_ms_mean].median,
+        b->label, b->spreads[METRIC_exposed_comm_ms].median, b->spreads[METRIC_step_ms_mean].median,
+        sent,
+        over_a && over_b && strcmp(over_a, over_b) != 0 ? " Their transports differ: see the notes."
+                                                        : "");
 }
 
 enum status comparison_judge(struct comparison *c, struct error *err)
