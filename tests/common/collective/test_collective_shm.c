@@ -1,12 +1,11 @@
 /*
- * The shm backend under the suite of all backends, and what it alone has to show: registered
- * memory, every way an operation can go, driven by polling alone, and nothing left behind.
+ * The shm backend beside the conformance suite, what it alone has to show: registered memory,
+ * every way an operation can go, driven by polling alone, and nothing left behind.
  *
  * Ranks that are threads map one arena at different addresses, so ThreadSanitizer does not see the
  * order between them: under it these tests prove what surrounds the arena (groups, mesh, tickets,
  * regions of the heap).  What the flags order is shown by the values that come out.
  */
-#include "tests/common/collective/collective_suite.h"
 #include "tests/common/collective/ring_world.h"
 
 #include "common/base/clock.h"
@@ -25,42 +24,6 @@
 #include <unistd.h>
 
 #define RANKS 5
-
-START_TEST(sums_are_exact)
-{
-    suite_exact_sums("shm", RANKS, false);
-}
-END_TEST
-
-START_TEST(sums_keep_rank_order)
-{
-    suite_random_sums("shm", RANKS, true);
-}
-END_TEST
-
-START_TEST(special_values_pass)
-{
-    suite_special_values("shm", RANKS, false);
-}
-END_TEST
-
-START_TEST(broadcasts)
-{
-    suite_broadcast("shm", RANKS);
-}
-END_TEST
-
-START_TEST(gathers)
-{
-    suite_all_gather("shm", RANKS);
-}
-END_TEST
-
-START_TEST(barriers)
-{
-    suite_barrier("shm", 8); /* more ranks than cores of many a machine */
-}
-END_TEST
 
 /* ---- where buffers lie ---- */
 
@@ -691,12 +654,6 @@ int main(void)
     TCase *tests = tcase_create("collective_shm");
 
     tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, sums_are_exact);
-    tcase_add_test(tests, sums_keep_rank_order);
-    tcase_add_test(tests, special_values_pass);
-    tcase_add_test(tests, broadcasts);
-    tcase_add_test(tests, gathers);
-    tcase_add_test(tests, barriers);
     tcase_add_test(tests, buffers_lie_anywhere);
     tcase_add_test(tests, regions_have_a_limit);
     tcase_add_test(tests, polling_is_enough);

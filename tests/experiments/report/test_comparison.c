@@ -88,6 +88,33 @@ START_TEST(test_fair_match)
 }
 END_TEST
 
+/* Shared memory against sockets: no loopback in the verdict, and the reader is told. */
+START_TEST(test_transports_that_differ)
+{
+    struct comparison *c;
+
+    for (unsigned r = 0; r < 3; r++) {
+        char folder[64];
+        struct synthetic_run run = synthetic_ring(folder);
+
+        (void)snprintf(folder, sizeof(folder), "m/runs/shm-%u", r);
+        run.mode = "shm";
+        run.label = "all-reduce";
+        run.backend = "shm";
+        run.repeat = r;
+        run.seed = 1 + r;
+        (void)synthetic_write(&run);
+        write_run("m", false, r, 0.9);
+    }
+    c = read_match(support_path("m"));
+    ck_assert_msg(strncmp(c->verdict, "On this host: all-reduce has ", 29) == 0, "%s", c->verdict);
+    ck_assert_ptr_nonnull(strstr(c->why, "Their transports differ"));
+    assert_mentions(&c->notes, "all-reduce goes through shared memory, server through gRPC over "
+                               "TCP");
+    report_release(&report);
+}
+END_TEST
+
 START_TEST(test_slower_first_mode_is_turned_round)
 {
     struct comparison *c;
@@ -399,6 +426,7 @@ int main(void)
 
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, test_fair_match);
+    tcase_add_test(cases, test_transports_that_differ);
     tcase_add_test(cases, test_slower_first_mode_is_turned_round);
     tcase_add_test(cases, test_no_verdict_from_two_runs);
     tcase_add_test(cases, test_runs_that_do_not_separate);
