@@ -10,10 +10,11 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define RANKS      3u
 #define VICTIM     1u
-#define TIMEOUT_MS 2500
+#define TIMEOUT_MS 1500
 
 static struct chaos_config make_config(const char *backend, enum chaos_role role, size_t count)
 {
@@ -185,6 +186,47 @@ START_TEST(two_jobs_share_a_host)
 }
 END_TEST
 
+/* Stopped for most of the time, in turns shorter than the heartbeat's time-out: it takes part, too
+ * slowly.  It is named, not the neighbour that waits for it. */
+static void slow_down(const char *backend, const void *argument)
+{
+    struct chaos_config config = make_config(backend, CHAOS_WORK, (size_t)8 << 20);
+    const struct timespec stopped = {.tv_nsec = 250000000};
+    const struct timespec runs = {.tv_nsec = 3000000};
+    struct chaos_world w;
+    struct chaos_report report;
+    int64_t deadline_ns;
+
+    (void)argument;
+    if (strcmp(backend, "ring") != 0 && strcmp(backend, "shm") != 0) {
+        (void)printf("skipped: %s does not count how long a rank waits\n", backend);
+        return;
+    }
+    config.timeout_ms = 4000;
+    config.heartbeat_timeout_ms = 3000;
+    config.at = 0;
+    chaos_start(&w, &config);
+    chaos_await(&w, VICTIM, 1);
+    deadline_ns = clock_deadline_ns(config.timeout_ms + 500);
+    while (clock_now_ns() < deadline_ns) { /* the time is the fault itself */
+        (void)chaos_signal(&w, VICTIM, SIGSTOP);
+        (void)nanosleep(&stopped, NULL);
+        (void)chaos_signal(&w, VICTIM, SIGCONT);
+        (void)nanosleep(&runs, NULL);
+    }
+    for (unsigned r = 0; r < RANKS; r++) {
+        report = chaos_report_of(&w, r, 20000);
+        check(&w, r, &report, FAULT_SLOW, "it");
+    }
+    chaos_end(&w);
+}
+
+START_TEST(a_slow_rank_is_named_itself)
+{
+    chaos_each_backend(RANKS, 1, slow_down, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("chaos_order");
@@ -197,6 +239,7 @@ int main(void)
     tcase_add_loop_test(cases, a_rank_that_leaves_has_finished_early, 0, 2);
     tcase_add_test(cases, another_generation_does_not_meet);
     tcase_add_test(cases, two_jobs_share_a_host);
+    tcase_add_test(cases, a_slow_rank_is_named_itself);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }
