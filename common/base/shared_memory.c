@@ -84,7 +84,7 @@ enum status shared_memory_open(size_t size, const char *what, struct shared_memo
 
 enum status shared_memory_renew(struct shared_memory *m, const char *what, struct error *err)
 {
-    struct shared_memory next;
+    struct shared_memory next = SHARED_MEMORY_NONE;
     enum status status = shared_memory_open(m->size, what, &next, err);
 
     if (status != STATUS_OK)

@@ -161,13 +161,11 @@ static void *watch(void *argument)
             warn_when_due(b, now_ns - since_ns);
             continue;
         }
-        if (!b->group->ops->interrupt) {
-            give_up(b, since_ns);
-        } else if (interrupted_call != since_ns) {
+        if (b->group->ops->interrupt && interrupted_call != since_ns) {
             interrupted_call = since_ns;
             interrupted_ns = now_ns;
             b->group->ops->interrupt(b->group);
-        } else if (now_ns - interrupted_ns >= GIVE_UP_NS) {
+        } else if (!b->group->ops->interrupt || now_ns - interrupted_ns >= GIVE_UP_NS) {
             give_up(b, since_ns);
         }
     }
