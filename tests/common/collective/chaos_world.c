@@ -10,6 +10,7 @@
 #include "common/store/store.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -335,6 +336,13 @@ static bool has_given_up(const struct chaos_world *w, unsigned rank)
            (info.si_status == status_exit_code(STATUS_PEER_LOST) ||
             info.si_status == status_exit_code(STATUS_TIMEOUT) ||
             info.si_status == status_exit_code(STATUS_MISMATCH));
+}
+
+bool chaos_has_reported(const struct chaos_world *w, unsigned rank)
+{
+    struct pollfd report = {.fd = w->ranks[rank].report_fd, .events = POLLIN};
+
+    return poll(&report, 1, 0) > 0;
 }
 
 struct chaos_report chaos_report_of(struct chaos_world *w, unsigned rank, int64_t wait_ms)

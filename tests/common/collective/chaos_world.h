@@ -93,6 +93,9 @@ void chaos_await_hold(struct chaos_world *w, unsigned rank);
 /* Returns the time of the signal. */
 int64_t chaos_signal(struct chaos_world *w, unsigned rank, int number);
 
+/* Is its report there, or its end? */
+bool chaos_has_reported(const struct chaos_world *w, unsigned rank);
+
 /* Wait for its report; fails the test when none comes within wait_ms.  A backend that is a library
  * which nobody can interrupt (collective_blocking.h) may end its process instead, with the exit
  * code of a lost peer or a time-out: then only process_ended is set. */

@@ -190,9 +190,9 @@ END_TEST
  * slowly.  It is named, not the neighbour that waits for it. */
 static void slow_down(const char *backend, const void *argument)
 {
-    struct chaos_config config = make_config(backend, CHAOS_WORK, (size_t)8 << 20);
-    const struct timespec stopped = {.tv_nsec = 250000000};
-    const struct timespec runs = {.tv_nsec = 3000000};
+    struct chaos_config config = make_config(backend, CHAOS_WORK, (size_t)16 << 20);
+    const struct timespec stopped = {.tv_nsec = 400000000};
+    const struct timespec runs = {.tv_nsec = 500000};
     struct chaos_world w;
     struct chaos_report report;
     int64_t deadline_ns;
@@ -207,8 +207,8 @@ static void slow_down(const char *backend, const void *argument)
     config.at = 0;
     chaos_start(&w, &config);
     chaos_await(&w, VICTIM, 1);
-    deadline_ns = clock_deadline_ns(config.timeout_ms + 500);
-    while (clock_now_ns() < deadline_ns) { /* the time is the fault itself */
+    deadline_ns = clock_deadline_ns(30000);
+    while (!chaos_has_reported(&w, 0) && clock_now_ns() < deadline_ns) { /* time is the fault */
         (void)chaos_signal(&w, VICTIM, SIGSTOP);
         (void)nanosleep(&stopped, NULL);
         (void)chaos_signal(&w, VICTIM, SIGCONT);
