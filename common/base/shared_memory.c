@@ -87,7 +87,7 @@ enum status shared_memory_renew(struct shared_memory *m, const char *what, struc
     struct shared_memory next = SHARED_MEMORY_NONE;
     enum status status = shared_memory_open(m->size, what, &next, err);
 
-    if (status != STATUS_OK)
+    if (status != STATUS_OK || !next.base)
         return status;
     memcpy(next.base, m->base, m->size);
     if (mremap(next.base, m->size, m->size, MREMAP_MAYMOVE | MREMAP_FIXED, m->base) == MAP_FAILED) {
