@@ -17,6 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define SHOWN_BYTES ((size_t)2000) /* of a failed program's output: Check takes no long message */
+
 static void become(const struct process *p, const char *const *extra, const char *const *argv,
                    pid_t parent)
 {
@@ -127,12 +129,16 @@ void process_wait_output(const struct process *p, const char *text, int timeout_
 const char *process_run(int wanted, int timeout_ms, const char *const *extra,
                         const char *const *argv)
 {
+    const char *output;
     struct process p;
+    size_t length;
     int code;
 
     process_start(&p, extra, argv);
     code = process_wait(&p, timeout_ms);
-    ck_assert_msg(code == wanted, "%s: exit code %d, wanted %d; output:\n%s", argv[0], code, wanted,
-                  process_output(&p));
-    return process_output(&p);
+    output = process_output(&p);
+    length = strlen(output);
+    ck_assert_msg(code == wanted, "%s: exit code %d, wanted %d; output ends with:\n%s", argv[0],
+                  code, wanted, length > SHOWN_BYTES ? output + length - SHOWN_BYTES : output);
+    return output;
 }

@@ -301,12 +301,18 @@ END_TEST
 
 static int run_command(const char *const *words)
 {
+    char *words_given[8];
     char *argv[8] = {0};
     int argc = 0;
+    int code;
 
     for (; words[argc]; argc++)
         argv[argc] = strdup(words[argc]);
-    return inspect_main(argc, argv); /* the words end with the test's process */
+    memcpy(words_given, argv, sizeof(argv)); /* the command may move them */
+    code = inspect_main(argc, argv);
+    for (int i = 0; i < argc; i++)
+        free(words_given[i]);
+    return code;
 }
 
 START_TEST(test_command)

@@ -134,10 +134,19 @@ START_TEST(test_bytes)
     for (const char *const *backend = replicas_backends(); *backend; backend++) {
         double powersgd = share_of_bytes(*backend, DDP_HOOK_POWERSGD);
 
-        ck_assert_double_eq_tol(share_of_bytes(*backend, DDP_HOOK_FP16), 0.5, 0.01);
-        ck_assert_double_eq_tol(share_of_bytes(*backend, DDP_HOOK_BF16), 0.5, 0.01);
-        /* a backend may send small messages in fewer, longer rounds */
-        ck_assert_double_ge(powersgd, 0.98 * sent / (double)table.count);
+        /* A backend may send small messages in fewer, longer rounds, and find out anew what is
+         * small whenever it opens: 2 S per rank then, not 4/3 S. */
+        bool fixed = strcmp(*backend, "shm") == 0;
+        double least = fixed ? 0.49 : 0.49 * 2 / 3;
+        double most = fixed ? 0.51 : 0.51 * 3 / 2;
+        double fp16 = share_of_bytes(*backend, DDP_HOOK_FP16);
+        double bf16 = share_of_bytes(*backend, DDP_HOOK_BF16);
+
+        ck_assert_double_ge(fp16, least);
+        ck_assert_double_le(fp16, most);
+        ck_assert_double_ge(bf16, least);
+        ck_assert_double_le(bf16, most);
+        ck_assert_double_ge(powersgd, (fixed ? 0.98 : 0.98 * 2 / 3) * sent / (double)table.count);
         ck_assert_double_le(powersgd, 1.6 * sent / (double)table.count);
     }
 }
