@@ -192,7 +192,7 @@ static enum status run_job(const struct train_contest *c, size_t model, size_t i
     struct subprocess_request request = {.timeout_ms = c->options->timeout_ms, .log_path = log};
     enum status status;
 
-    *figures = (struct train_figures){.comm_ms = NAN, .exposed_ms = NAN};
+    *figures = (struct train_figures){.comm_ms = (double)NAN, .exposed_ms = (double)NAN};
     (void)snprintf(place, sizeof(place), "%s/%zu-%s-%s-%zu", c->folder, model, who->sync,
                    who->backend, repeat);
     (void)snprintf(log, sizeof(log), "%s.log", place);

@@ -50,9 +50,9 @@ static double special_value(uint64_t bits, double other)
 {
     switch (bits >> 60) {
     case 0:
-        return INFINITY;
+        return (double)INFINITY;
     case 1:
-        return -INFINITY;
+        return -(double)INFINITY;
     case 2:
         return (double)NAN;
     case 3:

@@ -50,7 +50,7 @@ static float widen_model(enum half_type type, uint16_t half)
     if (rest > infinity_bits(type))
         return NAN;
     if (rest == infinity_bits(type))
-        value = INFINITY;
+        value = (double)INFINITY;
     return (float)(half & 0x8000u ? -value : value);
 }
 
@@ -333,7 +333,8 @@ static unsigned char before[MAX_INPUTS + 4][ROOM * sizeof(double)];
  * integers any bits. */
 static void put_random(enum dtype dtype, unsigned char *at)
 {
-    static const double special[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 1e-42, 6e4, 0x1p-24};
+    static const double special[] = {0.0,   -0.0, (double)INFINITY, -(double)INFINITY, (double)NAN,
+                                     1e-42, 6e4,  0x1p-24};
     double value = ldexp(support_random() - 0.5, (int)(support_random() * 20) - 8);
     union element e = {.i64 = (int64_t)(support_random() * 0x1p62) - (int64_t)0x1p61};
 
