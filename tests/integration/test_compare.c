@@ -45,7 +45,7 @@ START_TEST(test_match)
     struct report report = {0};
     const struct comparison *c = &report.comparison;
 
-    ck_assert_ptr_nonnull(strstr(printed, "On this host, over loopback: "));
+    ck_assert_msg(strstr(printed, "On this host, over loopback: ") != NULL, "%s", printed);
     assert_ok(report_read(&report, &out, 1, &err));
     ck_assert_uint_eq(report.list.length, 15);
     ck_assert_uint_eq(c->mode_count, 5);
@@ -91,10 +91,10 @@ START_TEST(test_mode_that_fails)
                     ARGS(support_program("sparring"), "compare", write_experiment(failing), "--out",
                          support_path("out")));
 
-    ck_assert_ptr_nonnull(strstr(printed, "bad-0: exit code "));
-    ck_assert_ptr_nonnull(strstr(printed, "no-such-backend"));
-    ck_assert_ptr_nonnull(strstr(printed, "failed runs:"));
-    ck_assert_ptr_nonnull(strstr(printed, "good-0: ok"));
+    ck_assert_msg(strstr(printed, "bad-0: exit code ") != NULL, "%s", printed);
+    ck_assert_msg(strstr(printed, "no-such-backend") != NULL, "%s", printed);
+    ck_assert_msg(strstr(printed, "failed runs:") != NULL, "%s", printed);
+    ck_assert_msg(strstr(printed, "good-0: ok") != NULL, "%s", printed);
 }
 END_TEST
 
