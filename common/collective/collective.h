@@ -235,4 +235,11 @@ const char *const *collective_backends(void);
 const char *
 collective_call_name(enum collective_call call); /* "all_reduce"; "?" outside the list */
 
+/* Does the call combine the ranks' values: have args.op and args.order a meaning? */
+static inline bool collective_call_reduces(enum collective_call call)
+{
+    return call == COLLECTIVE_ALL_REDUCE || call == COLLECTIVE_REDUCE ||
+           call == COLLECTIVE_REDUCE_SCATTER;
+}
+
 #endif

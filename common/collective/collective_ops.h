@@ -100,7 +100,7 @@ struct collective_ops {
      * after a failure, too. */
     enum status (*open)(struct collective *group, int64_t deadline_ns, struct error *err);
 
-    /* Pure. */
+    /* Pure; asked only about operations that have a meaning.  NULL: it has them all. */
     bool (*supports)(const struct collective *group, const struct collective_args *args);
 
     /* Advance `work`, the oldest one, which is supported, until it is done, until_ns has passed or

@@ -29,16 +29,12 @@ static bool is_point_to_point(enum collective_call call)
     return call == COLLECTIVE_SEND || call == COLLECTIVE_RECV;
 }
 
-static bool is_reduction(enum collective_call call)
-{
-    return call == COLLECTIVE_ALL_REDUCE || call == COLLECTIVE_REDUCE ||
-           call == COLLECTIVE_REDUCE_SCATTER;
-}
-
 /* Bytes have no sum, and integers no factor, whatever the backend. */
 static bool has_meaning(const struct collective_args *args)
 {
-    if (!is_reduction(args->call))
+    if (args->call < COLLECTIVE_ALL_REDUCE || args->call >= COLLECTIVE_CLOSE)
+        return false;
+    if (!collective_call_reduces(args->call))
         return true;
     return args->dtype != DTYPE_BYTE &&
            (args->op != REDUCE_PREMUL_SUM || dtype_is_float(args->dtype));
@@ -48,7 +44,8 @@ bool collective_supports(const struct collective *group, const struct collective
 {
     bool copied = group->world_size == 1 && !group->ops->alone;
 
-    return has_meaning(args) && (copied || group->ops->supports(group, args));
+    return has_meaning(args) &&
+           (copied || !group->ops->supports || group->ops->supports(group, args));
 }
 
 /* ---- starting ---- */
@@ -66,8 +63,8 @@ static enum status check_args(const struct collective *g, const struct collectiv
     if (!collective_supports(g, args))
         return error_set(err, STATUS_UNSUPPORTED, "the %s backend has no %s of %s%s%s%s",
                          g->ops->name, call, dtype_name(args->dtype),
-                         is_reduction(args->call) ? ", " : "",
-                         is_reduction(args->call) ? reduce_op_name(args->op) : "",
+                         collective_call_reduces(args->call) ? ", " : "",
+                         collective_call_reduces(args->call) ? reduce_op_name(args->op) : "",
                          args->order == REDUCE_REPRODUCIBLE ? ", in rank order" : "");
     return STATUS_OK;
 }
@@ -147,7 +144,7 @@ void collective_run_alone(struct collective_work *w)
 
     if (bytes > 0 && w->args.input && w->args.output != w->args.input)
         memmove(w->args.output, w->args.input, bytes);
-    if (bytes > 0 && is_reduction(w->args.call) && w->args.op == REDUCE_PREMUL_SUM)
+    if (bytes > 0 && collective_call_reduces(w->args.call) && w->args.op == REDUCE_PREMUL_SUM)
         reduce_scale(w->args.dtype, w->args.output, w->args.factor, w->args.count);
     g->stats.operations++;
 }

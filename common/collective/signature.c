@@ -79,12 +79,6 @@ bool signature_equal(const struct signature *a, const struct signature *b)
            a->count == b->count && a->root == b->root;
 }
 
-static bool reduces(enum collective_call call)
-{
-    return call == COLLECTIVE_ALL_REDUCE || call == COLLECTIVE_REDUCE ||
-           call == COLLECTIVE_REDUCE_SCATTER;
-}
-
 static const char *root_word(enum collective_call call)
 {
     switch (call) {
@@ -115,7 +109,7 @@ void signature_text(const struct signature *s, char *text)
         (void)snprintf(text, COLLECTIVE_TEXT_SIZE, "barrier #%" PRIu64, s->sequence);
         return;
     }
-    if (reduces(s->call))
+    if (collective_call_reduces(s->call))
         (void)snprintf(op, sizeof(op), " (%s%s)", reduce_op_name(s->op), order);
     if (root_word(s->call))
         (void)snprintf(root, sizeof(root), "%s%" PRIu32, root_word(s->call), s->root);

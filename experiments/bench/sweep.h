@@ -96,7 +96,6 @@ enum status sweep_plan(enum collective_call call, const struct sweep_options *op
 
 /* "sendrecv" and the names of collective_call_name. */
 const char *sweep_call_name(enum collective_call call);
-bool sweep_call_reduces(enum collective_call call);
 bool sweep_call_has_root(enum collective_call call);
 /* The buffer of `bytes` is cut in a block per rank: all_gather, scatter and the like. */
 bool sweep_call_has_blocks(enum collective_call call);

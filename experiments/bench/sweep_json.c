@@ -35,8 +35,9 @@ static void add_row(struct sweep_table *t, const struct sweep_record *record, en
     bench_row_text(r, "backend", s->series[record->series].name);
     bench_row_text(r, "collective", backend ? sweep_call_name(s->call) : "none");
     bench_row_text(r, "placement", placement_names[p]);
-    bench_row_text(
-        r, "op", sweep_call_reduces(s->call) ? sweep_op_name((enum reduce_op)record->op) : "none");
+    bench_row_text(r, "op",
+                   collective_call_reduces(s->call) ? sweep_op_name((enum reduce_op)record->op)
+                                                    : "none");
     bench_row_int(r, "root", record->root);
     bench_row_text(r, "order", t->options->order);
     bench_row_int(r, "nranks", s->nproc);
@@ -113,8 +114,8 @@ void sweep_json_add(struct sweep_table *t, const struct sweep_record *record, co
                 t->results.length > 0 ? "," : "", record->bytes, record->count,
                 sweep_dtype_name((enum dtype)record->dtype));
     strbuf_addf(&t->results, ",\"redop\":\"%s\",\"root\":\"%" PRId64 "\",\"backend\":\"%s\"",
-                sweep_call_reduces(t->sweep->call) ? sweep_op_name((enum reduce_op)record->op)
-                                                   : "none",
+                collective_call_reduces(t->sweep->call) ? sweep_op_name((enum reduce_op)record->op)
+                                                        : "none",
                 record->root, t->sweep->series[record->series].name);
     for (unsigned p = 0; p < PLACEMENTS; p++)
         add_placement(t, record, (enum placement)p);

@@ -321,7 +321,7 @@ static enum status plan_dtypes(struct sweep *s, const struct sweep_options *o, s
 {
     char names[OPTION_TEXT_MAX];
     char *rest = NULL;
-    bool reduces = sweep_call_reduces(s->call);
+    bool reduces = collective_call_reduces(s->call);
 
     if (strcmp(o->datatype, "all") == 0) {
         for (unsigned d = 0; d < DTYPE_COUNT; d++)
@@ -347,7 +347,7 @@ static enum status plan_ops(struct sweep *s, const struct sweep_options *o, stru
     char names[OPTION_TEXT_MAX];
     char *rest = NULL;
 
-    if (!sweep_call_reduces(s->call)) {
+    if (!collective_call_reduces(s->call)) {
         s->op_count = 1;
         return STATUS_OK;
     }

@@ -155,8 +155,8 @@ static enum status tell_unsupported(struct bench_rank *b, const struct subject *
     char text[200];
 
     (void)snprintf(text, sizeof(text), "cannot do %s of %s%s%s%s%s", sweep_call_name(b->sweep.call),
-                   sweep_dtype_name(s->dtype), sweep_call_reduces(b->sweep.call) ? ", " : "",
-                   sweep_call_reduces(b->sweep.call) ? sweep_op_name(s->op) : "",
+                   sweep_dtype_name(s->dtype), collective_call_reduces(b->sweep.call) ? ", " : "",
+                   collective_call_reduces(b->sweep.call) ? sweep_op_name(s->op) : "",
                    b->sweep.order == REDUCE_REPRODUCIBLE ? ", reproducible" : "",
                    s->count == 0 ? ", 0 elements" : "");
     return bench_note(b, s->series, text, err);

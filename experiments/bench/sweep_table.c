@@ -134,7 +134,7 @@ static void print_row(const struct sweep_table *t, const struct sweep_record *re
 
     (void)printf("%12" PRIu64 "  %12" PRIu64 "  %8s  %6s  %6" PRId64, record->bytes, record->count,
                  sweep_dtype_name((enum dtype)record->dtype),
-                 backend && sweep_call_reduces(t->sweep->call)
+                 backend && collective_call_reduces(t->sweep->call)
                      ? sweep_op_name((enum reduce_op)record->op)
                      : "none",
                  record->root);

@@ -203,12 +203,6 @@ const char *sweep_call_name(enum collective_call call)
     return call == SWEEP_SENDRECV ? "sendrecv" : collective_call_name(call);
 }
 
-bool sweep_call_reduces(enum collective_call call)
-{
-    return call == COLLECTIVE_ALL_REDUCE || call == COLLECTIVE_REDUCE ||
-           call == COLLECTIVE_REDUCE_SCATTER;
-}
-
 bool sweep_call_has_root(enum collective_call call)
 {
     return call == COLLECTIVE_BROADCAST || call == COLLECTIVE_REDUCE || call == COLLECTIVE_GATHER ||

@@ -413,13 +413,6 @@ static enum run_outcome hier_run(struct collective *group, struct collective_wor
     return outcome;
 }
 
-static bool hier_supports(const struct collective *group, const struct collective_args *a)
-{
-    const struct hier_group *h = (const struct hier_group *)group;
-
-    return h->world->ops->supports(h->world, a);
-}
-
 static void add_bytes(const struct collective *group, const struct collective_args *a, uint64_t *tx,
                       uint64_t *rx)
 {
@@ -550,7 +543,6 @@ const struct collective_ops collective_hier_ops = {
     .name = "hier",
     .size = sizeof(struct hier_group),
     .open = hier_open,
-    .supports = hier_supports,
     .run = hier_run,
     .register_memory = hier_register,
     .expected_bytes = hier_expected_bytes,

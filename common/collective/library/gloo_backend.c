@@ -15,7 +15,6 @@ const struct collective_ops collective_gloo_ops = {
     .size = sizeof(struct library_group),
     .blocking = true,
     .open = gloo_group_open,
-    .supports = library_group_supports,
     .run = library_group_run,
     .interrupt = library_group_interrupt,
     .expected_bytes = library_group_expected_bytes,

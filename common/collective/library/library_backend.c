@@ -214,17 +214,6 @@ static enum run_outcome run_transfer(struct library_group *g, struct collective_
 
 /* ---- the backend ---- */
 
-bool library_group_supports(const struct collective *group, const struct collective_args *a)
-{
-    bool reduces = a->call == COLLECTIVE_ALL_REDUCE || a->call == COLLECTIVE_REDUCE ||
-                   a->call == COLLECTIVE_REDUCE_SCATTER;
-
-    (void)group;
-    if (!reduces)
-        return a->call < COLLECTIVE_CLOSE;
-    return a->dtype != DTYPE_BYTE && (a->op != REDUCE_PREMUL_SUM || dtype_is_float(a->dtype));
-}
-
 enum run_outcome library_group_run(struct collective *group, struct collective_work *work,
                                    int64_t until_ns, struct error *err)
 {

@@ -30,7 +30,6 @@ struct library_group {
 enum status library_group_open(struct collective *group, const struct library_ops *library,
                                struct error *err);
 
-bool library_group_supports(const struct collective *group, const struct collective_args *args);
 enum run_outcome library_group_run(struct collective *group, struct collective_work *work,
                                    int64_t until_ns, struct error *err);
 void library_group_expected_bytes(const struct collective *group,

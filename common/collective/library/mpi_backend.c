@@ -63,7 +63,6 @@ const struct collective_ops collective_mpi_ops = {
     .blocking = true,
     .check = mpi_group_check,
     .open = mpi_group_open,
-    .supports = library_group_supports,
     .run = library_group_run,
     .expected_bytes = library_group_expected_bytes,
     .close = library_group_close,

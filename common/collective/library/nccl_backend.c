@@ -259,14 +259,7 @@ static enum status nccl_group_register(struct collective *group, const struct sh
 static bool nccl_group_supports(const struct collective *group, const struct collective_args *args)
 {
     (void)group;
-    switch (args->call) {
-    case COLLECTIVE_ALL_REDUCE:
-    case COLLECTIVE_REDUCE:
-    case COLLECTIVE_REDUCE_SCATTER:
-        return args->order == REDUCE_FAST;
-    default:
-        return args->call < COLLECTIVE_CLOSE;
-    }
+    return !collective_call_reduces(args->call) || args->order == REDUCE_FAST;
 }
 
 static void nccl_group_expected_bytes(const struct collective *group,

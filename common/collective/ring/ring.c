@@ -108,21 +108,6 @@ static struct ring_plan ring_plan_of(const struct ring *r, const struct collecti
                      a->root, r->io.segment_bytes);
 }
 
-static bool ring_supports(const struct collective *group, const struct collective_args *a)
-{
-    (void)group;
-    switch (a->call) {
-    case COLLECTIVE_ALL_REDUCE:
-    case COLLECTIVE_REDUCE:
-    case COLLECTIVE_REDUCE_SCATTER:
-        return a->dtype != DTYPE_BYTE && (a->op != REDUCE_PREMUL_SUM || dtype_is_float(a->dtype));
-    case COLLECTIVE_CLOSE:
-        return false;
-    default:
-        return true;
-    }
-}
-
 static void ring_expected_bytes(const struct collective *group, const struct collective_args *a,
                                 uint64_t *ret_tx, uint64_t *ret_rx)
 {
@@ -536,7 +521,6 @@ const struct collective_ops collective_ring_ops = {
     .name = "ring",
     .size = sizeof(struct ring),
     .open = ring_open,
-    .supports = ring_supports,
     .run = ring_run,
     .expected_bytes = ring_expected_bytes,
     .close = ring_close,
@@ -546,7 +530,6 @@ const struct collective_ops collective_grpc_ops = {
     .name = "grpc",
     .size = sizeof(struct ring),
     .open = ring_open,
-    .supports = ring_supports,
     .run = ring_run,
     .expected_bytes = ring_expected_bytes,
     .close = ring_close,

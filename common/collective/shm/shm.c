@@ -96,21 +96,6 @@ static void shm_close_group(struct collective *group)
 
 /* ---- operations ---- */
 
-static bool shm_supports(const struct collective *group, const struct collective_args *a)
-{
-    (void)group;
-    switch (a->call) {
-    case COLLECTIVE_ALL_REDUCE:
-    case COLLECTIVE_REDUCE:
-    case COLLECTIVE_REDUCE_SCATTER:
-        return a->dtype != DTYPE_BYTE && (a->op != REDUCE_PREMUL_SUM || dtype_is_float(a->dtype));
-    case COLLECTIVE_CLOSE:
-        return false;
-    default:
-        return true;
-    }
-}
-
 static enum run_outcome shm_run(struct collective *group, struct collective_work *work,
                                 int64_t until_ns, struct error *err)
 {
@@ -140,7 +125,6 @@ const struct collective_ops collective_shm_ops = {
     .name = "shm",
     .size = sizeof(struct shm_group),
     .open = shm_open_group,
-    .supports = shm_supports,
     .run = shm_run,
     .register_memory = shm_register,
     .expected_bytes = shm_expected_bytes,

@@ -139,7 +139,6 @@ struct conformance_pending {
     size_t result; /* its place in the rank's results: in order of start */
 };
 
-bool case_is_reduction(enum collective_call call);
 bool case_has_root(enum collective_call call);
 
 /* Fill buffers and start; returns false, having checked the error, when the backend does not

@@ -15,12 +15,6 @@
 #define GUARD       0xa5
 #define GARBAGE     0x5e /* in outputs before */
 
-bool case_is_reduction(enum collective_call call)
-{
-    return call == COLLECTIVE_ALL_REDUCE || call == COLLECTIVE_REDUCE ||
-           call == COLLECTIVE_REDUCE_SCATTER;
-}
-
 bool case_has_root(enum collective_call call)
 {
     return call == COLLECTIVE_BROADCAST || call == COLLECTIVE_REDUCE || call == COLLECTIVE_GATHER ||
@@ -31,7 +25,7 @@ const char *case_text(const struct conformance *c, const struct conformance_case
                       char text[256])
 {
     static const char *const places[] = {"", ", registered", ", input registered"};
-    bool reduction = case_is_reduction(what->call);
+    bool reduction = collective_call_reduces(what->call);
 
     (void)snprintf(text, 256, "%s, rank %u of %u: %s of %zu %s%s%s%s%s, root %u, shift %zu%s%s",
                    c->backend, c->rank, c->size, collective_call_name(what->call), what->count,
@@ -185,7 +179,7 @@ static void fill(struct conformance *c, struct conformance_pending *p)
     p->values = (struct values){.seed = case_seed(c, what),
                                 .kind = what->kind,
                                 .dtype = what->dtype,
-                                .op = case_is_reduction(what->call) ? what->op : REDUCE_SUM};
+                                .op = collective_call_reduces(what->call) ? what->op : REDUCE_SUM};
     if (can_be_in_place(p))
         place_together(c, p);
     else
@@ -320,7 +314,7 @@ static void check_output(struct conformance *c, struct conformance_pending *p)
     size_t at = p->output_count;
 
     ck_assert_ptr_nonnull(wanted);
-    if (!case_is_reduction(what->call)) {
+    if (!collective_call_reduces(what->call)) {
         expect_copies(c, p, wanted);
         at = values_differ(what->dtype, p->output, wanted, p->output_count);
     } else if (what->order == REDUCE_REPRODUCIBLE || c->size == 1 ||

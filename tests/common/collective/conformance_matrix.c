@@ -29,7 +29,7 @@ static void run_roots(struct conformance *c, struct conformance_case what, bool 
  * change from count to count. */
 static void run_count(struct conformance *c, struct conformance_case what, unsigned turn)
 {
-    bool both_kinds = case_is_reduction(what.call);
+    bool both_kinds = collective_call_reduces(what.call);
 
     what.shift = turn / 2 % 2 == 0 ? 0 : 1 + turn % 3;
     what.placement = (enum placement)(turn % PLACE_COUNT);
@@ -67,7 +67,7 @@ static void run_counts(struct conformance *c, struct conformance_case what)
 
 static void run_operations(struct conformance *c, struct conformance_case what)
 {
-    if (!case_is_reduction(what.call)) {
+    if (!collective_call_reduces(what.call)) {
         run_counts(c, what);
         return;
     }
@@ -113,7 +113,7 @@ void conformance_large(struct conformance *c)
             if (what.call == COLLECTIVE_BARRIER || !is_chosen(c, &what, 0))
                 continue;
             run_roots(c, what, false);
-            if (!case_is_reduction(what.call))
+            if (!collective_call_reduces(what.call))
                 continue;
             what.order = REDUCE_REPRODUCIBLE;
             what.in_place = !what.in_place;
@@ -130,7 +130,7 @@ void conformance_special(struct conformance *c)
 
     for (size_t k = 0; k < CALLS; k++) {
         for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
-            if (!case_is_reduction(calls[k]) || !dtype_is_float((enum dtype)dtype))
+            if (!collective_call_reduces(calls[k]) || !dtype_is_float((enum dtype)dtype))
                 continue;
             for (size_t op = 0; op < sizeof(ops) / sizeof(ops[0]); op++)
                 for (int order = REDUCE_FAST; order <= REDUCE_REPRODUCIBLE; order++)

@@ -32,12 +32,6 @@ static ncclDataType_t type_of(enum dtype dtype)
     }
 }
 
-static bool is_reduction(const struct collective_args *a)
-{
-    return a->call == COLLECTIVE_ALL_REDUCE || a->call == COLLECTIVE_REDUCE ||
-           a->call == COLLECTIVE_REDUCE_SCATTER;
-}
-
 /* ---- reduction operators ---- */
 
 /* The factor in the operation's own type, as NCCL reads it. */
@@ -66,7 +60,7 @@ static enum status choose_op(struct nccl *n, struct nccl_item *item, struct erro
 
     item->op = ops[item->args->op];
     item->owns_op = false;
-    if (!is_reduction(item->args) || item->args->op != REDUCE_PREMUL_SUM)
+    if (!collective_call_reduces(item->args->call) || item->args->op != REDUCE_PREMUL_SUM)
         return STATUS_OK;
     encode_factor(item->args->dtype, item->args->factor, scalar);
     status = status_from_nccl(n->library,
