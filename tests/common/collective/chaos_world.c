@@ -8,6 +8,7 @@
 #include "common/base/net.h"
 #include "common/collective/collective_ops.h"
 #include "common/store/store.h"
+#include "tests/common/collective/slow_thread.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -120,6 +121,23 @@ static enum status open_second(struct child *c, bool victim, struct error *err)
     return status;
 }
 
+/* The operation is under way, for the others to see, before its thread slows down. */
+static enum status work_slowly(struct child *c, const struct collective_args *args,
+                               struct error *err)
+{
+    struct collective_work *work = NULL;
+    enum status status = collective_start(c->group, args, &work, err);
+    bool done = false;
+
+    if (status != STATUS_OK)
+        return status;
+    collective_poll(work, &done);
+    status = slow_thread_begin(clock_deadline_ns(c->config.timeout_ms), err);
+    if (status != STATUS_OK)
+        return status;
+    return collective_wait(work, INT64_MAX, err);
+}
+
 static enum status work_once(struct child *c, unsigned number, struct error *err)
 {
     struct collective_args args = {.call = COLLECTIVE_ALL_REDUCE,
@@ -137,6 +155,8 @@ static enum status work_once(struct child *c, unsigned number, struct error *err
         args.count = 0;
         return collective_run(c->group, &args, err);
     }
+    if (victim && c->config.role == CHAOS_SLOW)
+        return work_slowly(c, &args, err);
     if (victim)
         change(&args, c->config.role);
     return collective_run(c->group, &args, err);
