@@ -3,7 +3,8 @@
  *
  * Backends (collective_backends() lists those of this build):
  *   shm   ranks of one host reduce in shared memory
- *   ring  TCP between hosts: a pipelined ring for large messages, direct exchanges for small ones
+ *   ring  TCP between hosts: a pipelined ring for large messages, direct exchanges or recursive
+ *         doubling for small ones
  *   grpc  the same ring over gRPC streams, to tell architecture and transport apart
  *   hier  two levels: shm inside a host, ring between hosts
  *   nccl  device memory, in the CUDA module

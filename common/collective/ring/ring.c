@@ -1,10 +1,11 @@
 /*
  * The ring backend: chooses how an operation goes over the links of a transport (ring_stream for
- * large messages, ring_pairs for small ones, for those in rank order and for those that are
- * pairwise by nature) and says in plain words what went wrong locally.  Who is to blame, and
- * time-outs, are the core's matter.
+ * large messages, ring_pairs or ring_doubling for small ones, ring_pairs for those in rank order
+ * and for those that are pairwise by nature) and says in plain words what went wrong locally.  Who
+ * is to blame, and time-outs, are the core's matter.
  *
- * In the fast order float16 and bfloat16 are rounded at every hop of the ring; in rank order once.
+ * In the fast order float16 and bfloat16 are rounded at every hop of the ring and in every round of
+ * doubling; in rank order once.
  *
  * A rank that leaves in order sends a header with COLLECTIVE_CLOSE on every link, so whoever still
  * expects something from it knows that it did not die.
@@ -37,27 +38,35 @@ static_assert(sizeof(struct ring_work) <= COLLECTIVE_WORK_STATE, "a work's state
 
 /* ---- which way ---- */
 
+static size_t count_of(const struct collective_args *a)
+{
+    return a->call == COLLECTIVE_BARRIER ? 0 : a->count;
+}
+
 static size_t block_bytes(const struct collective_args *a)
 {
-    return a->count * dtype_size(a->dtype);
+    return count_of(a) * dtype_size(a->dtype);
 }
 
 static struct ring_way by_pairs(enum pairs_kind kind)
 {
-    return (struct ring_way){.is_pairs = true, .pairs = kind};
+    return (struct ring_way){.by = BY_PAIRS, .pairs = kind};
 }
 
 static struct ring_way by_ring(enum ring_kind kind)
 {
-    return (struct ring_way){.ring = kind};
+    return (struct ring_way){.by = BY_RING, .ring = kind};
 }
 
 static struct ring_way all_reduce_way(const struct ring *r, const struct collective_args *a)
 {
-    if (block_bytes(a) <= r->whole_bytes)
-        return by_pairs(PAIRS_ALL_REDUCE_WHOLE);
-    if (block_bytes(a) <= r->chunks_bytes || a->order == REDUCE_REPRODUCIBLE)
-        return by_pairs(PAIRS_ALL_REDUCE_CHUNKS);
+    size_t bytes = block_bytes(a);
+
+    if (a->order == REDUCE_REPRODUCIBLE) /* all terms meet in the pairs alone */
+        return by_pairs(bytes <= r->whole_bytes ? PAIRS_ALL_REDUCE_WHOLE : PAIRS_ALL_REDUCE_CHUNKS);
+    for (size_t i = 0; i < r->tuned_sizes; i++)
+        if (bytes <= ring_tuned_sizes[i])
+            return r->all_reduce_ways[i];
     return by_ring(RING_ALL_REDUCE);
 }
 
@@ -85,8 +94,9 @@ static struct ring_way choose_way(const struct ring *r, const struct collective_
         return by_pairs(PAIRS_SCATTER);
     case COLLECTIVE_ALL_TO_ALL:
         return by_pairs(PAIRS_ALL_TO_ALL);
-    default:
-        return by_pairs(PAIRS_BARRIER);
+    default: /* as an all_reduce of nothing */
+        return r->all_reduce_ways[0].by == BY_DOUBLING ? r->all_reduce_ways[0]
+                                                       : by_pairs(PAIRS_BARRIER);
     }
 }
 
@@ -97,7 +107,7 @@ static struct pairs_plan pairs_plan_of(const struct collective *g, const struct 
                                .rank = g->rank,
                                .world_size = g->world_size,
                                .root = a->root,
-                               .count = a->call == COLLECTIVE_BARRIER ? 0 : a->count,
+                               .count = count_of(a),
                                .size = dtype_size(a->dtype)};
 }
 
@@ -118,7 +128,9 @@ static void ring_expected_bytes(const struct collective *group, const struct col
         *ret_tx = block_bytes(a);
     } else if (a->call == COLLECTIVE_RECV) {
         *ret_rx = block_bytes(a);
-    } else if (way.is_pairs) {
+    } else if (way.by == BY_DOUBLING) {
+        doubling_bytes(group->rank, group->world_size, block_bytes(a), ret_tx, ret_rx);
+    } else if (way.by == BY_PAIRS) {
         struct pairs_plan plan = pairs_plan_of(group, a, way.pairs);
 
         pairs_plan_bytes(&plan, ret_tx, ret_rx);
@@ -190,8 +202,11 @@ void ring_begin(struct ring *r, const struct collective_args *args,
 {
     struct ring_operation operation = make_operation(&r->base, args, signature);
 
-    r->is_pairs = way.is_pairs;
-    if (way.is_pairs) {
+    r->by = way.by;
+    if (way.by == BY_DOUBLING) {
+        doubling_run_init(&r->doubling_run, r->base.rank, r->base.world_size, count_of(args),
+                          dtype_size(args->dtype), &operation, &r->pairs);
+    } else if (way.by == BY_PAIRS) {
         struct pairs_plan plan = pairs_plan_of(&r->base, args, way.pairs);
 
         pairs_run_init(&r->pairs_run, &plan, &operation, &r->pairs);
@@ -204,8 +219,15 @@ void ring_begin(struct ring *r, const struct collective_args *args,
 
 enum ring_outcome ring_advance(struct ring *r, int64_t until_ns)
 {
-    return r->is_pairs ? pairs_run(&r->io, &r->pairs_run, until_ns)
-                       : ring_stream_run(&r->io, &r->stream_run, until_ns);
+    switch (r->by) {
+    case BY_DOUBLING:
+        return doubling_run(&r->io, &r->doubling_run, until_ns);
+    case BY_PAIRS:
+        return pairs_run(&r->io, &r->pairs_run, until_ns);
+    case BY_RING:
+    default:
+        return ring_stream_run(&r->io, &r->stream_run, until_ns);
+    }
 }
 
 /* ---- ends ---- */
@@ -288,7 +310,10 @@ static void count_collective(struct ring *r, uint64_t sent, uint64_t received)
     size_t sends = r->stream_run.sends;
     size_t receives = r->stream_run.receives;
 
-    if (r->is_pairs) {
+    if (r->by == BY_DOUBLING) {
+        sends = r->doubling_run.sends;
+        receives = r->doubling_run.receives;
+    } else if (r->by == BY_PAIRS) {
         sends = receives = 0;
         for (unsigned i = 0; i < r->base.world_size; i++) {
             sends += r->pairs.peers[i].sends;
@@ -400,7 +425,9 @@ static enum run_outcome run_collective(struct ring *r, struct collective_work *w
     outcome = ring_advance(r, until_ns);
     if (outcome == RING_DONE)
         outcome = ring_flow_flush(&r->io, until_ns);
-    if (r->is_pairs) {
+    if (r->by == BY_DOUBLING) {
+        doubling_run_done(&r->doubling_run, &sent, &received);
+    } else if (r->by == BY_PAIRS) {
         pairs_run_done(&r->pairs_run, &sent, &received);
     } else {
         sent = r->stream_run.right.done;

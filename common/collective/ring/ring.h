@@ -5,27 +5,37 @@
 #define SPARRING_COMMON_COLLECTIVE_RING_H
 
 #include "common/collective/collective_ops.h"
+#include "common/collective/ring/ring_doubling.h"
 #include "common/collective/ring/ring_pairs.h"
 #include "common/collective/ring/ring_stream.h"
+
+/* How an operation goes: by a program of the ring, of the pairs, or by doubling. */
+enum ring_executor { BY_RING, BY_PAIRS, BY_DOUBLING };
+
+struct ring_way {
+    enum ring_executor by;
+    enum pairs_kind pairs;
+    enum ring_kind ring;
+};
+
+/* All-reduces are measured at these sizes. */
+#define RING_TUNED_SIZES 6
+extern const size_t ring_tuned_sizes[RING_TUNED_SIZES];
 
 struct ring {
     struct collective base;
     struct ring_io io;
     struct ring_scratch scratch;
     struct pairs_scratch pairs;
-    struct ring_run stream_run; /* the collective in progress is one of these two ... */
+    struct ring_run stream_run; /* the collective in progress is one of these three ... */
     struct pairs_run pairs_run;
-    bool is_pairs;                                 /* ... and this says which */
-    struct collective_work **sending, **receiving; /* owned: per peer, whose link it is now */
-    size_t whole_bytes;  /* all_reduce, broadcast, reduce: at most so many go in one round */
-    size_t chunks_bytes; /* at most so many go in two rounds, more through the ring */
-};
-
-/* How an operation goes: by a program of the ring, or of the pairs. */
-struct ring_way {
-    bool is_pairs;
-    enum pairs_kind pairs;
-    enum ring_kind ring;
+    struct doubling_run doubling_run;
+    enum ring_executor by;                             /* ... and this says which */
+    struct collective_work **sending, **receiving;     /* owned: per peer, whose link it is now */
+    struct ring_way all_reduce_ways[RING_TUNED_SIZES]; /* up to ring_tuned_sizes[], fast order */
+    size_t tuned_sizes;                                /* of them; more bytes go through the ring */
+    size_t whole_bytes;  /* broadcast, reduce, ordered all_reduce: at most so many in one round */
+    size_t chunks_bytes; /* at most so many in two rounds */
 };
 
 /* Measure which way is fastest for which size of all_reduce, and agree on it.  Blocks until

@@ -52,10 +52,15 @@ bool ring_hello_decode(const unsigned char *bytes, struct ring_hello *ret)
 
 void ring_header_encode(const struct signature *signature, double factor, unsigned char *bytes)
 {
+    signature_encode(signature, bytes);
+    ring_header_set_factor(bytes, factor);
+}
+
+void ring_header_set_factor(unsigned char *bytes, double factor)
+{
     uint64_t bits;
 
     memcpy(&bits, &factor, sizeof(bits));
-    signature_encode(signature, bytes);
     (void)put(bytes + SIGNATURE_BYTES, bits, 8);
 }
 

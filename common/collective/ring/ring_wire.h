@@ -36,6 +36,9 @@ bool ring_hello_decode(const unsigned char *bytes, struct ring_hello *ret);
 
 void ring_header_encode(const struct signature *signature, double factor, unsigned char *bytes);
 
+/* Change the factor alone. */
+void ring_header_set_factor(unsigned char *bytes, double factor);
+
 /* The factor of a header; any bits are one. */
 double ring_header_factor(const unsigned char *bytes);
 

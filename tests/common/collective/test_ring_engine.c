@@ -1,12 +1,12 @@
 /*
- * Every program of the ring and of the pairs, executed for every small world by ranks that take
- * turns on one thread, over pipes that move bytes in odd pieces: results against one loop, and no
- * deadlock (in some number of turns all must be done).  The results of reductions are integers, or
- * sums whose bits show their order.
+ * Every program of the ring and of the pairs, and doubling, executed for every small world by ranks
+ * that take turns on one thread, over pipes that move bytes in odd pieces: results against one
+ * loop, and no deadlock (in some number of turns all must be done).  The results of reductions are
+ * integers, or sums whose bits show their order.
  */
 #include "tests/support/support.h"
 
-#include "common/collective/ring/ring_pairs.h"
+#include "common/collective/ring/ring_doubling.h"
 #include "common/collective/ring/ring_stream.h"
 #include "tests/common/collective/memory_transport.h"
 
@@ -14,9 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RANKS_MAX 9
-#define BLOCK_MAX 40 /* elements */
-#define BYTES_MAX ((size_t)RANKS_MAX * BLOCK_MAX * 8)
+#define RANKS_MAX  9
+#define BLOCK_MAX  40                 /* elements */
+#define SLOT_BYTES ((size_t)64 << 10) /* the least */
+#define BYTES_MAX  ((size_t)RANKS_MAX * BLOCK_MAX * 8)
 
 struct rank {
     unsigned char input[BYTES_MAX], output[BYTES_MAX];
@@ -25,13 +26,15 @@ struct rank {
     struct pairs_scratch pairs;
     struct ring_run stream_run;
     struct pairs_run pairs_run;
+    struct doubling_run doubling_run;
     bool done;
 };
 
 static struct world {
     unsigned size, root;
     size_t count;
-    bool in_place, is_pairs;
+    bool in_place;
+    enum { RING, PAIRS, DOUBLING } by;
     enum dtype dtype;
     enum reduce_op op;
     struct memory_world *memory;
@@ -125,7 +128,7 @@ static void open_world(unsigned size, size_t count, enum dtype dtype, enum reduc
         rank->io = (struct ring_io){
             .transport = memory_world_transport(w.memory, r), .alarm_fd = -1, .segment_bytes = 64};
         assert_ok(ring_scratch_init(&rank->scratch, 64, &err));
-        assert_ok(pairs_scratch_init(&rank->pairs, size, 64, &err));
+        assert_ok(pairs_scratch_init(&rank->pairs, size, SLOT_BYTES, &err));
         rank->pairs.slot_bytes = 64; /* so that slots go round */
         rank->done = false;
         for (size_t i = 0; i < (size_t)RANKS_MAX * BLOCK_MAX; i++)
@@ -159,9 +162,11 @@ static bool turn(unsigned r)
     struct rank *rank = &w.ranks[r];
     enum ring_outcome outcome = RING_DONE;
 
-    if (!rank->done)
-        outcome = w.is_pairs ? pairs_run(&rank->io, &rank->pairs_run, 0)
-                             : ring_stream_run(&rank->io, &rank->stream_run, 0);
+    if (!rank->done && w.by == DOUBLING)
+        outcome = doubling_run(&rank->io, &rank->doubling_run, 0);
+    else if (!rank->done)
+        outcome = w.by == PAIRS ? pairs_run(&rank->io, &rank->pairs_run, 0)
+                                : ring_stream_run(&rank->io, &rank->stream_run, 0);
     ck_assert(outcome == RING_DONE || outcome == RING_PAUSED);
     rank->done = outcome == RING_DONE;
     return rank->done;
@@ -226,7 +231,7 @@ static void start_ring(enum ring_kind kind, unsigned r, size_t in_offset, size_t
     struct ring_operation o = operation_of(r, in_offset, out_offset);
     struct ring_plan plan = ring_plan(kind, r, w.size, w.count, dtype_size(w.dtype), w.root, 64);
 
-    w.is_pairs = false;
+    w.by = RING;
     ring_run_init(&w.ranks[r].stream_run, &plan, &o, &w.ranks[r].scratch);
 }
 
@@ -240,8 +245,19 @@ static void start_pairs(enum pairs_kind kind, unsigned r, size_t in_offset, size
                               .count = w.count,
                               .size = dtype_size(w.dtype)};
 
-    w.is_pairs = true;
+    w.by = PAIRS;
     pairs_run_init(&w.ranks[r].pairs_run, &plan, &o, &w.ranks[r].pairs);
+}
+
+/* Its messages must fit in a slot; nothing goes round. */
+static void start_doubling(unsigned r)
+{
+    struct ring_operation o = operation_of(r, 0, 0);
+
+    w.by = DOUBLING;
+    w.ranks[r].pairs.slot_bytes = SLOT_BYTES;
+    doubling_run_init(&w.ranks[r].doubling_run, r, w.size, w.count, dtype_size(w.dtype), &o,
+                      &w.ranks[r].pairs);
 }
 
 static const struct flavour {
@@ -289,6 +305,8 @@ static void check_all_reduce(int way)
     for (unsigned r = 0; r < w.size; r++) {
         if (way == 0)
             start_ring(RING_ALL_REDUCE, r, 0, 0);
+        else if (way == 3)
+            start_doubling(r);
         else
             start_pairs(way == 1 ? PAIRS_ALL_REDUCE_WHOLE : PAIRS_ALL_REDUCE_CHUNKS, r, 0, 0);
     }
@@ -420,7 +438,7 @@ static void check_scatter(int way)
 
 START_TEST(all_reduce)
 {
-    for_every_count((unsigned)_i, check_all_reduce, 3);
+    for_every_count((unsigned)_i, check_all_reduce, 4);
 }
 END_TEST
 
@@ -483,6 +501,43 @@ START_TEST(pairs_sum_in_rank_order)
 }
 END_TEST
 
+/* By doubling every rank has the same bits, and they are a sum: the error of a float sum of n terms
+ * is at most n rounding steps of the largest magnitude. */
+START_TEST(doubling_has_one_result)
+{
+    open_world((unsigned)_i, BLOCK_MAX, DTYPE_FLOAT32, REDUCE_SUM, false);
+    for (unsigned r = 0; r < w.size; r++) {
+        for (size_t i = 0; i < w.count; i++)
+            put_value(w.ranks[r].input, i, ldexp(support_random() * 2 - 1, (int)below(20) - 10));
+        start_doubling(r);
+    }
+    run_world();
+    for (size_t i = 0; i < w.count; i++) {
+        double sum = 0;
+        double magnitude = 0;
+
+        for (unsigned r = 0; r < w.size; r++) {
+            sum += get_value(w.ranks[r].input, i);
+            magnitude += fabs(get_value(w.ranks[r].input, i));
+        }
+        for (unsigned r = 0; r < w.size; r++)
+            ck_assert_int_eq(memcmp(w.ranks[r].output + 4 * i, w.ranks[0].output + 4 * i, 4), 0);
+        ck_assert(fabs(get_value(w.ranks[0].output, i) - sum) <= w.size * magnitude * 0x1p-24);
+    }
+    for (unsigned r = 0; r < w.size; r++) {
+        uint64_t sent;
+        uint64_t received;
+        uint64_t formula[2];
+
+        doubling_run_done(&w.ranks[r].doubling_run, &sent, &received);
+        doubling_bytes(r, w.size, w.count * 4, &formula[0], &formula[1]);
+        ck_assert_uint_eq(sent, formula[0]);
+        ck_assert_uint_eq(received, formula[1]);
+    }
+    close_world();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ring_engine");
@@ -496,6 +551,7 @@ int main(void)
     tcase_add_loop_test(cases, all_gather, 2, RANKS_MAX + 1);
     tcase_add_loop_test(cases, pairwise, 2, RANKS_MAX + 1);
     tcase_add_loop_test(cases, pairs_sum_in_rank_order, 2, RANKS_MAX + 1);
+    tcase_add_loop_test(cases, doubling_has_one_result, 2, RANKS_MAX + 1);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

@@ -6,6 +6,7 @@
  */
 #include "tests/support/support.h"
 
+#include "common/collective/ring/ring_doubling.h"
 #include "common/collective/ring/ring_plan.h"
 
 #include <string.h>
@@ -324,6 +325,60 @@ START_TEST(chunks_cover_a_large_buffer)
 }
 END_TEST
 
+/* ---- doubling ---- */
+
+/* Take the step that two ranks have in common; false when they have none now.  have[] are sets of
+ * ranks whose terms are in. */
+static bool meet(unsigned n, unsigned a, unsigned b, unsigned *steps, uint64_t *have)
+{
+    struct doubling_step at_a;
+    struct doubling_step at_b;
+    uint64_t from_a = have[a];
+    uint64_t from_b = have[b];
+
+    if (!doubling_step(a, n, steps[a], &at_a) || !doubling_step(b, n, steps[b], &at_b) ||
+        at_a.peer != b || at_b.peer != a)
+        return false;
+    ck_assert(at_a.sends == at_b.receives && at_b.sends == at_a.receives);
+    ck_assert(at_a.sends || at_b.sends);
+    if (at_a.reduces || at_b.reduces)
+        ck_assert_msg((from_a & from_b) == 0, "a term of rank %u or %u counts twice", a, b);
+    if (at_a.receives)
+        have[a] = at_a.reduces ? from_a | from_b : from_b;
+    if (at_b.receives)
+        have[b] = at_b.reduces ? from_b | from_a : from_a;
+    ck_assert(!at_a.last || have[a] == UINT64_MAX >> (64 - n));
+    ck_assert(!at_b.last || have[b] == UINT64_MAX >> (64 - n));
+    steps[a]++;
+    steps[b]++;
+    return true;
+}
+
+/* Every rank ends with every term, once, and no rank waits for one that does not come. */
+START_TEST(doubling_reaches_everyone)
+{
+    unsigned n = (unsigned)_i;
+    unsigned steps[64] = {0};
+    uint64_t have[64];
+    struct doubling_step step;
+    bool moved = true;
+
+    for (unsigned r = 0; r < n; r++)
+        have[r] = (uint64_t)1 << r;
+    while (moved) {
+        moved = false;
+        for (unsigned a = 0; a < n; a++)
+            for (unsigned b = a + 1; b < n; b++)
+                moved |= meet(n, a, b, steps, have);
+    }
+    for (unsigned r = 0; r < n; r++) {
+        ck_assert_msg(!doubling_step(r, n, steps[r], &step), "rank %u of %u waits for rank %u", r,
+                      n, step.peer);
+        ck_assert_uint_eq(have[r], UINT64_MAX >> (64 - n));
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ring_plan");
@@ -333,6 +388,7 @@ int main(void)
     tcase_add_loop_test(cases, rotations, 1, RANKS_MAX + 1);
     tcase_add_loop_test(cases, pipelines_of_every_root, 1, RANKS_MAX + 1);
     tcase_add_test(cases, chunks_cover_a_large_buffer);
+    tcase_add_loop_test(cases, doubling_reaches_everyone, 2, 65);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }
