@@ -1,6 +1,6 @@
 /*
  * The ring backend through the public interface: ranks that disagree or do not come, and strangers.
- * Results and counters are the conformance suite's, deaths and stops test_ring_faults.c's.
+ * Results and counters are the conformance suite's, deaths and stops test_chaos_loss.c's.
  */
 #include "tests/common/collective/ring_world.h"
 
