@@ -7,7 +7,7 @@
  */
 #include "common/collective/ring/ring_pairs.h"
 #include "common/collective/ring/ring_stream.h"
-#include "tests/common/collective/memory_transport.h"
+#include "tests/common/collective/ring/memory_transport.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
  * Barriers, the short forms, wrong arguments, and sizes beyond 32 bits.
  */
-#include "tests/common/collective/conformance.h"
+#include "tests/common/collective/conformance/conformance.h"
 
 #include "common/base/clock.h"
 

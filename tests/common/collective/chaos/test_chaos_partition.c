@@ -3,8 +3,8 @@
  * link of one goes down.  Its process runs and its kernel is silent, so the others must say
  * "network", not "stopped".  Needs root; says so when it is skipped.
  */
-#include "tests/common/collective/chaos_world.h"
-#include "tests/common/collective/lateness.h"
+#include "tests/common/collective/chaos/chaos_world.h"
+#include "tests/common/collective/chaos/lateness.h"
 
 #include "common/base/clock.h"
 

@@ -2,7 +2,7 @@
  * A timer of the kernel sends the thread a signal, whose handler sleeps and sets the timer anew.
  * No other thread need come in time for it: on a busy host this one gets to run less, never more.
  */
-#include "tests/common/collective/slow_thread.h"
+#include "tests/common/collective/chaos/slow_thread.h"
 
 #include "common/base/clock.h"
 

@@ -3,7 +3,7 @@
  * is in a launched world.  Assertions may fail on any thread: Check's process ends with the
  * message.
  */
-#include "tests/common/collective/conformance.h"
+#include "tests/common/collective/conformance/conformance.h"
 
 #include "common/launch_env/launch_env.h"
 

@@ -2,7 +2,7 @@
  * Handles: started and waited for in any order, polled, waited for too briefly, too many; sends and
  * receives that cross.
  */
-#include "tests/common/collective/conformance.h"
+#include "tests/common/collective/conformance/conformance.h"
 
 #include "common/base/clock.h"
 

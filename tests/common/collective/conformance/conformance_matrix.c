@@ -1,7 +1,7 @@
 /*
  * Every operation, at every size that is likely to go wrong.
  */
-#include "tests/common/collective/conformance.h"
+#include "tests/common/collective/conformance/conformance.h"
 
 #include <stdint.h>
 #include <stdio.h>

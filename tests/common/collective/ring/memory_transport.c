@@ -1,4 +1,4 @@
-#include "tests/common/collective/memory_transport.h"
+#include "tests/common/collective/ring/memory_transport.h"
 
 #include <errno.h>
 #include <stdlib.h>

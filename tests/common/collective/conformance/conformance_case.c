@@ -2,7 +2,7 @@
  * One operation as a test sees it: buffers between guards, inputs from conformance_values.c, and
  * what must be in every byte afterwards.
  */
-#include "tests/common/collective/conformance.h"
+#include "tests/common/collective/conformance/conformance.h"
 
 #include "common/base/clock.h"
 

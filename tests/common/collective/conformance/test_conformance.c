@@ -5,7 +5,7 @@
  * SPARRING_TEST_HUGE=1 adds operations of more than 4 GiB (slow; 11 GiB of free memory).
  * SPARRING_TEST_STORE=file:///...: this process is one rank of a launched world; see conformance.h.
  */
-#include "tests/common/collective/conformance.h"
+#include "tests/common/collective/conformance/conformance.h"
 
 #include <stdio.h>
 #include <stdlib.h>

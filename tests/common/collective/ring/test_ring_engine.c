@@ -8,7 +8,7 @@
 
 #include "common/collective/ring/ring_doubling.h"
 #include "common/collective/ring/ring_stream.h"
-#include "tests/common/collective/memory_transport.h"
+#include "tests/common/collective/ring/memory_transport.h"
 
 #include <math.h>
 #include <stdlib.h>

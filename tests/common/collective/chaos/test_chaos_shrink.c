@@ -2,7 +2,7 @@
  * Survivors re-form the group and go on, under every backend; a stopped rank that is continued
  * learns that the others went on without it.
  */
-#include "tests/common/collective/chaos_world.h"
+#include "tests/common/collective/chaos/chaos_world.h"
 
 #include "common/base/clock.h"
 

@@ -1,14 +1,14 @@
 /*
  * Worlds that break.  A child never asserts: what it finds goes into its report.
  */
-#include "tests/common/collective/chaos_world.h"
+#include "tests/common/collective/chaos/chaos_world.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/net.h"
 #include "common/collective/collective_ops.h"
 #include "common/store/store.h"
-#include "tests/common/collective/slow_thread.h"
+#include "tests/common/collective/chaos/slow_thread.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -3,7 +3,7 @@
  * end of the group, another generation.  All others name that rank and what it does, within the
  * operation's time-out.
  */
-#include "tests/common/collective/chaos_world.h"
+#include "tests/common/collective/chaos/chaos_world.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
  * The ascending result is reduce_arrays over all ranks' inputs, which test_reduce checks against
  * plain loops; any other order is held to a bound from a sum in double precision.
  */
-#include "tests/common/collective/conformance.h"
+#include "tests/common/collective/conformance/conformance.h"
 
 #include "common/tensor/reduce.h"
 

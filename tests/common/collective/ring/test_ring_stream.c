@@ -9,7 +9,7 @@
 #include "common/collective/ring/ring_accept.h"
 #include "common/collective/ring/ring_pairs.h"
 #include "common/collective/ring/ring_stream.h"
-#include "tests/common/collective/memory_transport.h"
+#include "tests/common/collective/ring/memory_transport.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -4,8 +4,8 @@
  * kept them from running meanwhile.  With "grpc" as an argument the store is the one that rank 0
  * hosts, and dies with it.
  */
-#include "tests/common/collective/chaos_world.h"
-#include "tests/common/collective/lateness.h"
+#include "tests/common/collective/chaos/chaos_world.h"
+#include "tests/common/collective/chaos/lateness.h"
 
 #include <signal.h>
 #include <stdio.h>
