@@ -147,8 +147,10 @@ void child_signal(const struct child *c, int number)
 {
     if (!child_is_active(c))
         return;
-    (void)kill(-c->pid, number);
+    /* The wake-up first, for one that is stopped: a SIGCONT that comes later finds the child in the
+     * middle of its end, where it undoes the stops by which a leak checker or debugger attaches. */
     (void)kill(-c->pid, SIGCONT);
+    (void)kill(-c->pid, number);
 }
 
 void child_reap(struct child *c)
