@@ -28,11 +28,8 @@ static void run_next(struct sync_allreduce *s)
     q->busy = true;
     pthread_mutex_unlock(&q->lock);
     times->started_ns = clock_now_ns();
-    status = s->hook->reduce(s, index, &err);
+    status = s->hook->reduce(s, index, &err); /* its error names the bucket */
     times->done_ns = clock_now_ns();
-    if (status != STATUS_OK)
-        (void)error_prefix(&err, "bucket %zu of %zu (%zu bytes): ", index + 1, q->length,
-                           times->bytes);
     pthread_mutex_lock(&q->lock);
     q->busy = false;
     if (status == STATUS_OK) {
