@@ -4,6 +4,7 @@
 #include "common/collective/collective.h"
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/strbuf.h"
 #include "common/collective/collective_blocking.h"
@@ -11,6 +12,7 @@
 #include "common/collective/flight/flight.h"
 #include "common/collective/host_address.h"
 #include "common/collective/host_id.h"
+#include "common/collective/verdict.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -310,6 +312,10 @@ static enum status open_group(struct collective *g, const struct collective_conf
 
     if (status == STATUS_OK && !g->ops)
         status = choose_backend(g, config, deadline_ns, err);
+    if (status == STATUS_OK && g->ops->unchecked && g->in_mesh) {
+        status = mesh_keep_trail(g->mesh, g->mesh_slot, err);
+        g->keeps_trail = status == STATUS_OK;
+    }
     if (status == STATUS_OK) {
         status = g->ops->open(g, deadline_ns, err);
         if (status != STATUS_OK)
@@ -434,10 +440,26 @@ enum status collective_new_group(struct collective *parent, const unsigned *rank
     return status;
 }
 
+enum status collective_finish(struct collective *group, struct error *err)
+{
+    struct error why = {0};
+
+    if (!group->keeps_trail || group->failure.status != STATUS_OK ||
+        verdict_settle(group, &why) == STATUS_OK)
+        return STATUS_OK;
+    group->failure = why;
+    flight_fail(group->flight, group->fault, group->culprit, why.text);
+    return error_set(err, why.status, "%s", why.text);
+}
+
 void collective_close(struct collective *group)
 {
+    struct error err = {0};
+
     if (!group)
         return;
+    if (collective_finish(group, &err) != STATUS_OK)
+        log_error("%s", err.text);
     if (!collective_blocking_close(group))
         return; /* a library still works in its memory, and the process is about to end */
     group->ops->close(group);

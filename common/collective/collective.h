@@ -15,10 +15,12 @@
  * group run in the order of their start, driven by whoever polls or waits.  The blocking calls are
  * start and wait.
  *
- * Never a silent hang.  Every operation carries (group, generation, sequence, call, dtype, op,
- * count, root); ranks that disagree fail with both sides named.  Past 25 and 50 % of the time-out a
- * warning names who is missing.  A failure is told apart as dead, stopped, stalled, slow,
- * desynchronised, network or finished early (enum fault), and names rank, bucket, bytes and
+ * Never a silent hang, never a silent mismatch.  Every operation carries (group, generation,
+ * sequence, call, dtype, op, count, root); ranks that disagree fail with both sides named: before a
+ * byte is used over shm, ring, grpc and hier; over nccl, mpi and gloo, which may add up whatever
+ * has as many bytes, within two heartbeats, or at the group's end (trail.h). Past 25 and 50 % of
+ * the time-out a warning names who is missing.  A failure is told apart as dead, stopped, stalled,
+ * slow, desynchronised, network or finished early (enum fault), and names rank, bucket, bytes and
  * seconds, the same rank on all survivors.  After it the group is dead: every call returns the
  * first error again, until collective_shrink makes a new group of the survivors.
  *
@@ -158,7 +160,14 @@ enum status collective_new_group(struct collective *parent, const unsigned *rank
  * FAULT_EXCLUDED when the others went on without this rank. */
 enum status collective_shrink(struct collective **group, struct error *err);
 
-void collective_close(struct collective *group); /* NULL allowed; works still pending are dropped */
+/* Before close, where every rank's own last operation has ended: have the members run the same
+ * operations, as far as they have come?  A member that has not come so far yet finds out itself.
+ * STATUS_MISMATCH names both sides; the group has failed then.  Backends that compare every
+ * operation have nothing to do; others wait for each living member's answer, not for its end. */
+enum status collective_finish(struct collective *group, struct error *err);
+
+/* NULL allowed; works still pending are dropped.  Finishes first, and logs what that finds. */
+void collective_close(struct collective *group);
 
 unsigned collective_rank(const struct collective *group);
 unsigned collective_world_size(const struct collective *group);

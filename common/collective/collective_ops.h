@@ -51,7 +51,8 @@ struct collective {
     size_t segment_bytes;
     struct mesh *mesh; /* NULL in a world of one */
     bool owns_mesh;
-    bool in_mesh; /* mesh_slot is taken */
+    bool in_mesh;     /* mesh_slot is taken */
+    bool keeps_trail; /* of its collectives, in the mesh */
     size_t mesh_slot;
     struct mesh_alarm *alarm; /* NULL in a world of one */
     struct mesh_view *views;  /* owned, world_size: the members' answers ... */
@@ -88,6 +89,10 @@ struct collective_ops {
      * thread.  A send or receive is an exception: it begins at the first call, which does not block
      * when until_ns has passed.  done_bytes and stats are counted for it, by expected_bytes. */
     bool blocking;
+
+    /* Does not compare every operation with the peers' before its bytes meet: the mesh compares
+     * afterwards (trail.h), so that a difference is found within two heartbeats or at the end. */
+    bool unchecked;
 
     /* Runs a world of one, too (device memory); else the core copies. */
     bool alone;

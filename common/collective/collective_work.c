@@ -222,8 +222,8 @@ void collective_warn(struct collective_work *w, int64_t now_ns)
 {
     int64_t waited_ns = now_ns - w->started_ns;
 
-    /* A library compares nothing: look once whether the ranks run the same operation at all. */
-    if (w->group->ops->blocking && !w->compared && waited_ns >= COLLECTIVE_COMPARE_NS) {
+    /* A library may wait for what never comes: look once whether all run the same operation. */
+    if (w->group->ops->unchecked && !w->compared && waited_ns >= COLLECTIVE_COMPARE_NS) {
         w->compared = true;
         verdict_compare(w->group, w);
     }
@@ -249,6 +249,8 @@ static void begin(struct collective_work *w)
     w->state = WORK_RUNNING;
     w->started_ns = clock_now_ns();
     flight_start(w->group->flight, w->flight_slot);
+    if (w->group->keeps_trail && !is_point_to_point(w->args.call))
+        mesh_note(w->group->mesh, w->group->mesh_slot, &w->signature);
     publish(w, MESH_RUNNING, w->started_ns);
 }
 
@@ -273,8 +275,13 @@ static void drive(struct collective_work *w, int64_t until_ns)
         fail_group(g, w, &g->failure);
         return;
     }
-    if (w->state == WORK_QUEUED)
+    if (w->state == WORK_QUEUED) {
         begin(w);
+        if (g->keeps_trail && atomic_load(&g->alarm->raised)) { /* what runs fast would not look */
+            give_up(w, VERDICT_ALARM, &err);
+            return;
+        }
+    }
     if (g->world_size == 1 && !g->ops->alone) {
         collective_run_alone(w);
         end_work(w, WORK_DONE);

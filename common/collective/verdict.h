@@ -32,6 +32,22 @@ void verdict_warn(struct collective *g, const struct collective_work *w, double 
  * alarm. */
 void verdict_compare(struct collective *g, const struct collective_work *w);
 
+/* ---- what the members' trails say; verdict_trail.c ---- */
+
+/* Has the mesh found that a member ran other operations than this rank?  Then ret names the odd one
+ * of all members and, where it is still kept, the first operation that differs.  Blocks for at most
+ * a second. */
+bool verdict_find_difference(struct collective *g, struct mesh_verdict *ret);
+
+/* Ask all members whether they have run the same, and on a difference reach and tell the verdict:
+ * STATUS_MISMATCH, with the group's fault and culprit. */
+enum status verdict_settle(struct collective *g, struct error *err);
+
+/* Pure: of the members that keep the place asked about, which has the odd hash?  *ret_other is a
+ * rank of the majority.  False when all are equal. */
+bool verdict_odd_trail(const struct mesh_view *views, unsigned count, unsigned *ret_culprit,
+                       unsigned *ret_other);
+
 /* ---- pure: what the peers' answers mean; verdict_views.c ---- */
 
 /* The culprit (rank in the group) and its fault by the members' views, seen from `self`, which runs

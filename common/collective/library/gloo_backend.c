@@ -14,6 +14,7 @@ const struct collective_ops collective_gloo_ops = {
     .name = "gloo",
     .size = sizeof(struct library_group),
     .blocking = true,
+    .unchecked = true,
     .open = gloo_group_open,
     .run = library_group_run,
     .interrupt = library_group_interrupt,

@@ -3,8 +3,9 @@
  * order (all-gather, then ascending sums), reduce_scatter (all_to_all, then sums), averages and
  * factors.  What is composed goes through scratch space of the group, in pieces.
  *
- * Ranks that disagree: the first operation of each kind is compared by an all-gather of signatures;
- * of later ones the bytes cannot meet, so they wait until the core finds out who does what.
+ * Ranks that disagree: the first operation of each kind is compared by an all-gather of signatures.
+ * Of later ones Gloo's bytes cannot meet, so they wait until the core finds out who does what; MPI
+ * may add up whatever has as many bytes, and the mesh finds out afterwards (trail.h).
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_LIBRARY_BACKEND_H
 #define SPARRING_COMMON_COLLECTIVE_LIBRARY_BACKEND_H

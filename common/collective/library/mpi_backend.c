@@ -61,6 +61,7 @@ const struct collective_ops collective_mpi_ops = {
     .name = "mpi",
     .size = sizeof(struct library_group),
     .blocking = true,
+    .unchecked = true,
     .check = mpi_group_check,
     .open = mpi_group_open,
     .run = library_group_run,

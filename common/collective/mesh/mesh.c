@@ -84,6 +84,8 @@ static void release(struct mesh *m)
     mesh_agreements_release(m);
     for (size_t i = 0; i < MESH_GROUPS_MAX; i++)
         mesh_slot_release(&m->slots[i]);
+    for (size_t i = 0; i < MESH_GROUPS_MAX; i++)
+        free(m->slots[i].trail);
     if (m->epoll_fd >= 0)
         (void)close(m->epoll_fd);
     if (m->wake_fd >= 0)

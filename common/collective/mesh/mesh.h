@@ -15,6 +15,7 @@
 
 #include "common/collective/collective.h"
 #include "common/collective/signature.h"
+#include "common/collective/trail.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -78,11 +79,20 @@ void mesh_publish(struct mesh *m, size_t slot, const struct mesh_status *status)
 void mesh_progress(struct mesh *m, size_t slot, uint64_t done_bytes); /* of the running operation */
 void mesh_remove_group(struct mesh *m, size_t slot); /* peers see MESH_LEFT from then on */
 
+/* What a member keeps of its trail, and the operation at the place that was asked about. */
+struct mesh_trail {
+    uint64_t oldest, newest; /* sequences; newest is 0 where there is no trail or nothing on it */
+    bool kept;               /* the place; without it the rest is zero */
+    struct signature signature;
+    uint64_t hash; /* up to and with it */
+};
+
 struct mesh_view {
     enum fault fault;      /* DEAD, STOPPED, NETWORK, FINISHED (the whole job), FAILED, or NONE */
     double silent_seconds; /* since its last sign of life */
     bool answered;
     struct mesh_status status; /* if answered; all zero when it does not know the group (yet) */
+    struct mesh_trail trail;   /* likewise; of mesh_ask_trail */
 };
 
 /* Ask one rank about a group and wait for the answer until deadline_ns. */
@@ -92,6 +102,28 @@ void mesh_ask(struct mesh *m, unsigned rank, uint64_t group, int64_t deadline_ns
 /* The same of several ranks at once (this one may be among them): ret[i] is about ranks[i]. */
 void mesh_ask_all(struct mesh *m, const unsigned *ranks, unsigned count, uint64_t group,
                   int64_t deadline_ns, struct mesh_view *ret);
+
+/* ---- trails ---- */
+
+/* Compare this group's collectives with the members' from now on: heartbeats carry the hash of its
+ * trail.  Before its first operation, after mesh_watch. */
+enum status mesh_keep_trail(struct mesh *m, size_t slot, struct error *err);
+
+/* The group begins a collective; the caller's thread. */
+void mesh_note(struct mesh *m, size_t slot, const struct signature *signature);
+
+/* Has a member run other collectives than this rank, up to *ret_sequence?  The alarm was raised
+ * then.  *ret_rank is of the job. */
+bool mesh_find_difference(struct mesh *m, size_t slot, unsigned *ret_rank, uint64_t *ret_sequence);
+
+/* This rank's own hash; false: it is not there yet, or not kept any more. */
+bool mesh_own_hash(struct mesh *m, size_t slot, uint64_t sequence, uint64_t *ret_hash);
+uint64_t mesh_own_newest(struct mesh *m, size_t slot);
+
+/* mesh_ask_all about a group of this generation, and the place `sequence` of its trail. */
+void mesh_ask_trail(struct mesh *m, const unsigned *ranks, unsigned count, uint64_t group,
+                    uint32_t generation, uint64_t sequence, int64_t deadline_ns,
+                    struct mesh_view *ret);
 
 /* ---- losses ---- */
 
@@ -125,9 +157,10 @@ bool mesh_await_verdict(struct mesh *m, uint64_t group, uint32_t generation,
 uint64_t mesh_news(struct mesh *m);
 /* Wait until there are more than `seen`, or deadline_ns. */
 void mesh_await_news(struct mesh *m, uint64_t seen, int64_t deadline_ns);
-/* Has this rank left the group in order?  *ret_sequence: after which collective. */
+/* Has this rank left the group in order?  *ret_sequence: after which collective; *ret_hash (may be
+ * NULL): of its trail up to there, where it kept one. */
 bool mesh_left(struct mesh *m, unsigned rank, uint64_t group, uint32_t generation,
-               uint64_t *ret_sequence);
+               uint64_t *ret_sequence, uint64_t *ret_hash);
 
 /* What a blocked operation watches: `raised` becomes true, and `fd` readable, when a member of the
  * group is lost or a verdict about the group has come.  Both stay so. */

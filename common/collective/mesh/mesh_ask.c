@@ -16,20 +16,23 @@ static bool is_settled(const struct mesh *m, const struct mesh_question *q)
     return true;
 }
 
-static void fill_own(struct mesh *m, uint64_t group, struct mesh_view *ret)
+static void fill_own(struct mesh *m, const struct mesh_question *q, struct mesh_view *ret)
 {
-    const struct mesh_slot *slot = mesh_find_slot(m, group);
+    const struct mesh_slot *slot = mesh_find_slot(m, q->group);
 
     ret->answered = slot != NULL;
     if (slot)
         mesh_read_status(slot, &ret->status);
     if (slot && slot->left)
         ret->status.phase = MESH_LEFT;
+    if (q->place > 0)
+        mesh_read_trail(m, q->group, q->generation, q->place, &ret->trail);
 }
 
 static void ask(struct mesh *m, struct mesh_question *q)
 {
-    struct mesh_message message = {.kind = MESH_ASK, .group = q->group};
+    struct mesh_message message = {
+        .kind = MESH_ASK, .group = q->group, .generation = q->generation, .place = q->place};
 
     q->number = message.number = ++m->question_count;
     q->next = m->questions;
@@ -50,30 +53,50 @@ static void forget(struct mesh *m, const struct mesh_question *q)
     *at = q->next;
 }
 
+static void ask_and_wait(struct mesh *m, struct mesh_question *q, int64_t deadline_ns)
+{
+    (void)pthread_mutex_lock(&m->lock);
+    ask(m, q);
+    while (!is_settled(m, q) && clock_now_ns() < deadline_ns)
+        mesh_wait(m, deadline_ns);
+    forget(m, q);
+    for (unsigned i = 0; i < q->count; i++) {
+        const struct mesh_peer *p = &m->peers[q->ranks[i]];
+        struct mesh_view *view = &q->views[i];
+
+        view->fault = p->state == MESH_PEER_UP ? FAULT_NONE : p->fault;
+        if (q->ranks[i] == m->rank)
+            fill_own(m, q, view);
+        else
+            view->silent_seconds = (double)(clock_now_ns() - p->heard_ns) * 1e-9;
+    }
+    (void)pthread_mutex_unlock(&m->lock);
+}
+
 void mesh_ask_all(struct mesh *m, const unsigned *ranks, unsigned count, uint64_t group,
                   int64_t deadline_ns, struct mesh_view *ret)
 {
     struct mesh_question q = {.group = group, .ranks = ranks, .count = count, .views = ret};
 
-    (void)pthread_mutex_lock(&m->lock);
-    ask(m, &q);
-    while (!is_settled(m, &q) && clock_now_ns() < deadline_ns)
-        mesh_wait(m, deadline_ns);
-    forget(m, &q);
-    for (unsigned i = 0; i < count; i++) {
-        const struct mesh_peer *p = &m->peers[ranks[i]];
-
-        ret[i].fault = p->state == MESH_PEER_UP ? FAULT_NONE : p->fault;
-        if (ranks[i] == m->rank)
-            fill_own(m, group, &ret[i]);
-        else
-            ret[i].silent_seconds = (double)(clock_now_ns() - p->heard_ns) * 1e-9;
-    }
-    (void)pthread_mutex_unlock(&m->lock);
+    ask_and_wait(m, &q, deadline_ns);
 }
 
 void mesh_ask(struct mesh *m, unsigned rank, uint64_t group, int64_t deadline_ns,
               struct mesh_view *ret)
 {
     mesh_ask_all(m, &rank, 1, group, deadline_ns, ret);
+}
+
+void mesh_ask_trail(struct mesh *m, const unsigned *ranks, unsigned count, uint64_t group,
+                    uint32_t generation, uint64_t sequence, int64_t deadline_ns,
+                    struct mesh_view *ret)
+{
+    struct mesh_question q = {.group = group,
+                              .generation = generation,
+                              .place = sequence,
+                              .ranks = ranks,
+                              .count = count,
+                              .views = ret};
+
+    ask_and_wait(m, &q, deadline_ns);
 }

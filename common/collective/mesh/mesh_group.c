@@ -2,8 +2,8 @@
  * The groups of this rank.  A slot's status is a sequence lock: its writer, the caller of the
  * group, stores words and bumps a version before and after; readers try again when it moved.
  *
- * A slot stays when its group is closed, so that peers who ask learn that this rank has left; the
- * oldest of those makes room for new groups.
+ * A slot and its trail stay when its group is closed, so that peers who ask learn that this rank
+ * has left; the oldest of those makes room for new groups.
  */
 #include "common/base/clock.h"
 #include "common/base/memory.h"
@@ -78,6 +78,7 @@ enum status mesh_add_group(struct mesh *m, uint64_t group, size_t *ret_slot, str
     slot = choose_slot(m);
     if (slot) {
         mesh_slot_release(slot);
+        free(slot->trail);
         memset(slot, 0, sizeof(*slot));
         slot->used = true;
         slot->group = group;
@@ -100,6 +101,8 @@ void mesh_remove_group(struct mesh *m, size_t index)
     (void)pthread_mutex_lock(&m->lock);
     leave.generation = slot->generation;
     leave.number = atomic_load_explicit(&slot->last_sequence, memory_order_relaxed);
+    if (slot->trail)
+        (void)trail_hash(slot->trail, leave.number, &leave.hash);
     for (unsigned i = 0; i < slot->count; i++)
         mesh_send(m, slot->order[i], &leave);
     mesh_slot_release(slot);
@@ -194,7 +197,7 @@ struct mesh_alarm *mesh_watch(struct mesh *m, size_t index, uint32_t generation,
 /* ---- members that left too early ---- */
 
 bool mesh_left(struct mesh *m, unsigned rank, uint64_t group, uint32_t generation,
-               uint64_t *ret_sequence)
+               uint64_t *ret_sequence, uint64_t *ret_hash)
 {
     const size_t length = sizeof(m->leaves) / sizeof(m->leaves[0]);
     size_t count;
@@ -208,6 +211,8 @@ bool mesh_left(struct mesh *m, unsigned rank, uint64_t group, uint32_t generatio
         found = leave->rank == rank && leave->group == group && leave->generation == generation;
         if (found)
             *ret_sequence = leave->sequence;
+        if (found && ret_hash)
+            *ret_hash = leave->hash;
     }
     (void)pthread_mutex_unlock(&m->lock);
     return found;

@@ -10,6 +10,7 @@
  *   mesh_loss.c      losses: told apart by the kernel's counters and /proc
  *   mesh_exchange.c  small exchanges, waiting
  *   mesh_ask.c       questions
+ *   mesh_trail.c     trails: told with heartbeats, compared
  *   mesh_verdict.c   verdicts: told, accepted, settled
  *   mesh_agree.c     who is left
  *
@@ -63,6 +64,8 @@ struct mesh_peer {
 struct mesh_question {
     struct mesh_question *next;
     uint64_t number, group;
+    uint32_t generation; /* 0: the newest */
+    uint64_t place;      /* on the trail */
     const unsigned *ranks;
     unsigned count;
     struct mesh_view *views; /* views[i] is about ranks[i] */
@@ -83,6 +86,12 @@ struct mesh_slot {
     unsigned count;  /* 0: not watched */
     bool left;
     struct mesh_alarm alarm;
+    struct trail *trail; /* owned until the slot is used anew; NULL: none is kept */
+    uint64_t told;       /* of the trail: the last sequence told ... */
+    uint64_t beat;       /* ... and the newest at the last heartbeat */
+    bool differs;        /* from that of other_rank, at the latest by other_sequence */
+    unsigned other_rank;
+    uint64_t other_sequence;
 };
 
 /* What a peer said when it left a group. */
@@ -91,6 +100,7 @@ struct mesh_leave {
     uint32_t generation;
     unsigned rank;
     uint64_t sequence; /* of its last collective */
+    uint64_t hash;     /* of its trail up to there */
     int64_t at_ns;
 };
 
@@ -161,6 +171,12 @@ void mesh_read_status(const struct mesh_slot *slot, struct mesh_status *ret);
 struct mesh_slot *mesh_find_slot(struct mesh *m, uint64_t group); /* the newest; NULL: none */
 /* Raise the alarm of groups that wait for a member that left them. */
 void mesh_tend_groups(struct mesh *m, int64_t now_ns);
+
+/* mesh_trail.c; the lock is held. */
+void mesh_tell_trails(struct mesh *m);
+void mesh_receive_trail(struct mesh *m, unsigned rank, const struct mesh_message *message);
+void mesh_read_trail(struct mesh *m, uint64_t group, uint32_t generation, uint64_t place,
+                     struct mesh_trail *ret);
 
 /* mesh_verdict.c; the lock is held. */
 void mesh_receive_verdict(struct mesh *m, unsigned rank, const struct mesh_verdict *verdict);

@@ -41,6 +41,8 @@ static void answer(struct mesh *m, unsigned rank, const struct mesh_message *que
             a->status.phase = MESH_LEFT;
         a->status.since_ns = clock_now_ns() - a->status.since_ns;
     }
+    if (question->place > 0)
+        mesh_read_trail(m, question->group, question->generation, question->place, &a->trail);
     mesh_send(m, rank, &message);
 }
 
@@ -59,6 +61,7 @@ static void receive_answer(struct mesh *m, unsigned rank, const struct mesh_answ
             continue;
         q->views[i].status = a->status;
         q->views[i].status.since_ns = clock_now_ns() - a->status.since_ns;
+        q->views[i].trail = a->trail;
     }
 }
 
@@ -70,6 +73,7 @@ static void receive_leave(struct mesh *m, unsigned rank, const struct mesh_messa
                                                                .generation = message->generation,
                                                                .rank = rank,
                                                                .sequence = message->number,
+                                                               .hash = message->hash,
                                                                .at_ns = clock_now_ns()};
 }
 
@@ -93,8 +97,12 @@ void mesh_receive(struct mesh *m, unsigned rank, const struct mesh_message *mess
         break;
     case MESH_LEAVE:
         receive_leave(m, rank, message);
+        mesh_receive_trail(m, rank, message);
         mesh_tend_groups(m, clock_now_ns());
         break;
+    case MESH_TRAIL:
+        mesh_receive_trail(m, rank, message);
+        return; /* whoever waits is told by an alarm */
     case MESH_VERDICT:
         mesh_receive_verdict(m, rank, &message->verdict);
         break;

@@ -133,6 +133,7 @@ void *mesh_thread_run(void *mesh)
 
         if (now_ns >= beat_ns) {
             mesh_tend_groups(m, now_ns);
+            mesh_tell_trails(m);
             send_heartbeats(m);
             beat_ns = now_ns + HEARTBEAT_NS;
         }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define MAGIC   0x6d725053u /* "SPrm" */
-#define VERSION 1
+#define VERSION 2
 
 struct writer {
     unsigned char *at;
@@ -134,41 +134,60 @@ static void get_item(struct reader *r, struct mesh_item *i)
         get_bytes(r, i->bytes, i->size);
 }
 
+/* A signature, and whether there is one. */
+static void put_signature(struct writer *w, bool is_there, const struct signature *s)
+{
+    unsigned char bytes[SIGNATURE_BYTES] = {0};
+
+    if (is_there)
+        signature_encode(s, bytes);
+    put(w, is_there, 1);
+    put_bytes(w, bytes, sizeof(bytes));
+}
+
+static bool get_signature(struct reader *r, struct signature *ret)
+{
+    unsigned char bytes[SIGNATURE_BYTES] = {0};
+    bool is_there = get_enum(r, 2);
+
+    get_bytes(r, bytes, sizeof(bytes));
+    if (is_there && !r->broken && !signature_decode(bytes, ret))
+        r->broken = true;
+    return is_there;
+}
+
 static void put_answer(struct writer *w, const struct mesh_answer *a)
 {
-    unsigned char signature[SIGNATURE_BYTES] = {0};
-
-    if (a->status.signature.call != 0)
-        signature_encode(&a->status.signature, signature);
     put(w, a->question, 8);
     put(w, a->known, 1);
     put(w, a->status.group, 8);
     put(w, a->status.phase, 1);
-    put(w, a->status.signature.call != 0, 1);
-    put_bytes(w, signature, sizeof(signature));
+    put_signature(w, a->status.signature.call != 0, &a->status.signature);
     put(w, a->status.done_bytes, 8);
     put(w, a->status.total_bytes, 8);
     put(w, (uint64_t)a->status.since_ns, 8);
     put(w, (uint64_t)a->status.waited_ns, 8);
+    put(w, a->trail.oldest, 8);
+    put(w, a->trail.newest, 8);
+    put_signature(w, a->trail.kept, &a->trail.signature);
+    put(w, a->trail.hash, 8);
 }
 
 static void get_answer(struct reader *r, struct mesh_answer *a)
 {
-    unsigned char signature[SIGNATURE_BYTES] = {0};
-    bool has_signature;
-
     a->question = get(r, 8);
     a->known = get_enum(r, 2);
     a->status.group = get(r, 8);
     a->status.phase = (enum mesh_phase)get_enum(r, MESH_LEFT + 1);
-    has_signature = get_enum(r, 2);
-    get_bytes(r, signature, sizeof(signature));
-    if (has_signature && !r->broken && !signature_decode(signature, &a->status.signature))
-        r->broken = true;
+    (void)get_signature(r, &a->status.signature);
     a->status.done_bytes = get(r, 8);
     a->status.total_bytes = get(r, 8);
     a->status.since_ns = (int64_t)(get(r, 8) & INT64_MAX);
     a->status.waited_ns = (int64_t)(get(r, 8) & INT64_MAX);
+    a->trail.oldest = get(r, 8);
+    a->trail.newest = get(r, 8);
+    a->trail.kept = get_signature(r, &a->trail.signature);
+    a->trail.hash = get(r, 8);
 }
 
 static void put_verdict(struct writer *w, const struct mesh_verdict *v)
@@ -212,7 +231,7 @@ static void get_agree(struct reader *r, struct mesh_agree_message *a)
 static bool has_group(enum mesh_kind kind)
 {
     return kind == MESH_ASK || kind == MESH_LEAVE || kind == MESH_VERDICT || kind == MESH_ACCEPT ||
-           kind == MESH_SETTLE;
+           kind == MESH_SETTLE || kind == MESH_TRAIL;
 }
 
 /* ---- messages ---- */
@@ -228,7 +247,11 @@ size_t mesh_message_encode(const struct mesh_message *message, unsigned char *by
         put(&w, message->generation, 4);
         put(&w, message->number, 8);
     }
-    if (message->kind == MESH_HELLO)
+    if (message->kind == MESH_ASK)
+        put(&w, message->place, 8);
+    else if (message->kind == MESH_LEAVE || message->kind == MESH_TRAIL)
+        put(&w, message->hash, 8);
+    else if (message->kind == MESH_HELLO)
         put_hello(&w, &message->hello);
     else if (message->kind == MESH_ITEM)
         put_item(&w, &message->item);
@@ -270,7 +293,11 @@ bool mesh_message_decode(const unsigned char *bytes, size_t length, struct mesh_
         ret->generation = (uint32_t)get(&r, 4);
         ret->number = get(&r, 8);
     }
-    if (ret->kind == MESH_HELLO)
+    if (ret->kind == MESH_ASK)
+        ret->place = get(&r, 8);
+    else if (ret->kind == MESH_LEAVE || ret->kind == MESH_TRAIL)
+        ret->hash = get(&r, 8);
+    else if (ret->kind == MESH_HELLO)
         get_hello(&r, &ret->hello);
     else if (ret->kind == MESH_ITEM)
         get_item(&r, &ret->item);

@@ -29,6 +29,7 @@ enum mesh_kind {
     MESH_ACCEPT,  /* the sender holds this verdict, or one that goes before it, which it sent */
     MESH_SETTLE,  /* all hold this verdict */
     MESH_AGREE,   /* a step of mesh_agree */
+    MESH_TRAIL,   /* the group's hash of the sender at a sequence number; with heartbeats */
     MESH_KIND_COUNT
 };
 
@@ -63,6 +64,7 @@ struct mesh_answer {
     uint64_t question;
     bool known; /* the group; without it the rest is zero */
     struct mesh_status status;
+    struct mesh_trail trail;
 };
 
 struct mesh_agree_message {
@@ -76,9 +78,12 @@ struct mesh_agree_message {
 
 struct mesh_message {
     enum mesh_kind kind;
-    uint64_t group;      /* ASK, LEAVE, VERDICT, ACCEPT, SETTLE */
-    uint32_t generation; /* LEAVE, VERDICT, ACCEPT, SETTLE */
-    uint64_t number;     /* ASK: of the question; LEAVE: last sequence; ACCEPT, SETTLE: the judge */
+    uint64_t group;      /* ASK, LEAVE, VERDICT, ACCEPT, SETTLE, TRAIL */
+    uint32_t generation; /* the same; ASK: 0: the newest */
+    uint64_t number;     /* ASK: of the question; LEAVE: last sequence; ACCEPT, SETTLE: the judge;
+                            TRAIL:     the sequence */
+    uint64_t place;      /* ASK: also about this place on the trail; 0: about none */
+    uint64_t hash;       /* LEAVE, TRAIL: of the trail up to `number` */
     union {
         struct mesh_hello hello;
         struct mesh_item item;

@@ -1,0 +1,232 @@
+/*
+ * Ranks that ran other operations than the rest, found out afterwards.  All members are asked about
+ * one place of their trails, and by halving the first one at which their hashes differ is found:
+ * the operation there is the one to name.  Trails keep the last thousand or so; a difference older
+ * than that is told as such.
+ */
+#include "common/base/clock.h"
+#include "common/collective/verdict.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PATIENCE_MS 300 /* for members that have not come so far */
+#define ANSWER_MS   200
+#define RETRY_MS    10
+
+static unsigned equals(const struct mesh_view *views, unsigned count, unsigned of)
+{
+    unsigned equal = 0;
+
+    for (unsigned r = 0; r < count; r++)
+        equal += views[r].trail.kept && views[r].trail.hash == views[of].trail.hash;
+    return equal;
+}
+
+bool verdict_odd_trail(const struct mesh_view *views, unsigned count, unsigned *ret_culprit,
+                       unsigned *ret_other)
+{
+    unsigned other = count;
+    unsigned odd = count;
+
+    for (unsigned r = 0; r < count; r++)
+        if (views[r].trail.kept &&
+            (other == count || equals(views, count, r) > equals(views, count, other)))
+            other = r;
+    for (unsigned r = 0; r < count; r++)
+        if (views[r].trail.kept && views[r].trail.hash != views[other].trail.hash &&
+            (odd == count || equals(views, count, r) < equals(views, count, odd)))
+            odd = r;
+    if (odd == count)
+        return false;
+    *ret_culprit = odd;
+    *ret_other = other;
+    return true;
+}
+
+static void ask_place(struct collective *g, uint64_t sequence, int64_t wait_ms)
+{
+    mesh_ask_trail(g->mesh, g->members, g->world_size, g->id, g->generation, sequence,
+                   clock_deadline_ns(wait_ms), g->views);
+}
+
+/* Ask until all that answer have come to `sequence`, or for a while. */
+static void await_members(struct collective *g, uint64_t sequence)
+{
+    int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
+
+    for (;;) {
+        int64_t pause_ns = clock_deadline_ns(RETRY_MS);
+        bool all = true;
+
+        ask_place(g, sequence, ANSWER_MS);
+        for (unsigned r = 0; r < g->world_size; r++)
+            all = all && (!g->views[r].answered || g->views[r].trail.newest >= sequence);
+        if (all || clock_now_ns() >= deadline_ns)
+            return;
+        while (clock_now_ns() < pause_ns)
+            mesh_await_news(g->mesh, mesh_news(g->mesh), pause_ns);
+    }
+}
+
+/* What all that have come to `sequence` keep: places [*ret_first, *ret_last]. */
+static void common_places(const struct collective *g, uint64_t sequence, uint64_t *ret_first,
+                          uint64_t *ret_last)
+{
+    *ret_first = 1;
+    *ret_last = UINT64_MAX;
+    for (unsigned r = 0; r < g->world_size; r++) {
+        const struct mesh_trail *t = &g->views[r].trail;
+
+        if (!g->views[r].answered || t->newest < sequence)
+            continue;
+        if (t->oldest > *ret_first)
+            *ret_first = t->oldest;
+        if (t->newest < *ret_last)
+            *ret_last = t->newest;
+    }
+}
+
+static bool differ_at(struct collective *g, uint64_t place)
+{
+    unsigned culprit;
+    unsigned other;
+
+    ask_place(g, place, ANSWER_MS);
+    return verdict_odd_trail(g->views, g->world_size, &culprit, &other);
+}
+
+/* The first of the places that is known to differ; views are about it then.  0: there is none. */
+static uint64_t find_first(struct collective *g, uint64_t first, uint64_t last)
+{
+    if (first > last || !differ_at(g, last))
+        return 0;
+    while (first < last) {
+        uint64_t middle = first + (last - first) / 2;
+
+        if (differ_at(g, middle))
+            last = middle;
+        else
+            first = middle + 1;
+    }
+    return differ_at(g, last) ? last : 0;
+}
+
+static void describe(const struct collective *g, uint64_t place, uint64_t oldest, unsigned culprit,
+                     unsigned other, struct mesh_verdict *ret)
+{
+    const struct mesh_trail *odd = &g->views[culprit].trail;
+    const struct mesh_trail *rest = &g->views[other].trail;
+    char odd_text[COLLECTIVE_TEXT_SIZE];
+    char rest_text[COLLECTIVE_TEXT_SIZE];
+
+    signature_text(&odd->signature, odd_text);
+    signature_text(&rest->signature, rest_text);
+    if (signature_equal(&odd->signature, &rest->signature))
+        (void)snprintf(ret->text, sizeof(ret->text),
+                       "its operations up to #%" PRIu64 " were not those of rank %u, and the first "
+                       "that differs is not kept any more: it came before #%" PRIu64,
+                       place, g->members[other], oldest);
+    else
+        (void)snprintf(ret->text, sizeof(ret->text), "it ran %.90s, rank %u ran %.90s%s", odd_text,
+                       g->members[other], rest_text,
+                       place == oldest && oldest > 1 ? ", and earlier ones may differ" : "");
+}
+
+/* Ranks differ, at the latest by `sequence`, as this rank and `peer` (of the job) have seen. */
+static void explain_difference(struct collective *g, uint64_t sequence, unsigned peer,
+                               struct mesh_verdict *ret)
+{
+    uint64_t first;
+    uint64_t last;
+    uint64_t place;
+    unsigned culprit = 0;
+    unsigned other = 0;
+
+    ret->fault = FAULT_DESYNC;
+    await_members(g, sequence);
+    common_places(g, sequence, &first, &last);
+    place = find_first(g, first, last);
+    if (place > 0 && verdict_odd_trail(g->views, g->world_size, &culprit, &other)) {
+        ret->culprit = g->members[culprit];
+        describe(g, place, first, culprit, other, ret);
+        return;
+    }
+    ret->culprit = peer;
+    (void)snprintf(ret->text, sizeof(ret->text),
+                   "its operations up to #%" PRIu64 " were not those of rank %u, and which differs "
+                   "first is not kept any more",
+                   sequence, g->members[g->rank]);
+}
+
+bool verdict_find_difference(struct collective *g, struct mesh_verdict *ret)
+{
+    uint64_t sequence;
+    unsigned peer;
+
+    if (!g->keeps_trail || !mesh_find_difference(g->mesh, g->mesh_slot, &peer, &sequence))
+        return false;
+    explain_difference(g, sequence, peer, ret);
+    return true;
+}
+
+/* ---- at the end ---- */
+
+/* The last place of a member that this rank can compare; false: there is none. */
+static bool compare_end(const struct collective *g, unsigned member, uint64_t newest,
+                        uint64_t *ret_place, bool *ret_differs)
+{
+    const struct mesh_trail *t = &g->views[member].trail;
+    uint64_t place = newest;
+    uint64_t theirs = t->hash;
+    uint64_t mine;
+    bool is_known = g->views[member].answered && t->kept;
+
+    if (mesh_left(g->mesh, g->members[member], g->id, g->generation, &place, &theirs))
+        is_known = true;
+    if (!is_known || !mesh_own_hash(g->mesh, g->mesh_slot, place, &mine))
+        return false;
+    *ret_place = place;
+    *ret_differs = mine != theirs;
+    return true;
+}
+
+/* Whose operations differ from this rank's, if anybody's. */
+static bool find_at_end(struct collective *g, unsigned *ret_peer, uint64_t *ret_place)
+{
+    uint64_t newest = mesh_own_newest(g->mesh, g->mesh_slot);
+
+    if (mesh_find_difference(g->mesh, g->mesh_slot, ret_peer, ret_place))
+        return true;
+    if (newest == 0)
+        return false;
+    ask_place(g, newest, g->heartbeat_timeout_ms);
+    for (unsigned r = 0; r < g->world_size; r++) {
+        bool differs = false;
+
+        *ret_peer = g->members[r];
+        if (r != g->rank && compare_end(g, r, newest, ret_place, &differs) && differs)
+            return true;
+    }
+    return false;
+}
+
+enum status verdict_settle(struct collective *g, struct error *err)
+{
+    struct mesh_verdict v = {.group = g->id, .generation = g->generation};
+    uint64_t place;
+    unsigned peer;
+
+    if (!find_at_end(g, &peer, &place))
+        return STATUS_OK;
+    if (!mesh_await_verdict(g->mesh, g->id, g->generation, &v)) {
+        explain_difference(g, place, peer, &v);
+        mesh_tell(g->mesh, &v);
+        (void)mesh_await_verdict(g->mesh, g->id, g->generation, &v);
+    }
+    g->fault = v.fault;
+    g->culprit = (int)v.culprit;
+    return error_set(err, STATUS_MISMATCH, "group '%s' ends: rank %u is desynchronised: %s",
+                     g->name, v.culprit, v.text);
+}
