@@ -224,15 +224,20 @@ static void show_progress(struct progress *bar, const struct trainer *t,
     progress_update(bar, step->step + 1, detail);
 }
 
-/* After the last update: uneven ranks end together, with the parameters of the last one. */
+/* After the last update: uneven ranks end together, with the parameters of the last one; and all
+ * have done the same. */
 static enum status end_together(struct trainer *t, struct run_outcome *outcome, struct error *err)
 {
     unsigned active;
 
-    if (!worker_options_uneven(t->options) || t->total_steps == 0)
-        return STATUS_OK;
-    outcome->epochs += t->total_steps % t->updates_per_epoch == 0;
-    return sync_enlist(t->sync, 0, &active, err);
+    if (worker_options_uneven(t->options) && t->total_steps > 0) {
+        enum status status = sync_enlist(t->sync, 0, &active, err);
+
+        if (status != STATUS_OK)
+            return status;
+        outcome->epochs += t->total_steps % t->updates_per_epoch == 0;
+    }
+    return sync_end(t->sync, err);
 }
 
 /* One update, or the end of an epoch of uneven ranks. */

@@ -231,6 +231,11 @@ static enum status allreduce_finish(struct sync *base, struct error *err)
     return bucket_queue_finish((struct sync_allreduce *)base, err);
 }
 
+static enum status allreduce_end(struct sync *base, struct error *err)
+{
+    return collective_finish(((struct sync_allreduce *)base)->group, err);
+}
+
 /* ---- facts ---- */
 
 static void allreduce_timeline(const struct sync *base, struct sync_timeline *ret)
@@ -303,6 +308,7 @@ const struct sync_ops sync_allreduce_ops = {
     .begin = allreduce_begin,
     .ready = allreduce_ready,
     .finish = allreduce_finish,
+    .end = allreduce_end,
     .agree_used = allreduce_agree_used,
     .timeline = allreduce_timeline,
     .counters = allreduce_counters,

@@ -48,6 +48,11 @@ enum status sync_finish(struct sync *s, struct error *err)
     return s->ops->finish(s, err);
 }
 
+enum status sync_end(struct sync *s, struct error *err)
+{
+    return s->ops->end ? s->ops->end(s, err) : STATUS_OK;
+}
+
 enum status sync_agree_used(struct sync *s, bool *used, struct error *err)
 {
     return s->ops->agree_used ? s->ops->agree_used(s, used, err) : STATUS_OK;

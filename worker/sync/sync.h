@@ -95,6 +95,8 @@ struct sync_ops {
     void (*ready)(struct sync *s, size_t ready_count);
     /* Blocks until the slab that `yields` names is complete. */
     enum status (*finish)(struct sync *s, struct error *err);
+    /* NULL: nothing is left to find out.  See sync_end. */
+    enum status (*end)(struct sync *s, struct error *err);
     /* NULL: what this rank used is what was used.  See sync_agree_used. */
     enum status (*agree_used)(struct sync *s, bool *used, struct error *err);
     /* NULL: none is kept. */
@@ -139,6 +141,10 @@ enum status sync_finish(struct sync *s, struct error *err);
  * says which had one on this rank and then which had one on any.  Gradients of unused ones must be
  * zero in the slab. */
 enum status sync_agree_used(struct sync *s, bool *used, struct error *err);
+
+/* After the last step: have all ranks done the same?  What a backend can only find out afterwards
+ * is an error now. */
+enum status sync_end(struct sync *s, struct error *err);
 
 /* After any call that failed: what was wrong with whom, if the ranks came to a verdict on that; the
  * call's error text says it in full. */
