@@ -123,7 +123,9 @@ struct collective_config {
     int64_t timeout_ms;  /* of every operation, and of the connection phase */
     int64_t heartbeat_timeout_ms; /* silence after which a rank counts as stopped or cut off;
                                      <= 0: 1500 */
-    unsigned streams;             /* TCP connections per neighbour; 0: tuned */
+    unsigned streams;             /* TCP connections between two ranks; 0: one, and between
+                                     neighbours on different hosts 1, 2 or 4, whichever carried a
+                                     large message fastest when the group opened */
     size_t segment_bytes;         /* of the ring's pipeline; 0: tuned */
 };
 

@@ -439,6 +439,14 @@ static enum run_outcome run_collective(struct ring *r, struct collective_work *w
     return conclude(r, work, outcome, err);
 }
 
+void ring_watch(struct ring *r)
+{
+    const struct mesh_alarm *alarm = r->base.alarm;
+
+    r->io.alarm = alarm ? &alarm->raised : NULL;
+    r->io.alarm_fd = alarm ? alarm->fd : -1;
+}
+
 static enum run_outcome ring_run(struct collective *group, struct collective_work *work,
                                  int64_t until_ns, struct error *err)
 {
@@ -446,8 +454,7 @@ static enum run_outcome ring_run(struct collective *group, struct collective_wor
     bool is_transfer = work->args.call == COLLECTIVE_SEND || work->args.call == COLLECTIVE_RECV;
     enum run_outcome outcome;
 
-    r->io.alarm = group->alarm ? &group->alarm->raised : NULL;
-    r->io.alarm_fd = group->alarm ? group->alarm->fd : -1;
+    ring_watch(r);
     r->io.moved = r->io.told = work->done_bytes;
     r->io.waited_ns = work->waited_ns;
     r->io.tell = tell;

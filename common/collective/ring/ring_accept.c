@@ -28,13 +28,18 @@ struct acceptor {
     int listen_fd;
     const struct ring_hello *self;
     const uint64_t *cookies;
-    unsigned streams;
-    int *fds;
+    struct ring_connections *connections;
     struct pending pending[PENDING_MAX]; /* in order of arrival */
     size_t length;
     unsigned strangers;
     char last_stranger[128];
 };
+
+/* Where the descriptor of a rank's stream is kept. */
+static int *place_of(const struct acceptor *a, uint32_t rank, uint32_t stream)
+{
+    return &a->connections->fds[rank * a->connections->stride + stream];
+}
 
 static void drop(struct acceptor *a, size_t index)
 {
@@ -69,7 +74,8 @@ static bool is_wanted(const struct acceptor *a, const unsigned char *bytes,
     else if (hello.cookie != self->cookie)
         (void)snprintf(why, size, "it did not know the cookie");
     else if (hello.rank <= self->rank || hello.rank >= self->world_size ||
-             hello.stream >= a->streams || a->fds[hello.rank * a->streams + hello.stream] >= 0)
+             hello.stream >= a->connections->counts[hello.rank] ||
+             *place_of(a, hello.rank, hello.stream) >= 0)
         (void)snprintf(why, size, "it was rank %" PRIu32 ", stream %" PRIu32, hello.rank,
                        hello.stream);
     else {
@@ -93,7 +99,7 @@ static void welcome(struct acceptor *a, size_t index, const struct ring_hello *p
         turn_away(a, index, "it left at once");
         return;
     }
-    a->fds[peer->rank * a->streams + peer->stream] = fd;
+    *place_of(a, peer->rank, peer->stream) = fd;
     a->pending[index].fd = -1;
     drop(a, index);
 }
@@ -148,8 +154,8 @@ static uint32_t find_missing(const struct acceptor *a)
     uint32_t rank = a->self->rank + 1;
 
     for (; rank < a->self->world_size; rank++)
-        for (unsigned s = 0; s < a->streams; s++)
-            if (a->fds[rank * a->streams + s] < 0)
+        for (uint32_t s = 0; s < a->connections->counts[rank]; s++)
+            if (*place_of(a, rank, s) < 0)
                 return rank;
     return rank;
 }
@@ -189,10 +195,10 @@ static enum status wait_for_all(struct acceptor *a, int64_t deadline_ns, struct 
 }
 
 enum status ring_accept(int listen_fd, const struct ring_hello *self, const uint64_t *cookies,
-                        unsigned streams, int64_t deadline_ns, int *fds, struct error *err)
+                        int64_t deadline_ns, struct ring_connections *c, struct error *err)
 {
     struct acceptor a = {
-        .listen_fd = listen_fd, .self = self, .cookies = cookies, .streams = streams, .fds = fds};
+        .listen_fd = listen_fd, .self = self, .cookies = cookies, .connections = c};
     enum status status = wait_for_all(&a, deadline_ns, err);
 
     while (a.length > 0)

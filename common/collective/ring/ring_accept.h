@@ -9,6 +9,13 @@
 
 #include <stdint.h>
 
+/* The connections of one rank. */
+struct ring_connections {
+    unsigned stride;  /* the most that a rank has */
+    unsigned *counts; /* [world_size]: to each rank */
+    int *fds;         /* [world_size][stride], -1: not there */
+};
+
 /*
  * Accept until every rank above self->rank has said its hello on each of its streams, and answer
  * each with ours.  Connections that say anything else are closed; silent ones are kept waiting, and
@@ -16,9 +23,9 @@
  * many strangers there were and what the last one said.
  *   self     this rank, with its own cookie: what the others must know
  *   cookies  [world_size], what goes into the answers
- *   fds      [world_size][streams], -1 where nobody is yet
+ *   c        says how many; its descriptors are filled
  */
 enum status ring_accept(int listen_fd, const struct ring_hello *self, const uint64_t *cookies,
-                        unsigned streams, int64_t deadline_ns, int *fds, struct error *err);
+                        int64_t deadline_ns, struct ring_connections *c, struct error *err);
 
 #endif

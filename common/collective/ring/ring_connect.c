@@ -19,13 +19,13 @@
 /* What is needed to connect. */
 struct joining {
     struct collective *group;
-    unsigned streams;
     int64_t deadline_ns;
     struct endpoint self;
     int listen_fd;
     struct ring_place *places; /* owned: of every rank */
     uint64_t *cookies;         /* owned: likewise */
-    int *fds;
+    struct ring_connections *connections;
+    bool tunable;
 };
 
 static struct ring_hello hello_to(const struct joining *j, unsigned peer, unsigned stream)
@@ -46,11 +46,37 @@ static enum status exchange_places(struct joining *j, struct error *err)
     if (status == STATUS_OK)
         status = mem_calloc(n, sizeof(*j->cookies), "cookies", &j->cookies, err);
     if (status == STATUS_OK)
-        status =
-            ring_places_exchange(j->group, &j->self, j->streams, j->deadline_ns, j->places, err);
+        status = ring_places_exchange(j->group, &j->self, j->group->streams, j->deadline_ns,
+                                      j->places, err);
     for (unsigned r = 0; r < n && status == STATUS_OK; r++)
         j->cookies[r] = j->places[r].cookie;
     return status;
+}
+
+/* Does the link from `rank` to its right neighbour join two hosts? */
+static bool leaves_host(const struct joining *j, unsigned rank)
+{
+    return j->places[rank].host != j->places[(rank + 1) % j->group->world_size].host;
+}
+
+static void count_streams(struct joining *j)
+{
+    const struct collective *g = j->group;
+    unsigned left = (g->rank + g->world_size - 1) % g->world_size;
+
+    for (unsigned r = 0; r < g->world_size; r++) {
+        j->connections->counts[r] = g->streams > 0 ? g->streams : 1;
+        j->tunable |= g->streams == 0 && leaves_host(j, r);
+    }
+    if (g->streams == 0 && leaves_host(j, g->rank))
+        j->connections->counts[(g->rank + 1) % g->world_size] = RING_STREAMS_TUNED;
+    if (g->streams == 0 && leaves_host(j, left))
+        j->connections->counts[left] = RING_STREAMS_TUNED;
+}
+
+static int *place_of(const struct joining *j, unsigned peer, unsigned stream)
+{
+    return &j->connections->fds[peer * j->connections->stride + stream];
 }
 
 static enum status connect_one(struct joining *j, unsigned peer, unsigned stream, struct error *err)
@@ -58,7 +84,7 @@ static enum status connect_one(struct joining *j, unsigned peer, unsigned stream
     struct ring_hello hello = hello_to(j, peer, stream);
     unsigned char bytes[RING_HELLO_BYTES];
     struct endpoint e = {.port = 0};
-    int *fd = &j->fds[peer * j->streams + stream];
+    int *fd = place_of(j, peer, stream);
     enum status status = ring_place_endpoint(&j->places[peer], &j->self, &e, err);
 
     if (status != STATUS_OK)
@@ -75,7 +101,7 @@ static enum status connect_lower(struct joining *j, struct error *err)
     enum status status = STATUS_OK;
 
     for (unsigned peer = 0; peer < j->group->rank && status == STATUS_OK; peer++) {
-        for (unsigned s = 0; s < j->streams && status == STATUS_OK; s++) {
+        for (unsigned s = 0; s < j->connections->counts[peer] && status == STATUS_OK; s++) {
             status = connect_one(j, peer, s, err);
             if (status != STATUS_OK)
                 status = error_prefix(err, "to rank %u: ", peer);
@@ -90,7 +116,7 @@ static enum status read_answer(struct joining *j, unsigned peer, unsigned stream
     unsigned char bytes[RING_HELLO_BYTES];
     unsigned char expected[RING_HELLO_BYTES];
     enum status status =
-        net_recv_all(j->fds[peer * j->streams + stream], bytes, sizeof(bytes), j->deadline_ns, err);
+        net_recv_all(*place_of(j, peer, stream), bytes, sizeof(bytes), j->deadline_ns, err);
 
     wanted.rank = peer;
     ring_hello_encode(&wanted, expected);
@@ -108,27 +134,28 @@ static enum status join(struct joining *j, struct error *err)
     struct ring_hello self;
     enum status status = exchange_places(j, err);
 
-    if (status == STATUS_OK)
-        status = connect_lower(j, err);
+    if (status != STATUS_OK)
+        return status;
+    count_streams(j);
+    status = connect_lower(j, err);
     if (status != STATUS_OK)
         return status;
     self = hello_to(j, g->rank, 0);
-    status = ring_accept(j->listen_fd, &self, j->cookies, j->streams, j->deadline_ns, j->fds, err);
+    status = ring_accept(j->listen_fd, &self, j->cookies, j->deadline_ns, j->connections, err);
     for (unsigned peer = 0; peer < g->rank && status == STATUS_OK; peer++)
-        for (unsigned s = 0; s < j->streams && status == STATUS_OK; s++)
+        for (unsigned s = 0; s < j->connections->counts[peer] && status == STATUS_OK; s++)
             status = read_answer(j, peer, s, err);
     return status;
 }
 
-enum status ring_connect(struct collective *group, unsigned streams, int64_t deadline_ns, int *fds,
-                         struct error *err)
+enum status ring_connect(struct collective *group, int64_t deadline_ns, struct ring_connections *c,
+                         bool *ret_tunable, struct error *err)
 {
     struct joining j = {.group = group,
-                        .streams = streams,
                         .deadline_ns = deadline_ns,
                         .self = {.port = 0},
                         .listen_fd = -1,
-                        .fds = fds};
+                        .connections = c};
     enum status status;
 
     ring_choose_host(group, j.self.host);
@@ -139,5 +166,7 @@ enum status ring_connect(struct collective *group, unsigned streams, int64_t dea
         (void)close(j.listen_fd);
     free(j.places);
     free(j.cookies);
+    if (status == STATUS_OK)
+        *ret_tunable = j.tunable;
     return status;
 }

@@ -23,7 +23,7 @@ enum status ring_places_exchange(struct collective *group, const struct endpoint
                                  unsigned streams, int64_t deadline_ns,
                                  struct ring_place *ret_places, struct error *err)
 {
-    struct ring_place mine = {.streams = streams};
+    struct ring_place mine = {.streams = streams, .host = signature_group_id(group->host_id)};
     enum status status;
 
     if (getrandom(&mine.cookie, sizeof(mine.cookie), 0) != (ssize_t)sizeof(mine.cookie))
@@ -36,9 +36,10 @@ enum status ring_places_exchange(struct collective *group, const struct endpoint
 
         place->address[sizeof(place->address) - 1] = '\0';
         if (place->streams != streams)
-            status = error_set(err, STATUS_MISMATCH,
-                               "rank %u wants %" PRIu32 " streams, this rank %u wants %u", r,
-                               place->streams, group->rank, streams);
+            status =
+                error_set(err, STATUS_MISMATCH,
+                          "rank %u wants %" PRIu32 " streams (0: tuned), this rank %u wants %u", r,
+                          place->streams, group->rank, streams);
     }
     return status;
 }

@@ -12,7 +12,8 @@
 struct ring_place {
     char address[288]; /* "host:port" */
     uint64_t cookie;   /* random: who knows it was told by the group */
-    uint32_t streams;
+    uint64_t host;     /* equal ones share a host */
+    uint32_t streams;  /* as asked for; 0: tuned */
     uint32_t unused;
 };
 

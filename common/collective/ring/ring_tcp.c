@@ -18,30 +18,35 @@
 #include <time.h>
 #include <unistd.h>
 
-#define STRIPE_BYTES ((uint64_t)256 << 10)
+#define STRIPE_BYTES ((uint64_t)64 << 10)
 
 /* Wake for so many bytes where many more come: fewer switches where ranks share cores. */
 #define WAKE_BYTES 131072
 
 struct tcp {
     struct transport head;
-    unsigned rank, world_size, streams;
-    int *fds;       /* owned: [world_size][streams], -1: none */
-    uint64_t *sent; /* owned, like all of these: bytes per link */
+    unsigned rank, world_size;
+    struct ring_connections links; /* owned */
+    bool tunable;                  /* some rank has several to a neighbour, if not this one */
+    unsigned *active;              /* owned, like all of these: connections in use per link */
+    uint64_t *sent;                /* bytes per link since `active` changed */
     uint64_t *received;
-    int *wake_bytes;      /* SO_RCVLOWAT of each link's connection, streams == 1 */
+    int *wake_bytes;      /* SO_RCVLOWAT of each link's first connection */
     struct pollfd *polls; /* for 2 wants per rank and the alarm */
 };
 
 /* The connection that carries byte `position` of a link, and how many bytes from there. */
 static int carrier(const struct tcp *t, unsigned peer, uint64_t position, size_t *ret_room)
 {
-    if (t->streams <= 1) {
+    const int *fds = &t->links.fds[peer * t->links.stride];
+    unsigned active = t->active[peer];
+
+    if (active == 1) {
         *ret_room = SIZE_MAX;
-        return t->fds[peer];
+        return fds[0];
     }
     *ret_room = (size_t)(STRIPE_BYTES - position % STRIPE_BYTES);
-    return t->fds[peer * t->streams + position / STRIPE_BYTES % t->streams];
+    return fds[position / STRIPE_BYTES % active];
 }
 
 /* Copy at most two parts, cut at `room` bytes. */
@@ -104,15 +109,15 @@ static ssize_t tcp_receive(struct transport *head, unsigned peer, const struct i
     return got;
 }
 
-/* Have poll(2) report the link's connection readable at min(expected, WAKE_BYTES). */
-static void set_wake_bytes(struct tcp *t, const struct transport_want *w)
+/* Have poll(2) report a link's only connection readable at `bytes`. */
+static void set_wake_bytes(struct tcp *t, unsigned peer, int bytes)
 {
-    int bytes = w->expected >= WAKE_BYTES ? WAKE_BYTES : 1;
+    int fd = t->links.fds[peer * t->links.stride];
 
-    if (t->streams > 1 || t->wake_bytes[w->peer] == bytes)
+    if (t->wake_bytes[peer] == bytes)
         return;
-    if (setsockopt(t->fds[w->peer], SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes)) == 0)
-        t->wake_bytes[w->peer] = bytes;
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes)) == 0)
+        t->wake_bytes[peer] = bytes;
 }
 
 /* One entry per want; two wants for one connection are two entries, which poll(2) allows. */
@@ -123,8 +128,8 @@ static void fill_polls(struct tcp *t, struct transport_want *wants, size_t count
         uint64_t position = w->send ? t->sent[w->peer] : t->received[w->peer];
         size_t room;
 
-        if (w->receive)
-            set_wake_bytes(t, w);
+        if (w->receive && t->active[w->peer] == 1)
+            set_wake_bytes(t, w->peer, w->expected >= WAKE_BYTES ? WAKE_BYTES : 1);
         t->polls[i] = (struct pollfd){.fd = carrier(t, w->peer, position, &room),
                                       .events = w->send ? POLLOUT : POLLIN};
         w->can_send = w->can_receive = false;
@@ -162,20 +167,53 @@ static void drain(int fd)
         ;
 }
 
-static void tcp_close(struct transport *head, bool in_order)
+static unsigned tcp_use_streams(struct transport *head, unsigned count)
 {
     struct tcp *t = (struct tcp *)head;
 
+    for (unsigned r = 0; r < t->world_size; r++) {
+        if (r == t->rank)
+            continue;
+        t->active[r] = count < t->links.counts[r] ? count : t->links.counts[r];
+        t->sent[r] = t->received[r] = 0;
+        if (t->active[r] > 1)
+            set_wake_bytes(t, r, 1); /* a stripe may end before so many come */
+    }
+    return t->tunable ? RING_STREAMS_TUNED : 1;
+}
+
+static void tcp_settle_streams(struct transport *head)
+{
+    struct tcp *t = (struct tcp *)head;
+
+    for (unsigned r = 0; r < t->world_size; r++) {
+        int *fds = &t->links.fds[r * t->links.stride];
+
+        for (unsigned s = t->active[r]; s < t->links.counts[r] && r != t->rank; s++) {
+            (void)close(fds[s]);
+            fds[s] = -1;
+        }
+    }
+}
+
+static void tcp_close(struct transport *head, bool in_order)
+{
+    struct tcp *t = (struct tcp *)head;
+    int *fds;
+
     if (!t)
         return;
-    for (size_t i = 0; t->fds && i < (size_t)t->world_size * t->streams; i++) {
-        if (t->fds[i] < 0)
+    fds = t->links.fds;
+    for (size_t i = 0; fds && i < (size_t)t->world_size * t->links.stride; i++) {
+        if (fds[i] < 0)
             continue;
         if (in_order)
-            drain(t->fds[i]);
-        (void)close(t->fds[i]);
+            drain(fds[i]);
+        (void)close(fds[i]);
     }
-    free(t->fds);
+    free(fds);
+    free(t->links.counts);
+    free(t->active);
     free(t->sent);
     free(t->received);
     free(t->wake_bytes);
@@ -186,13 +224,18 @@ static void tcp_close(struct transport *head, bool in_order)
 static enum status tcp_allocate(struct tcp *t, struct error *err)
 {
     size_t n = t->world_size;
-    enum status status = mem_calloc(n * t->streams, sizeof(*t->fds), "connections", &t->fds, err);
+    size_t places = n * t->links.stride;
+    enum status status = mem_calloc(places, sizeof(int), "connections", &t->links.fds, err);
 
     if (status != STATUS_OK)
         return status;
-    for (size_t i = 0; i < n * t->streams; i++)
-        t->fds[i] = -1;
-    status = mem_calloc(n, sizeof(*t->sent), "links", &t->sent, err);
+    for (size_t i = 0; i < places; i++)
+        t->links.fds[i] = -1;
+    status = mem_calloc(n, sizeof(unsigned), "links", &t->links.counts, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(n, sizeof(*t->active), "links", &t->active, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(n, sizeof(*t->sent), "links", &t->sent, err);
     if (status == STATUS_OK)
         status = mem_calloc(n, sizeof(*t->received), "links", &t->received, err);
     if (status == STATUS_OK)
@@ -215,14 +258,15 @@ static enum status tcp_open(struct collective *group, int64_t deadline_ns, struc
     *t = (struct tcp){.head = {.ops = &transport_tcp_ops},
                       .rank = group->rank,
                       .world_size = group->world_size,
-                      .streams = group->streams > 0 ? group->streams : 1};
+                      .links.stride = group->streams > 0 ? group->streams : RING_STREAMS_TUNED};
     status = tcp_allocate(t, err);
     if (status == STATUS_OK)
-        status = ring_connect(group, t->streams, deadline_ns, t->fds, err);
+        status = ring_connect(group, deadline_ns, &t->links, &t->tunable, err);
     if (status != STATUS_OK) {
         tcp_close(&t->head, false);
         return status;
     }
+    (void)tcp_use_streams(&t->head, t->tunable ? 1 : t->links.stride);
     *ret = &t->head;
     return STATUS_OK;
 }
@@ -233,5 +277,7 @@ const struct transport_ops transport_tcp_ops = {
     .send = tcp_send,
     .receive = tcp_receive,
     .wait = tcp_wait,
+    .use_streams = tcp_use_streams,
+    .settle_streams = tcp_settle_streams,
     .close = tcp_close,
 };

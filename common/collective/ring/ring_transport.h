@@ -60,6 +60,14 @@ struct transport_ops {
      * `wait` wakes when it has.  NULL: always. */
     bool (*is_flushed)(struct transport *t);
 
+    /* Bytes of a link to a neighbour go side by side over `count` connections from here on, or over
+     * all that there are; on all ranks between the same two operations.  Returns the most that
+     * would change anything, the same on all ranks.  NULL: there is one. */
+    unsigned (*use_streams)(struct transport *t, unsigned count);
+
+    /* Close the connections that use_streams left idle.  NULL: there are none. */
+    void (*settle_streams)(struct transport *t);
+
     /* What was sent is still delivered when `in_order`; else the links just end.  NULL allowed. */
     void (*close)(struct transport *t, bool in_order);
 };

@@ -4,6 +4,9 @@
  * of some repeats counts, of the slowest rank, so that all ranks decide alike.  Measuring stops
  * after some milliseconds: a slow network says enough with its small sizes.
  *
+ * Between hosts some connections per neighbour are open; how many of them carry a large message
+ * fastest is measured likewise, and the rest closed.
+ *
  * Doubling against one round, on loopback of 2 cores: equal for n = 2 (it is the same exchange),
  * 1.2 to 1.4 times as fast for n = 4, 1.5 to 2 for n = 8, 2.5 to 4 for n = 16, from 64 bytes to 128
  * KiB; between hosts its log2(n) latencies may cost more than the fewer messages save.
@@ -12,6 +15,7 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/collective/ring/ring.h"
+#include "common/collective/ring/ring_connect.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -25,11 +29,20 @@
 #define IN_A_ROW     2                  /* ranks come to a single operation too far apart */
 #define HOPELESS     2.0                /* times the best: not for larger messages either */
 
+#define DATA_BYTES       ((size_t)2 << 20)   /* the most to measure */
+#define STREAM_BYTES_MIN ((size_t)512 << 10) /* some stripes for each of the streams */
+#define STREAM_NS        4e6                 /* that one run should take */
+#define STREAM_BUDGET_NS 25e6                /* that all should */
+#define STREAM_LIMIT_NS  250e6               /* if one run of each took longer: give up */
+#define STREAM_GAIN      0.9
+#define STREAM_COUNTS    3
+
+static const unsigned stream_counts[STREAM_COUNTS] = {1, 2, RING_STREAMS_TUNED};
+
 enum { WHOLE, CHUNKS, RING, DOUBLING, WAYS };
 
 const size_t ring_tuned_sizes[RING_TUNED_SIZES] = {
-    WHOLE_MIN,         (size_t)8 << 10,   (size_t)32 << 10,
-    (size_t)128 << 10, (size_t)512 << 10, (size_t)2 << 20,
+    WHOLE_MIN, (size_t)8 << 10, (size_t)32 << 10, (size_t)128 << 10, (size_t)512 << 10, DATA_BYTES,
 };
 
 static const struct ring_way ways[WAYS] = {
@@ -46,6 +59,8 @@ struct tuning {
     int64_t deadline_ns;
     void *data; /* of the largest size, zeros */
     bool dropped[WAYS];
+    size_t ring_bytes; /* the largest message that went through the ring so far ... */
+    double ring_ns;    /* ... and how long that took */
     uint64_t sequence; /* of these operations: their own numbers, before the group's */
 };
 
@@ -67,6 +82,9 @@ static enum status complete(struct tuning *t, const struct collective_args *args
     case RING_DONE:
         return STATUS_OK;
     case RING_PAUSED:
+        if (r->io.alarm && atomic_load(r->io.alarm))
+            return error_set(err, STATUS_PEER_LOST,
+                             "a rank was lost in the first exchange of bytes");
         return error_set(err, STATUS_TIMEOUT, "the first exchange of bytes did not end");
     default:
         peer = r->io.trouble.peer;
@@ -141,6 +159,10 @@ static void decide(struct tuning *t, size_t size, const double *times)
         r->whole_bytes = r->chunks_bytes = size;
     else if (times[CHUNKS] <= times[RING])
         r->chunks_bytes = size;
+    if (times[RING] < HUGE_VAL) {
+        t->ring_bytes = size;
+        t->ring_ns = times[RING];
+    }
     for (unsigned way = 0; way < WAYS; way++) {
         t->dropped[way] |= times[way] > HOPELESS * times[best];
         if (times[way] < HUGE_VAL)
@@ -149,32 +171,147 @@ static void decide(struct tuning *t, size_t size, const double *times)
     }
 }
 
-enum status ring_tune(struct ring *r, int64_t deadline_ns, struct error *err)
+static enum status tune_ways(struct tuning *t, struct error *err)
 {
-    struct tuning t = {.ring = r, .deadline_ns = deadline_ns};
+    struct ring *r = t->ring;
     unsigned ranks = r->base.world_size > BUDGET_RANKS ? r->base.world_size : BUDGET_RANKS;
     double budget_ns = BUDGET_NS * ranks;
     double start_ns = (double)clock_now_ns();
     double times[WAYS + 1] = {0}; /* and what all of this took so far */
-    enum status status =
-        mem_calloc_aligned(ring_tuned_sizes[RING_TUNED_SIZES - 1], 1, "tuning", &t.data, err);
+    enum status status = STATUS_OK;
 
     r->whole_bytes = r->chunks_bytes = WHOLE_MIN;
     for (size_t i = 0; i < RING_TUNED_SIZES && status == STATUS_OK && times[WAYS] < budget_ns;
          i++) {
         unsigned repeats = times[WAYS] < budget_ns / 2 ? REPEATS : REPEATS_LATE;
 
-        status = measure(&t, ring_tuned_sizes[i], repeats, times, err);
+        status = measure(t, ring_tuned_sizes[i], repeats, times, err);
         times[WAYS] = (double)clock_now_ns() - start_ns;
         if (status == STATUS_OK)
-            status = agree(&t, times, WAYS + 1, err);
+            status = agree(t, times, WAYS + 1, err);
         if (status == STATUS_OK)
-            decide(&t, ring_tuned_sizes[i], times);
+            decide(t, ring_tuned_sizes[i], times);
     }
+    return status;
+}
+
+/* ---- streams ---- */
+
+/* One all-reduce over `count` connections per neighbour. */
+static enum status try_streams(struct tuning *t, unsigned count, size_t bytes, double since_ns,
+                               double *ret_ns, double *ret_elapsed_ns, struct error *err)
+{
+    struct transport *transport = t->ring->io.transport;
+    struct collective_args args = {.call = COLLECTIVE_ALL_REDUCE,
+                                   .dtype = DTYPE_FLOAT32,
+                                   .input = t->data,
+                                   .output = t->data,
+                                   .count = bytes / sizeof(float)};
+    double start_ns = (double)clock_now_ns();
+    double times[2];
+    enum status status;
+
+    (void)transport->ops->use_streams(transport, count);
+    status = complete(t, &args, ways[RING], err);
+    times[0] = (double)clock_now_ns() - start_ns;
+    times[1] = (double)clock_now_ns() - since_ns;
+    if (status == STATUS_OK)
+        status = agree(t, times, 2, err);
+    *ret_ns = times[0];
+    *ret_elapsed_ns = times[1];
+    return status;
+}
+
+/* A larger number must be worth it. */
+static unsigned best_streams(const double *times)
+{
+    unsigned best = 0;
+
+    for (unsigned i = 1; i < STREAM_COUNTS; i++)
+        if (times[i] < STREAM_GAIN * times[best])
+            best = i;
+    return stream_counts[best];
+}
+
+/* As many bytes as take STREAM_NS at the rate of the largest ring so far. */
+static size_t stream_bytes(const struct tuning *t)
+{
+    double bytes = t->ring_ns > 0 ? (double)t->ring_bytes * STREAM_NS / t->ring_ns : 0;
+
+    if (bytes < (double)STREAM_BYTES_MIN)
+        return STREAM_BYTES_MIN;
+    return bytes < (double)DATA_BYTES ? (size_t)bytes / 4096 * 4096 : DATA_BYTES;
+}
+
+/* The first run, over all connections, ends their slow start; then the counts take turns.  A link
+ * on which that run alone takes too long keeps one connection. */
+static enum status measure_streams(struct tuning *t, size_t bytes, double *best, struct error *err)
+{
+    double since_ns = (double)clock_now_ns();
+    double spent;
+    double elapsed_ns;
+    enum status status =
+        try_streams(t, RING_STREAMS_TUNED, bytes, since_ns, &spent, &elapsed_ns, err);
+
+    for (unsigned k = 0; k < STREAM_COUNTS * REPEATS && status == STATUS_OK; k++) {
+        unsigned i = k % STREAM_COUNTS;
+
+        if (elapsed_ns > (k < STREAM_COUNTS ? STREAM_LIMIT_NS : STREAM_BUDGET_NS))
+            break;
+        status = try_streams(t, stream_counts[i], bytes, since_ns, &spent, &elapsed_ns, err);
+        if (spent < best[i])
+            best[i] = spent;
+    }
+    return status;
+}
+
+static enum status tune_streams(struct tuning *t, struct error *err)
+{
+    struct ring *r = t->ring;
+    struct transport *transport = r->io.transport;
+    double best[STREAM_COUNTS];
+    size_t bytes = stream_bytes(t);
+    double start_ns = (double)clock_now_ns();
+    enum status status;
+
+    r->streams = r->base.streams > 0 ? r->base.streams : 1;
+    if (!transport->ops->use_streams || transport->ops->use_streams(transport, r->streams) <= 1)
+        return STATUS_OK;
+    for (unsigned i = 0; i < STREAM_COUNTS; i++)
+        best[i] = HUGE_VAL;
+    status = measure_streams(t, bytes, best, err);
+    if (status != STATUS_OK)
+        return status;
+    r->streams = best_streams(best);
+    (void)transport->ops->use_streams(transport, r->streams);
+    transport->ops->settle_streams(transport);
+    for (unsigned i = 0; i < STREAM_COUNTS; i++)
+        if (best[i] < HUGE_VAL)
+            log_debug("ring '%s': %zu bytes take %.1f us over %u connections per neighbour%s",
+                      r->base.name, bytes, best[i] / 1e3, stream_counts[i],
+                      stream_counts[i] == r->streams ? ", chosen" : "");
+    log_debug("ring '%s': measuring connections took %.1f ms", r->base.name,
+              ((double)clock_now_ns() - start_ns) / 1e6);
+    return STATUS_OK;
+}
+
+enum status ring_tune(struct ring *r, int64_t deadline_ns, struct error *err)
+{
+    struct tuning t = {.ring = r, .deadline_ns = deadline_ns};
+    double start_ns = (double)clock_now_ns();
+    enum status status = mem_calloc_aligned(DATA_BYTES, 1, "tuning", &t.data, err);
+
+    ring_watch(r);
+    if (status == STATUS_OK)
+        status = tune_ways(&t, err);
+    if (status == STATUS_OK)
+        status = tune_streams(&t, err);
     free(t.data);
     if (status == STATUS_OK)
-        log_debug("ring '%s' over %s: tuned up to %zu bytes in %.1f ms, segments of %zu",
+        log_debug("ring '%s' over %s: tuned up to %zu bytes in %.1f ms: segments of %zu, %u "
+                  "connection%s per neighbour",
                   r->base.name, r->io.transport->ops->name, ring_tuned_sizes[r->tuned_sizes - 1],
-                  times[WAYS] / 1e6, r->io.segment_bytes);
+                  ((double)clock_now_ns() - start_ns) / 1e6, r->io.segment_bytes, r->streams,
+                  r->streams == 1 ? "" : "s");
     return status;
 }

@@ -156,6 +156,16 @@ static void run_body(struct start *s, struct conformance *c)
     check_results(c);
 }
 
+/* SPARRING_TEST_STREAMS: a number of connections, or "tuned" between ranks on hosts of their own.
+ */
+static unsigned wanted_streams(bool *ret_tuned)
+{
+    const char *text = getenv("SPARRING_TEST_STREAMS");
+
+    *ret_tuned = text && strcmp(text, "tuned") == 0;
+    return text && !*ret_tuned ? (unsigned)strtoul(text, NULL, 10) : 0;
+}
+
 static void *run_rank(void *argument)
 {
     struct start *s = argument;
@@ -166,18 +176,21 @@ static void *run_rank(void *argument)
                             .rank = s->rank,
                             .size = s->size,
                             .arena = SHARED_MEMORY_NONE};
-    bool two_per_host = strcmp(s->backend, "hier") == 0; /* hosts of 2, and of 1 in odd worlds */
+    unsigned per_host = strcmp(s->backend, "hier") == 0 ? 2 : 1; /* hosts of 1 in odd worlds, too */
+    bool tuned = false;
+    unsigned streams = wanted_streams(&tuned);
     char host[32];
     struct collective_config config = {.backend = s->backend,
                                        .name = s->name,
                                        .rank = s->rank,
                                        .world_size = s->size,
                                        .store = c.store,
-                                       .host_id = two_per_host ? host : NULL,
-                                       .timeout_ms = TIMEOUT_MS};
+                                       .host_id = per_host == 2 || tuned ? host : NULL,
+                                       .timeout_ms = TIMEOUT_MS,
+                                       .streams = streams};
     enum status status;
 
-    (void)snprintf(host, sizeof(host), "host %u", s->rank / 2);
+    (void)snprintf(host, sizeof(host), "host %u", s->rank / per_host);
     status = collective_open(&config, &c.group, &err);
 
     s->skipped = status == STATUS_CONFIG || status == STATUS_UNAVAILABLE;

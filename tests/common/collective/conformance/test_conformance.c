@@ -2,6 +2,8 @@
  * The conformance suite over every backend that can run here, or over those that
  * SPARRING_TEST_BACKENDS lists ("shm,ring").  Exit status 77, "skipped", when none of them can.
  *
+ * SPARRING_TEST_STREAMS=2: so many connections between two ranks; tuned: every rank is on a host of
+ * its own (of two with hier), and measures.
  * SPARRING_TEST_HUGE=1 adds operations of more than 4 GiB (slow; 11 GiB of free memory).
  * SPARRING_TEST_STORE=file:///...: this process is one rank of a launched world; see conformance.h.
  */

@@ -245,8 +245,11 @@ static void *accept_thread(void *unused)
 {
     static const uint64_t cookies[] = {0, COOKIE, 1234};
 
-    door.status = ring_accept(door.listen_fd, &at_door, cookies, STREAMS,
-                              clock_deadline_ns(door.timeout_ms), door.fds, &door.err);
+    unsigned counts[] = {1, 0, STREAMS};
+    struct ring_connections connections = {.stride = STREAMS, .counts = counts, .fds = door.fds};
+
+    door.status = ring_accept(door.listen_fd, &at_door, cookies, clock_deadline_ns(door.timeout_ms),
+                              &connections, &door.err);
     return unused;
 }
 
