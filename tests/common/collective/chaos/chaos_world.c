@@ -11,7 +11,6 @@
 #include "tests/common/collective/chaos/slow_thread.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -340,31 +339,6 @@ int64_t chaos_signal(struct chaos_world *w, unsigned rank, int number)
     return now_ns;
 }
 
-static bool is_library(const char *backend)
-{
-    return strcmp(backend, "mpi") == 0;
-}
-
-/* Did the process end by itself as one does that a library keeps? */
-static bool has_given_up(const struct chaos_world *w, unsigned rank)
-{
-    siginfo_t info = {0};
-
-    return is_library(w->config.backend) &&
-           waitid(P_PID, (id_t)w->ranks[rank].pid, &info, WEXITED | WNOWAIT) == 0 &&
-           info.si_code == CLD_EXITED &&
-           (info.si_status == status_exit_code(STATUS_PEER_LOST) ||
-            info.si_status == status_exit_code(STATUS_TIMEOUT) ||
-            info.si_status == status_exit_code(STATUS_MISMATCH));
-}
-
-bool chaos_has_reported(const struct chaos_world *w, unsigned rank)
-{
-    struct pollfd report = {.fd = w->ranks[rank].report_fd, .events = POLLIN};
-
-    return poll(&report, 1, 0) > 0;
-}
-
 struct chaos_report chaos_report_of(struct chaos_world *w, unsigned rank, int64_t wait_ms)
 {
     struct error err = {0};
@@ -372,8 +346,6 @@ struct chaos_report chaos_report_of(struct chaos_world *w, unsigned rank, int64_
     enum status status = net_recv_all(w->ranks[rank].report_fd, &report, sizeof(report),
                                       clock_deadline_ns(wait_ms), &err);
 
-    if (status == STATUS_PEER_LOST && has_given_up(w, rank))
-        return (struct chaos_report){.process_ended = true, .ended_ns = clock_now_ns()};
     ck_assert_msg(status == STATUS_OK, "%s, rank %u of %u: no report: %s", w->config.backend, rank,
                   w->config.size, err.text);
     return report;

@@ -49,7 +49,6 @@ struct chaos_config {
 
 /* What a rank has to say when it ends. */
 struct chaos_report {
-    bool process_ended; /* with a text on stderr: a library call could not be interrupted */
     enum status status; /* of the first call that failed */
     enum fault fault;
     int culprit; /* -1: none */
@@ -76,9 +75,9 @@ struct chaos_world {
 /* Stores of this test are gRPC from now on, with rank 0 as the host. */
 void chaos_use_grpc(void);
 
-/* Run `body` for every backend that can serve such a world here (says which cannot, and why), each
- * in a process of its own and `at_once` of them at a time, because most of a loss is waiting for
- * its detection.  SPARRING_TEST_BACKENDS names the backends wanted. */
+/* Run `body` for every backend that can serve such a world here (says which cannot, and why; mpi
+ * has test_chaos_mpi.c), each in a process of its own and `at_once` of them at a time, because most
+ * of a loss is waiting for its detection.  SPARRING_TEST_BACKENDS names the backends wanted. */
 void chaos_each_backend(unsigned size, unsigned at_once,
                         void (*body)(const char *backend, const void *argument),
                         const void *argument);
@@ -94,12 +93,7 @@ void chaos_await_hold(struct chaos_world *w, unsigned rank);
 /* Returns the time of the signal. */
 int64_t chaos_signal(struct chaos_world *w, unsigned rank, int number);
 
-/* Is its report there, or its end? */
-bool chaos_has_reported(const struct chaos_world *w, unsigned rank);
-
-/* Wait for its report; fails the test when none comes within wait_ms.  A backend that is a library
- * which nobody can interrupt (collective_blocking.h) may end its process instead, with the exit
- * code of a lost peer or a time-out: then only process_ended is set. */
+/* Wait for its report; fails the test when none comes within wait_ms. */
 struct chaos_report chaos_report_of(struct chaos_world *w, unsigned rank, int64_t wait_ms);
 
 /* Kill what is left and wait for it. */

@@ -102,10 +102,6 @@ static void check(const struct chaos_world *w, unsigned rank, const struct chaos
     const char *backend = w->config.backend;
     int64_t after_ns = r->ended_ns - struck_ns;
 
-    if (r->process_ended) {
-        (void)printf("%s: rank %u ended its process\n", backend, rank);
-        return;
-    }
     (void)printf("%-5s rank %u after %.2f s: %s; then: %s %s\n", backend, rank,
                  (double)after_ns * 1e-9, r->text, status_name(r->shrink_status), r->shrink_text);
     ck_assert_msg(r->fault == FAULT_NETWORK, "%s: rank %u says %s: %s", backend, rank,
