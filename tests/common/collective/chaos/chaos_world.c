@@ -241,6 +241,8 @@ static void child_body(struct child *c)
     memcpy(c->report.text, err.text, sizeof(c->report.text));
     (void)net_send_all(c->report_fd, &c->report, sizeof(c->report), clock_deadline_ns(EVENT_MS),
                        NULL);
+    while (c->config.stays)
+        (void)pause();
     collective_close(c->group);
     store_close(store, 0);
     free(c->data);

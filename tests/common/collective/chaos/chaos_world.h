@@ -40,9 +40,10 @@ struct chaos_config {
     unsigned victim;
     enum chaos_role role; /* of the victim */
     unsigned at;
-    unsigned close_after;          /* others close in order after so many operations; 0: never */
-    unsigned second_victim;        /* holds, too, if it is below size and not the victim */
-    bool shrink;                   /* after a failure: shrink, work on for 3 operations, close */
+    unsigned close_after;   /* others close in order after so many operations; 0: never */
+    unsigned second_victim; /* holds, too, if it is below size and not the victim */
+    bool stays;             /* each rank, after its report, until the world ends: /proc shows it */
+    bool shrink;            /* after a failure: shrink, work on for 3 operations, close */
     const char *const *namespaces; /* network namespace of each rank; NULL: this one */
     const char *const *addresses;  /* in them */
 };
