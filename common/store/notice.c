@@ -102,7 +102,7 @@ void store_farewell(struct store *store, int64_t deadline_ns)
         return;
     if (say_goodbye(store, store->rank) != STATUS_OK)
         return;
-    if (store_await_ranks(store, "goodbye", ops->serves(store->impl) ? deadline_ns : now_ns, NULL,
-                          NULL) == STATUS_OK)
+    if (store_await_ranks(store, "goodbye", ops->serves(store->impl) ? deadline_ns : now_ns, now_ns,
+                          NULL, NULL) == STATUS_OK)
         ops->forget(store->impl, store->prefix, now_ns);
 }

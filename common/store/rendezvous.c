@@ -202,7 +202,7 @@ static enum status announce(struct store *store, int64_t deadline_ns, struct err
 }
 
 enum status store_await_ranks(struct store *store, const char *what, int64_t deadline_ns,
-                              bool **ret_missing, struct error *err)
+                              int64_t answer_by_ns, bool **ret_missing, struct error *err)
 {
     const size_t count = store->world_size;
     const size_t key_size = strlen(store->prefix) + sizeof(STORE_RESERVED) + strlen(what) + 24;
@@ -222,7 +222,8 @@ enum status store_await_ranks(struct store *store, const char *what, int64_t dea
         keys[rank] = key;
     }
     if (status == STATUS_OK)
-        status = store->ops->wait(store->impl, keys, count, deadline_ns, missing, err);
+        status =
+            store->ops->wait(store->impl, keys, count, deadline_ns, answer_by_ns, missing, err);
     free(text);
     free(keys);
     if (status == STATUS_TIMEOUT && ret_missing)
@@ -262,7 +263,8 @@ static enum status report_missing(struct store *store, int64_t start_ns, struct 
     struct strbuf names = STRBUF_INIT;
     bool *missing = NULL;
     size_t count;
-    enum status status = store_await_ranks(store, "rank", clock_now_ns(), &missing, err);
+    const int64_t now_ns = clock_now_ns();
+    enum status status = store_await_ranks(store, "rank", now_ns, now_ns, &missing, err);
 
     if (status == STATUS_OK) /* the last one came this very moment */
         return error_set(err, STATUS_TIMEOUT, "waited %.1f s for all %u ranks at %s (%s)",
@@ -320,7 +322,8 @@ enum status store_rendezvous(struct store *store, struct error *err)
         return status;
     if (differs)
         return report_mismatch(store, deadline_ns, err);
-    status = store_await_ranks(store, "rank", clock_now_ns(), NULL, err);
+    /* A look at who is there; rank 0 may be long in answering while its host starts many ranks. */
+    status = store_await_ranks(store, "rank", clock_now_ns(), deadline_ns, NULL, err);
     if (status == STATUS_OK)
         status = give_verdict(store, "complete", deadline_ns, err);
     if (status != STATUS_OK && status != STATUS_TIMEOUT)

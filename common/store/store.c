@@ -307,7 +307,8 @@ enum status store_wait(struct store *store, const char *const *keys, size_t coun
     enum status status = make_list(store, keys, count, &list, err);
 
     if (status == STATUS_OK)
-        status = store->ops->wait(store->impl, list.keys, count, deadline_ns, list.missing, err);
+        status = store->ops->wait(store->impl, list.keys, count, deadline_ns, deadline_ns,
+                                  list.missing, err);
     if (status == STATUS_TIMEOUT && list.missing)
         status = report_missing(store, keys, list.missing, count, start_ns, err);
     release_list(&list);

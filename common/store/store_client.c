@@ -74,13 +74,26 @@ static enum status ask(struct store_client *client, const char *path,
     return status;
 }
 
-/* `ask` with the deadline of an operation, and with a lost store put into words. */
-static enum status call(struct store_client *client, const char *path,
-                        struct store_request *request, int64_t deadline_ns,
-                        struct store_reply *ret_reply, struct error *err)
+/* The call's own deadline; what is over already is asked once. */
+static int64_t call_deadline(int64_t deadline_ns)
 {
+    const int64_t now_ns = clock_now_ns();
+    const int64_t from_ns = deadline_ns > now_ns ? deadline_ns : now_ns;
+
+    return from_ns < INT64_MAX - (int64_t)answer_ms * 1000000
+               ? from_ns + (int64_t)answer_ms * 1000000
+               : from_ns;
+}
+
+/* `ask` with the deadline of an operation, and with a lost store put into words.  The store counts
+ * as lost at answer_by_ns, or at the call's own deadline if that is later. */
+static enum status call_until(struct store_client *client, const char *path,
+                              struct store_request *request, int64_t deadline_ns,
+                              int64_t answer_by_ns, struct store_reply *ret_reply,
+                              struct error *err)
+{
+    const int64_t own_ns = call_deadline(deadline_ns);
     struct error detail = {0};
-    const int64_t least_ns = clock_now_ns(); /* what is over already is asked once */
     enum status status;
 
     if (atomic_load(&client->lost))
@@ -88,11 +101,8 @@ static enum status call(struct store_client *client, const char *path,
                          "lost the store of rank 0 at %s (%s): the connection broke before",
                          client->address, client->origin);
     request->timeout_ms = clock_left_ms(deadline_ns);
-    if (deadline_ns < least_ns)
-        deadline_ns = least_ns;
-    if (deadline_ns < INT64_MAX - (int64_t)answer_ms * 1000000)
-        deadline_ns += (int64_t)answer_ms * 1000000;
-    status = ask(client, path, request, deadline_ns, ret_reply, &detail);
+    status = ask(client, path, request, answer_by_ns > own_ns ? answer_by_ns : own_ns, ret_reply,
+                 &detail);
     if (status == STATUS_OK)
         return STATUS_OK;
     if (status == STATUS_PEER_LOST)
@@ -101,6 +111,13 @@ static enum status call(struct store_client *client, const char *path,
         return error_set(err, STATUS_PEER_LOST, "lost the store of rank 0 at %s (%s): %.1500s",
                          client->address, client->origin, detail.text);
     return error_set(err, status, "%s", detail.text);
+}
+
+static enum status call(struct store_client *client, const char *path,
+                        struct store_request *request, int64_t deadline_ns,
+                        struct store_reply *ret_reply, struct error *err)
+{
+    return call_until(client, path, request, deadline_ns, deadline_ns, ret_reply, err);
 }
 
 static enum status grpc_set(void *impl, const char *key, const void *value, size_t size,
@@ -190,11 +207,12 @@ static enum status mark_missing(const struct store_client *client, const struct 
 }
 
 static enum status grpc_wait(void *impl, const char *const *keys, size_t count, int64_t deadline_ns,
-                             bool *ret_missing, struct error *err)
+                             int64_t answer_by_ns, bool *ret_missing, struct error *err)
 {
     struct store_request request = {.keys = (char **)unconst(keys), .key_count = count};
     struct store_reply reply = {0};
-    enum status status = call(impl, "/sparring.v1.Store/Wait", &request, deadline_ns, &reply, err);
+    enum status status = call_until(impl, "/sparring.v1.Store/Wait", &request, deadline_ns,
+                                    answer_by_ns, &reply, err);
 
     if (status == STATUS_OK && reply.missing_count > 0)
         status = mark_missing(impl, &reply, keys, count, ret_missing, err);

@@ -173,9 +173,9 @@ static enum status file_num_keys(void *impl, int64_t deadline_ns, int64_t *ret_c
 
 /* One look; STATUS_TIMEOUT when a key is missing. */
 static enum status look(struct store_file *file, const char *const *keys, size_t count,
-                        bool *missing, int64_t deadline_ns, struct error *err)
+                        bool *missing, int64_t locked_by_ns, struct error *err)
 {
-    enum status status = enter(file, false, deadline_ns, err);
+    enum status status = enter(file, false, locked_by_ns, err);
 
     if (status != STATUS_OK)
         return status;
@@ -201,13 +201,14 @@ static enum status take_value(struct store_file *file, const char *key, char **r
 }
 
 static enum status file_wait(void *impl, const char *const *keys, size_t count, int64_t deadline_ns,
-                             bool *ret_missing, struct error *err)
+                             int64_t answer_by_ns, bool *ret_missing, struct error *err)
 {
+    const int64_t locked_by_ns = answer_by_ns > deadline_ns ? answer_by_ns : deadline_ns;
     int64_t pause_ns = poll_first_ns;
 
     for (;;) {
         const bool late = clock_now_ns() >= deadline_ns;
-        enum status status = look(impl, keys, count, ret_missing, deadline_ns, err);
+        enum status status = look(impl, keys, count, ret_missing, locked_by_ns, err);
 
         if (status != STATUS_TIMEOUT || late)
             return status;
@@ -221,7 +222,7 @@ static enum status file_get(void *impl, const char *key, int64_t deadline_ns, ch
 {
     for (;;) {
         bool missing;
-        enum status status = file_wait(impl, &key, 1, deadline_ns, &missing, err);
+        enum status status = file_wait(impl, &key, 1, deadline_ns, deadline_ns, &missing, err);
 
         if (status == STATUS_OK)
             status = take_value(impl, key, ret_value, ret_size, err);

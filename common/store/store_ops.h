@@ -12,7 +12,8 @@
 /*
  * Keys arrive with their group prefix and within the limits of store_table.h; `impl` is what `open`
  * returned.  Every slot blocks until deadline_ns at most (and a second or two longer when the store
- * itself does not answer), may be called from any thread, and is required.  STATUS_TIMEOUT means
+ * itself does not answer; `wait` says itself how much longer), may be called from any thread, and
+ * is required.  STATUS_TIMEOUT means
  * that the store answered and a key is missing, and comes without a text; STATUS_PEER_LOST that the
  * process which serves the store does not answer any more; STATUS_UNREACHABLE that it never did, or
  * that the lock of a file stays taken.
@@ -29,9 +30,10 @@ struct store_ops {
     enum status (*compare_set)(void *impl, const char *key, const char *expected,
                                const char *desired, int64_t deadline_ns, char **ret_value,
                                struct error *err);
-    /* ret_missing[i]: keys[i] is not there; filled on STATUS_TIMEOUT. */
+    /* ret_missing[i]: keys[i] is not there; filled on STATUS_TIMEOUT.  A store that is late with
+     * its answer is given until answer_by_ns, where that is later than it would be given anyway. */
     enum status (*wait)(void *impl, const char *const *keys, size_t count, int64_t deadline_ns,
-                        bool *ret_missing, struct error *err);
+                        int64_t answer_by_ns, bool *ret_missing, struct error *err);
     enum status (*remove)(void *impl, const char *key, int64_t deadline_ns, bool *ret_found,
                           struct error *err);
     enum status (*num_keys)(void *impl, int64_t deadline_ns, int64_t *ret_count, struct error *err);
@@ -70,10 +72,11 @@ void store_reserved_key(const struct store *store, const char *name, char *full)
 #define STORE_TEXT_MAX 1024
 void store_make_printable(char *text);
 
-/* Wait for "sparring/store/<what>/<r>" of every rank.  STATUS_TIMEOUT (without a text) gives
- * *ret_missing, world_size entries that the caller frees; ret_missing may be NULL. */
+/* Wait for "sparring/store/<what>/<r>" of every rank; the times are those of ops->wait.
+ * STATUS_TIMEOUT (without a text) gives *ret_missing, world_size entries that the caller frees;
+ * ret_missing may be NULL. */
 enum status store_await_ranks(struct store *store, const char *what, int64_t deadline_ns,
-                              bool **ret_missing, struct error *err);
+                              int64_t answer_by_ns, bool **ret_missing, struct error *err);
 
 /* Say goodbye; with the last goodbye of the group, or at `deadline_ns`, nobody needs us any more.
  */

@@ -8,6 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/net.h"
 #include "common/rpc/wire.h"
+#include "common/store/store_ops.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -16,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char *fresh_url(void)
@@ -277,6 +279,45 @@ START_TEST(stopped_host_is_lost)
 }
 END_TEST
 
+struct looking {
+    pthread_t thread;
+    struct store *store;
+    enum status status;
+    bool missing;
+};
+
+/* As the rendezvous looks who is there: at once, whenever the answer comes. */
+static void *look_once(void *user)
+{
+    struct looking *l = user;
+    const char *key = "never";
+    struct error err = {0};
+
+    l->status = l->store->ops->wait(l->store->impl, &key, 1, clock_now_ns(),
+                                    clock_deadline_ns(60000), &l->missing, &err);
+    return NULL;
+}
+
+/* Longer away than a store is given that has only to look. */
+START_TEST(slow_host_is_not_lost)
+{
+    const struct timespec away = {.tv_sec = 2, .tv_nsec = 500000000};
+    char url[128];
+    pid_t host = start_host(url, sizeof(url));
+    struct looking l = {.store = open_rank(url, "job", 1, 2, 20000)};
+
+    ck_assert_int_eq(kill(host, SIGSTOP), 0);
+    ck_assert_int_eq(pthread_create(&l.thread, NULL, look_once, &l), 0);
+    (void)nanosleep(&away, NULL);
+    ck_assert_int_eq(kill(host, SIGCONT), 0);
+    (void)pthread_join(l.thread, NULL);
+    ck_assert_int_eq(l.status, STATUS_TIMEOUT);
+    ck_assert(l.missing);
+    kill_host(host);
+    store_close(l.store, 0);
+}
+END_TEST
+
 /* ---- calls that no client of ours makes */
 
 static struct rpc_client *connect_to(const char *url)
@@ -504,6 +545,7 @@ int main(void)
     tcase_add_test(cases, plaintext_stays_on_loopback);
     tcase_add_test(cases, killed_host_is_named_at_once);
     tcase_add_test(cases, stopped_host_is_lost);
+    tcase_add_test(cases, slow_host_is_not_lost);
     tcase_add_test(cases, garbage_is_refused);
     tcase_add_test(cases, limits_hold_on_the_wire);
     tcase_add_test(cases, hundred_waiters_need_no_threads);
