@@ -4,8 +4,9 @@
  * Every pair of ranks has one TCP connection.  Over it go heartbeats (every 250 ms), questions and
  * answers about operations, verdicts, goodbyes, and small exchanges (addresses, ids) that make
  * groups without a store.  The death of a process closes its connections, so all others know within
- * milliseconds; silence with a living kernel behind it (data is acknowledged) is a stopped process;
- * silence without is the network.  Nothing here is on the path of tensor bytes.
+ * milliseconds; silence with a living kernel behind it (data is acknowledged) is a stopped process,
+ * unless it is one of this host that /proc shows not to be (it gets no core: not lost); silence
+ * without is the network.  Nothing here is on the path of tensor bytes.
  *
  * Ranks are ranks of the job, for ever: shrinking removes some and renumbers none.
  * Threads: every function may be called from any thread; the mesh's own thread never calls back.

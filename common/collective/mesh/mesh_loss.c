@@ -5,6 +5,9 @@
  *   - this kernel counts acknowledgements: a peer that says nothing while its kernel acknowledges
  *     our heartbeats is stopped; one whose kernel acknowledges nothing either is cut off (or its
  *     whole host is frozen, which cannot be told apart).
+ * A process of this host that exists, is not stopped and whose kernel acknowledges has come to
+ * nothing only because it gets no core, or waits for its own code from a busy disk: it is not lost.
+ * What waits for it has a deadline of its own.
  */
 #include "common/base/clock.h"
 #include "common/collective/mesh/mesh_internal.h"
@@ -132,6 +135,15 @@ enum fault mesh_judge_silence(const struct mesh *m, unsigned rank, double silent
     return FAULT_STOPPED;
 }
 
+static bool is_starved(const struct mesh *m, unsigned rank)
+{
+    const struct mesh_peer *p = &m->peers[rank];
+    char state = p->pid != 0 ? process_state(p->pid) : '?';
+
+    return state != '\0' && !strchr("TtZX?", state) &&
+           (int64_t)unacknowledged_ms(p->fd) <= 2 * MESH_HEARTBEAT_MS;
+}
+
 int64_t mesh_find_silent(struct mesh *m, int64_t now_ns)
 {
     int64_t limit_ns = m->heartbeat_timeout_ms * 1000000;
@@ -149,6 +161,8 @@ int64_t mesh_find_silent(struct mesh *m, int64_t now_ns)
                 next_ns = p->heard_ns + limit_ns;
             continue;
         }
+        if (is_starved(m, r))
+            continue; /* looked at again with the next heartbeat */
         fault = mesh_judge_silence(m, r, (double)(now_ns - p->heard_ns) * 1e-9, how, sizeof(how));
         mesh_lose(m, r, fault, how);
     }

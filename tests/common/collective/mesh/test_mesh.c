@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/net.h"
 #include "common/collective/mesh/mesh.h"
+#include "common/collective/mesh/mesh_internal.h"
 #include "common/collective/mesh/mesh_wire.h"
 #include "common/store/store.h"
 
@@ -312,6 +313,66 @@ START_TEST(all_agree_when_nobody_is_lost)
 }
 END_TEST
 
+/* ---- a rank that gets no core ---- */
+
+#define QUIET_MS 500 /* the heartbeat's time-out */
+
+static struct {
+    pthread_barrier_t silent, seen;
+} starved;
+
+static void *run_starved(void *argument)
+{
+    struct error err = {0};
+    struct mesh *m =
+        open_mesh("starved", *(const unsigned *)argument, 2, TIMEOUT_MS, QUIET_MS, &err);
+
+    ck_assert_msg(m != NULL, "%s", err.text);
+    (void)pthread_mutex_lock(&m->lock); /* its own thread now stands still, the process lives */
+    (void)pthread_barrier_wait(&starved.silent);
+    (void)pthread_barrier_wait(&starved.seen);
+    (void)pthread_mutex_unlock(&m->lock);
+    mesh_close(m);
+    return NULL;
+}
+
+static bool is_silent(struct mesh *m, unsigned rank, int64_t ms)
+{
+    int64_t heard_ns;
+
+    (void)pthread_mutex_lock(&m->lock);
+    heard_ns = m->peers[rank].heard_ns;
+    (void)pthread_mutex_unlock(&m->lock);
+    return clock_now_ns() - heard_ns > ms * 1000000;
+}
+
+/* Silence of a process of this host that is neither stopped nor gone is nobody's loss. */
+START_TEST(a_rank_without_a_core_is_not_lost)
+{
+    unsigned rank = 1;
+    pthread_t thread;
+    struct error err = {0};
+    struct store *store = world_store(0, 2, &err); /* so that the thread knows where it is */
+    struct mesh *m;
+    char text[256] = "";
+
+    ck_assert_msg(store != NULL, "%s", err.text);
+    (void)pthread_barrier_init(&starved.silent, NULL, 2);
+    (void)pthread_barrier_init(&starved.seen, NULL, 2);
+    ck_assert_int_eq(pthread_create(&thread, NULL, run_starved, &rank), 0);
+    m = open_mesh("starved", 0, 2, TIMEOUT_MS, QUIET_MS, &err);
+    ck_assert_msg(m != NULL, "%s", err.text);
+    (void)pthread_barrier_wait(&starved.silent);
+    while (!is_silent(m, 1, 3 * QUIET_MS) && mesh_fault(m, 1, NULL, 0) == FAULT_NONE)
+        mesh_await_news(m, mesh_news(m), clock_deadline_ns(QUIET_MS));
+    ck_assert_msg(mesh_fault(m, 1, text, sizeof(text)) == FAULT_NONE, "%s", text);
+    (void)pthread_barrier_wait(&starved.seen);
+    mesh_close(m);
+    (void)pthread_join(thread, NULL);
+    store_close(store, 0);
+}
+END_TEST
+
 /* ---- ranks as processes ---- */
 
 /* Every rank agrees over and over with those that are left; ranks that die do so at any moment of
@@ -490,6 +551,7 @@ int main(void)
     tcase_add_test(cases, verdicts_older_than_the_group_raise_its_alarm);
     tcase_add_test(cases, verdicts_that_cross_become_one);
     tcase_add_test(cases, all_agree_when_nobody_is_lost);
+    tcase_add_test(cases, a_rank_without_a_core_is_not_lost);
     tcase_add_loop_test(cases, survivors_agree_whoever_dies, 0, 8);
     tcase_add_test(cases, strangers_are_turned_away);
     tcase_add_test(cases, messages_survive_the_wire);
