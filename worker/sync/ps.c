@@ -27,7 +27,8 @@
 #include <string.h>
 #include <time.h>
 
-#define LEAVE_MS         2000   /* for telling the servers that we go */
+#define LEAVE_FAILED_MS  2000   /* for telling the servers that we go because of a failure */
+#define RELEASE_MS       2000   /* for gRPC to let go of the slabs of calls that are over */
 #define SERVER_MARGIN_MS 2000   /* at a time-out the server, which knows the ranks, speaks first */
 #define RELEASE_POLL_NS  100000 /* between looks at the outstanding sends */
 
@@ -332,7 +333,8 @@ static void ps_expected_bytes(const struct sync *base, uint64_t *ret_tx, uint64_
 
 /* ------------------------------------------------------------------ open and close */
 
-/* Tell every server that still listens that this rank goes. */
+/* Tell every server that still listens that this rank goes.  A server that does not hear it sees a
+ * lost rank in its place. */
 static void leave_all(struct sync_ps *s, const char *reason, int64_t deadline_ns)
 {
     for (unsigned k = 0; k < s->link_count; k++) {
@@ -349,7 +351,8 @@ static void leave_all(struct sync_ps *s, const char *reason, int64_t deadline_ns
 void ps_close(struct sync *base, const struct error *failure)
 {
     struct sync_ps *s = (struct sync_ps *)base;
-    int64_t deadline_ns = clock_deadline_ns(LEAVE_MS);
+    /* After a good run the servers are as alive as in any round, and given as long. */
+    int64_t deadline_ns = clock_deadline_ns(failure ? LEAVE_FAILED_MS : s->timeout_ms);
     struct timespec deadline = to_timespec(deadline_ns);
     unsigned streams = 0;
     int late = 0;
@@ -366,7 +369,8 @@ void ps_close(struct sync *base, const struct error *failure)
     (void)pthread_mutex_unlock(&s->lock);
     for (unsigned k = 0; k < s->link_count; k++)
         ps_link_close(&s->links[k]);
-    (void)wait_for_release(s, clock_deadline_ns(LEAVE_MS)); /* the slabs are the caller's to free */
+    (void)wait_for_release(s,
+                           clock_deadline_ns(RELEASE_MS)); /* the slabs are the caller's to free */
     (void)pthread_cond_destroy(&s->changed);
     (void)pthread_mutex_destroy(&s->lock);
     shard_map_release(&s->map);

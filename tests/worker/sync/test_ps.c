@@ -8,14 +8,17 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "server/service.h"
+#include "tests/support/process.h"
 #include "tests/support/support.h"
 #include "worker/sync/sync.h"
 
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define RANKS_MAX   4u
 #define SERVERS_MAX 3u
@@ -413,6 +416,44 @@ START_TEST(test_a_stopped_server_is_named)
 }
 END_TEST
 
+static void *close_well(void *user)
+{
+    sync_close(user, NULL);
+    return NULL;
+}
+
+/* A server that is away for a while, as on a busy host, when its rank leaves. */
+START_TEST(test_a_slow_server_hears_the_goodbye)
+{
+    const struct timespec away = {.tv_sec = 2, .tv_nsec = 500000000};
+    const char *listening;
+    struct bench b;
+    struct rank r;
+    struct process server;
+
+    bench_open(&b, 1, 0);
+    process_start(&server, NULL,
+                  ARGS(support_program("sparring-server"), "--listen", "127.0.0.1:0"));
+    process_wait_output(&server, "serving on 127.0.0.1:", 20000);
+    listening = strstr(process_output(&server), "127.0.0.1:");
+    (void)snprintf(b.servers, sizeof(b.servers), "%.*s", (int)strcspn(listening, "\n"), listening);
+    rank_open(&r, &b, 0);
+    (void)start_rank(&r);
+    ck_assert_msg(r.status == STATUS_OK && step(&r, 1) == STATUS_OK, "%s", r.err.text);
+    process_signal(&server, SIGSTOP);
+    ck_assert_int_eq(pthread_create(&r.thread, NULL, close_well, r.sync), 0);
+    (void)nanosleep(&away, NULL);
+    process_signal(&server, SIGCONT);
+    ck_assert_int_eq(pthread_join(r.thread, NULL), 0);
+    process_signal(&server, SIGTERM);
+    ck_assert_int_eq(process_wait(&server, 20000), 0);
+    ck_assert_msg(strstr(process_output(&server), "job 'test' is done") != NULL, "%s",
+                  process_output(&server));
+    rank_release(&r);
+    bench_close(&b);
+}
+END_TEST
+
 START_TEST(test_a_missing_rank_is_named)
 {
     struct bench b;
@@ -545,6 +586,7 @@ int main(void)
     tcase_add_test(ends, test_a_failed_rank_is_named);
     tcase_add_test(ends, test_a_silent_rank_is_named);
     tcase_add_test(ends, test_a_stopped_server_is_named);
+    tcase_add_test(ends, test_a_slow_server_hears_the_goodbye);
     tcase_add_test(ends, test_a_missing_rank_is_named);
     tcase_add_test(ends, test_a_missing_server_is_named);
     tcase_add_test(ends, test_bad_server_lists);
