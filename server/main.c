@@ -17,7 +17,7 @@ static enum status write_port(const char *path, uint16_t port, struct error *err
     char text[16];
     int length = snprintf(text, sizeof(text), "%u\n", port);
 
-    return path[0] ? file_write_atomic(path, text, (size_t)length, err) : STATUS_OK;
+    return path[0] ? file_publish(path, text, (size_t)length, err) : STATUS_OK;
 }
 
 static void wait_for_signal(void)

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,9 +139,9 @@ static void sync_folder_of(const char *path)
     (void)close(fd);
 }
 
-enum status file_writer_commit(struct file_writer *w, struct error *err)
+static enum status put_in_place(struct file_writer *w, bool durable, struct error *err)
 {
-    int failed = fsync(w->fd) != 0 && errno != EINVAL; /* EINVAL: a pipe or device */
+    int failed = durable && fsync(w->fd) != 0 && errno != EINVAL; /* EINVAL: a pipe or device */
     int saved = errno;
 
     if (close(w->fd) != 0 && !failed) {
@@ -157,8 +158,14 @@ enum status file_writer_commit(struct file_writer *w, struct error *err)
         (void)unlink(w->temporary);
         return error_set_errno(err, saved, "cannot rename '%s' to '%s'", w->temporary, w->path);
     }
-    sync_folder_of(w->path);
+    if (durable)
+        sync_folder_of(w->path);
     return STATUS_OK;
+}
+
+enum status file_writer_commit(struct file_writer *w, struct error *err)
+{
+    return put_in_place(w, true, err);
 }
 
 void file_writer_abandon(struct file_writer *w)
@@ -170,7 +177,8 @@ void file_writer_abandon(struct file_writer *w)
     w->fd = -1;
 }
 
-enum status file_write_atomic(const char *path, const void *data, size_t size, struct error *err)
+static enum status write_whole(const char *path, const void *data, size_t size, bool durable,
+                               struct error *err)
 {
     struct file_writer w;
     enum status status = file_writer_open(&w, path, err);
@@ -182,7 +190,17 @@ enum status file_write_atomic(const char *path, const void *data, size_t size, s
         file_writer_abandon(&w);
         return status;
     }
-    return file_writer_commit(&w, err);
+    return put_in_place(&w, durable, err);
+}
+
+enum status file_write_atomic(const char *path, const void *data, size_t size, struct error *err)
+{
+    return write_whole(path, data, size, true, err);
+}
+
+enum status file_publish(const char *path, const void *data, size_t size, struct error *err)
+{
+    return write_whole(path, data, size, false, err);
 }
 
 enum status file_make_folder(const char *path, struct error *err)

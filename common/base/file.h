@@ -35,6 +35,10 @@ void file_writer_abandon(struct file_writer *w); /* removes the temporary file; 
 /* The three calls above for one buffer. */
 enum status file_write_atomic(const char *path, const void *data, size_t size, struct error *err);
 
+/* The same without waiting for the disk, which other writers can keep busy for many seconds: for a
+ * file that says something of running processes (a port) and is worth nothing after a power cut. */
+enum status file_publish(const char *path, const void *data, size_t size, struct error *err);
+
 /* mkdir -p. */
 enum status file_make_folder(const char *path, struct error *err);
 
