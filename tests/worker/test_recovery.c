@@ -6,9 +6,11 @@
  *
  * What must hold: the one behind gets the bits of the one ahead (parameters, both moments of Adam,
  * running statistics as they were before the next forward), both go on from the same batch, and
- * after more updates of the two they still have the same bits.
+ * after more updates of the two they still have the same bits.  With PowerSGD each keeps the error
+ * that its own compression has left, bit by bit, and both have the same Q.
  */
 #include "tests/support/support.h"
+#include "worker/sync/allreduce_powersgd.h"
 #include "worker/trainer.h"
 
 #include <signal.h>
@@ -61,6 +63,9 @@ struct outcome {
     struct state before; /* the update that both must have */
     struct state after;  /* the recovery */
     struct state end;
+    struct state error_before; /* PowerSGD's, of the last common update */
+    struct state error_after;
+    struct state q; /* in the end */
     unsigned world_size, lost;
 };
 
@@ -101,6 +106,19 @@ static void keep_state(const struct trainer *t, struct state *s)
         keep_part(s, t->optimizer.state[i], count);
     if (model_buffers(t->model))
         keep_part(s, model_buffers(t->model), model_buffer_table(t->model)->count);
+}
+
+/* What PowerSGD remembers: this rank's error up to and with `step`, or its Q as they are now. */
+static void keep_powersgd(const struct trainer *t, struct state *error, struct state *q)
+{
+    const struct powersgd *p = ((const struct sync_allreduce *)t->sync)->powersgd;
+
+    if (p && error) {
+        error->count = 0;
+        keep_part(error, powersgd_residual(p, LOST_STEP), model_table(t->model)->count);
+    }
+    for (size_t i = 0; p && q && i < p->length; i++)
+        keep_part(q, p->buckets[i].q, p->buckets[i].q_count);
 }
 
 static void hand_over(void *user, size_t ready_count)
@@ -200,6 +218,7 @@ static uint64_t lose_a_rank(struct rank *r, struct error *err)
     struct batch batch;
 
     must(r, compute_gradients(t, LOST_STEP, &batch, err), err);
+    keep_powersgd(t, &r->outcome->error_before, NULL);
     if (r->rank == r->s->victim)
         die(r);
     if (write(r->heard[1], "x", 1) != 1)
@@ -236,6 +255,7 @@ static void run_rank(struct rank *r)
     if (r->outcome->came)
         recovery_end(t);
     keep_state(t, &r->outcome->after);
+    keep_powersgd(t, &r->outcome->error_after, NULL);
     for (uint64_t step = LOST_STEP + 1; step < LOST_STEP + 1 + MORE_STEPS; step++) {
         must(r, compute_gradients(t, step, &batch, &err), &err);
         if (step == LOST_STEP + 1) {
@@ -245,6 +265,7 @@ static void run_rank(struct rank *r)
         must(r, apply(t, step, &err), &err);
     }
     keep_state(t, &r->outcome->end);
+    keep_powersgd(t, NULL, &r->outcome->q);
     r->outcome->world_size = t->world_size;
     r->outcome->lost = t->recovery.lost_count == 1 ? t->recovery.lost[0] : RANKS;
     trainer_close(t, NULL);
@@ -302,6 +323,25 @@ static void check_equal(const struct state *a, const struct state *b, size_t cou
                   (double)a->values[at], (double)b->values[at]);
 }
 
+/* Each its own error, as it was; both the same Q. */
+static void check_powersgd(const struct outcome *ahead, const struct outcome *behind)
+{
+    const struct outcome *both[] = {ahead, behind};
+    static const struct state zero;
+
+    for (size_t i = 0; i < 2; i++) {
+        const struct state *error = &both[i]->error_before;
+
+        check_equal(error, &both[i]->error_after, error->count, "PowerSGD's error");
+        ck_assert_msg(first_difference(error, &zero, error->count) < error->count,
+                      "compression has lost nothing: a poor test");
+    }
+    ck_assert_msg(first_difference(&ahead->error_after, &behind->error_after,
+                                   ahead->error_after.count) < ahead->error_after.count,
+                  "two ranks' errors are the same");
+    check_equal(&ahead->q, &behind->q, ahead->q.count, "PowerSGD's Q");
+}
+
 START_TEST(the_one_behind_gets_the_state_of_the_one_ahead)
 {
     const struct situation *s = &situations[_i];
@@ -326,6 +366,8 @@ START_TEST(the_one_behind_gets_the_state_of_the_one_ahead)
         ck_assert_uint_eq(outcomes[i].at, (LOST_STEP + 1) * BATCH);
     }
     check_equal(&ahead->end, &behind->end, ahead->end.params, "parameters after more updates");
+    if (strcmp(s->hook, "powersgd") == 0)
+        check_powersgd(ahead, behind);
     ck_assert_msg(first_difference(&ahead->after, &ahead->end, ahead->end.params) <
                       ahead->end.params,
                   "the updates after the recovery changed nothing");

@@ -57,6 +57,9 @@ struct hook_ops {
     /* Payload of this rank for that bucket in a step with full compression. */
     void (*expected_bytes)(const struct sync_allreduce *s, size_t index, uint64_t *ret_tx,
                            uint64_t *ret_rx);
+    /* The group has fewer ranks now; every rank calls it.  NULL: nothing is remembered, so close
+     * and open do. */
+    enum status (*renew)(struct sync_allreduce *s, struct error *err);
     void (*close)(struct sync_allreduce *s);
 };
 

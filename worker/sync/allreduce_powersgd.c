@@ -7,6 +7,9 @@
  * Vectors, and matrices that would not shrink enough, travel as they are.  Before the start step
  * every bucket does.
  *
+ * A step may fail and be done again by the ranks that are left, or have ended on some of them only:
+ * so the error of a step is written beside the one before it, and counts when the next step begins.
+ *
  * The first gradients and P travel in one all-reduce more than in PyTorch's description: the plain
  * views are averaged, P is summed, so they are two operations.  Both lie in one scratch that the
  * peers of a host may reach.  Sums of P need no division: orthogonalisation removes the factor.
@@ -130,6 +133,23 @@ static enum status place_scratch(struct sync_allreduce *s, struct error *err)
     return STATUS_OK;
 }
 
+static enum status open_memory(struct sync_allreduce *s, struct error *err)
+{
+    struct powersgd *state = s->powersgd;
+    enum status status;
+
+    for (size_t i = 0; i < state->length; i++)
+        state->q_count += state->buckets[i].q_count;
+    status = mem_calloc(state->q_count + 1, sizeof(float), "PowerSGD Q", &state->q_before, err);
+    if (status == STATUS_OK && !s->config.powersgd_no_error_feedback)
+        status = mem_calloc_aligned(s->table->count, sizeof(float), "PowerSGD errors",
+                                    &state->error, err);
+    if (status == STATUS_OK && !s->config.powersgd_no_error_feedback)
+        status = mem_calloc_aligned(s->table->count, sizeof(float), "PowerSGD errors", &state->next,
+                                    err);
+    return status;
+}
+
 static enum status powersgd_open(struct sync_allreduce *s, struct error *err)
 {
     enum status status = mem_calloc(1, sizeof(*s->powersgd), "PowerSGD", &s->powersgd, err);
@@ -141,9 +161,8 @@ static enum status powersgd_open(struct sync_allreduce *s, struct error *err)
                         &s->powersgd->buckets, err);
     for (size_t i = 0; i < s->plan.length && status == STATUS_OK; i++)
         status = plan_bucket(s, i, err);
-    if (status == STATUS_OK && !s->config.powersgd_no_error_feedback)
-        status = mem_calloc_aligned(s->table->count, sizeof(float), "PowerSGD errors",
-                                    &s->powersgd->error, err);
+    if (status == STATUS_OK)
+        status = open_memory(s, err);
     return status == STATUS_OK ? place_scratch(s, err) : status;
 }
 
@@ -158,6 +177,8 @@ static void powersgd_close(struct sync_allreduce *s)
     if (state) {
         free(state->buckets);
         free(state->error);
+        free(state->next);
+        free(state->q_before);
     }
     free(state);
     s->powersgd = NULL;
@@ -165,17 +186,62 @@ static void powersgd_close(struct sync_allreduce *s)
 
 /* ---- a bucket ---- */
 
-/* data and error both become gradient plus error. */
-static void add_error(float *data, float *error, size_t count)
+/* data and next both become gradient plus error. */
+static void add_error(float *data, const float *error, float *next, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        error[i] = data[i] = data[i] + error[i];
+        next[i] = data[i] = data[i] + error[i];
 }
 
-static void keep_error(const float *data, float *error, size_t count)
+static void keep_error(const float *data, float *next, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        error[i] -= data[i];
+        next[i] -= data[i];
+}
+
+/* All Q, one bucket behind the other, out of the scratch or back. */
+static void copy_q(const struct powersgd *state, float *flat, bool out)
+{
+    for (size_t i = 0; i < state->length; i++) {
+        const struct powersgd_bucket *b = &state->buckets[i];
+
+        memcpy(out ? flat : b->q, out ? b->q : flat, b->q_count * sizeof(float));
+        flat += b->q_count;
+    }
+}
+
+/* The first bucket of a step: the last step counts now; but if this is the same one again, nothing
+ * of it does. */
+static void begin_step(struct powersgd *state, uint64_t step)
+{
+    bool again = state->has_step && state->step == step;
+    float *error = state->error;
+
+    if (again) {
+        copy_q(state, state->q_before, false);
+    } else {
+        copy_q(state, state->q_before, true);
+        if (state->has_step) {
+            state->error = state->next;
+            state->next = error;
+        }
+    }
+    for (size_t i = 0; i < state->length; i++) {
+        struct powersgd_bucket *b = &state->buckets[i];
+
+        if (again)
+            b->filled = b->filled_before;
+        else
+            b->filled_before = b->filled;
+    }
+    state->has_step = true;
+    state->step = step;
+    state->reduced = 0;
+}
+
+const float *powersgd_residual(const struct powersgd *state, uint64_t step)
+{
+    return state->has_step && state->step == step ? state->next : state->error;
 }
 
 static void prepare_q(struct sync_allreduce *s, struct powersgd_bucket *b, size_t index)
@@ -270,27 +336,133 @@ static enum status exchange(struct sync_allreduce *s, struct powersgd_bucket *b,
     return allreduce_reduce(s, DTYPE_FLOAT32, b->q, b->q_count, index, true, err);
 }
 
+/* What is left to do once the bucket's Q has come: the rest is this rank's own. */
+static void end_bucket(struct sync_allreduce *s, size_t index)
+{
+    struct powersgd *state = s->powersgd;
+    const struct bucket *bucket = &s->plan.buckets[index];
+
+    decompress(s, &state->buckets[index]);
+    if (state->error)
+        keep_error(s->grads + bucket->offset, state->next + bucket->offset, bucket->count);
+    state->reduced = index + 1;
+}
+
 static enum status powersgd_reduce(struct sync_allreduce *s, size_t index, struct error *err)
 {
-    struct powersgd_bucket *b = &s->powersgd->buckets[index];
+    struct powersgd *state = s->powersgd;
+    struct powersgd_bucket *b = &state->buckets[index];
     const struct bucket *bucket = &s->plan.buckets[index];
-    float *error = s->powersgd->error ? s->powersgd->error + bucket->offset : NULL;
     float *data = s->grads + bucket->offset;
     enum status status;
 
     if (s->step < s->config.powersgd_start)
         return hook_none.reduce(s, index, err);
-    if (error)
-        add_error(data, error, bucket->count);
+    if (index == 0)
+        begin_step(state, s->step);
+    if (state->error)
+        add_error(data, state->error + bucket->offset, state->next + bucket->offset, bucket->count);
     prepare_q(s, b, index);
     collect_plain(s, b);
     status = exchange(s, b, index, err);
+    if (status == STATUS_OK)
+        end_bucket(s, index);
+    return status;
+}
+
+/* ---- ranks that are left ---- */
+
+/* Where a rank is: the last step that it has ended, and whether it has begun another since. */
+struct place {
+    uint64_t ended; /* steps; 0: none */
+    uint64_t begun; /* likewise: `ended`, or one more */
+};
+
+static struct place place_of(const struct powersgd *state)
+{
+    uint64_t begun = state->has_step ? state->step + 1 : 0;
+    bool is_over = !state->has_step || state->reduced == state->length;
+
+    return (struct place){.ended = is_over ? begun : begun - 1, .begun = begun};
+}
+
+/* The lowest of those that have ended the most; *ret_behind: another has not ended it. */
+static unsigned find_donor(const struct place *places, unsigned count, bool *ret_behind)
+{
+    unsigned donor = 0;
+
+    for (unsigned r = 1; r < count; r++)
+        if (places[r].ended > places[donor].ended)
+            donor = r;
+    *ret_behind = false;
+    for (unsigned r = 0; r < count; r++)
+        *ret_behind = *ret_behind || places[r].ended < places[donor].ended;
+    return donor;
+}
+
+/* On a step that has ended elsewhere, this rank lacks the result of its last operation at most,
+ * because nobody ends a step without it: the last bucket's Q; or, of a bucket without matrices, the
+ * mean, without which its error is not known and begins anew. */
+static void catch_up(struct sync_allreduce *s, const float *q)
+{
+    struct powersgd *state = s->powersgd;
+    size_t last = state->length - 1;
+    struct powersgd_bucket *b = &state->buckets[last];
+    const struct bucket *bucket = &s->plan.buckets[last];
+
+    memcpy(b->q, q + state->q_count - b->q_count, b->q_count * sizeof(float));
+    if (b->matrix_count > 0)
+        end_bucket(s, last);
+    else if (state->error)
+        memset(state->next + bucket->offset, 0, bucket->count * sizeof(float));
+    state->reduced = state->length;
+}
+
+/* Some have ended a step that others have not: those get the Q with which it ended. */
+static enum status level(struct sync_allreduce *s, struct error *err)
+{
+    struct powersgd *state = s->powersgd;
+    struct place mine = place_of(state);
+    struct place *places = NULL;
+    float *q = NULL;
+    unsigned donor;
+    bool is_behind;
+    enum status status = mem_calloc(s->world_size, sizeof(*places), "PowerSGD", &places, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(state->q_count + 1, sizeof(float), "PowerSGD Q", &q, err);
+    if (status == STATUS_OK)
+        status = collective_all_gather(s->group, &mine, sizeof(mine), places, err);
     if (status != STATUS_OK)
-        return status;
-    decompress(s, b);
-    if (error)
-        keep_error(data, error, bucket->count);
-    return STATUS_OK;
+        goto out;
+    donor = find_donor(places, s->world_size, &is_behind);
+    if (!is_behind)
+        goto out;
+    if (mine.begun > mine.ended) /* its Q are those of the step that it has begun since */
+        memcpy(q, state->q_before, state->q_count * sizeof(float));
+    else
+        copy_q(state, q, true);
+    status = collective_broadcast(s->group, q, (state->q_count + 1) * sizeof(float), donor, err);
+    if (status == STATUS_OK && mine.ended < places[donor].ended)
+        catch_up(s, q);
+out:
+    free(q);
+    free(places);
+    return status;
+}
+
+/* The new group reaches another scratch; what was in the old one goes along. */
+static enum status powersgd_renew(struct sync_allreduce *s, struct error *err)
+{
+    struct shared_memory old = s->scratch;
+    enum status status;
+
+    s->scratch = SHARED_MEMORY_NONE;
+    status = place_scratch(s, err);
+    if (status == STATUS_OK)
+        memcpy(s->scratch.base, old.base, old.size < s->scratch.size ? old.size : s->scratch.size);
+    shared_memory_release(&old);
+    return status == STATUS_OK ? level(s, err) : status;
 }
 
 static void powersgd_bytes(const struct sync_allreduce *s, size_t index, uint64_t *ret_tx,
@@ -318,5 +490,6 @@ const struct hook_ops hook_powersgd = {
     .open = powersgd_open,
     .reduce = powersgd_reduce,
     .expected_bytes = powersgd_bytes,
+    .renew = powersgd_renew,
     .close = powersgd_close,
 };

@@ -27,13 +27,21 @@ struct powersgd_bucket {
     size_t plain_count;
     float *p, *q, *raw; /* in the scratch: all P, all Q, all plain views of the bucket */
     size_t p_count, q_count, raw_count;
-    bool filled; /* q holds the last step's */
+    bool filled;        /* q holds the last step's ... */
+    bool filled_before; /* ... or did before the step under way */
 };
 
 struct powersgd {
     struct powersgd_bucket *buckets; /* owned; one per bucket */
     size_t length;
-    float *error; /* owned; what compression lost so far, slab layout; NULL: no error feedback */
+    float *error; /* owned; what compression lost before the step under way, slab layout; NULL: no
+                     error feedback */
+    float *next;  /* owned; ... and after it: a step that fails is done again from `error` */
+    float *q_before; /* owned; all Q before the step under way, one bucket behind the other */
+    size_t q_count;  /* of all buckets */
+    bool has_step;
+    uint64_t step;  /* under way, or the last one */
+    size_t reduced; /* buckets of it that have ended; those behind were not begun, but for one */
 };
 
 /* Worth it: (rows + columns) * rank * min_rate < rows * columns. */
@@ -42,5 +50,9 @@ bool powersgd_should_compress(size_t rows, size_t columns, size_t rank, double m
 /* Modified Gram-Schmidt on the columns of a (rows, rank) row-major matrix; 1e-8 is added to every
  * norm, so a column of zeros stays zero. */
 void powersgd_orthogonalise(float *matrix, size_t rows, size_t rank);
+
+/* What compression has lost on this rank up to and with `step`, which is the last one or the one
+ * before it; slab layout, borrowed. */
+const float *powersgd_residual(const struct powersgd *state, uint64_t step);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * Going on without ranks that are lost.  The group is made anew by the survivors; what the buckets,
- * the hook and the used map remember of the step that failed is forgotten on all ranks alike.  A
- * hook starts afresh, so PowerSGD loses its error feedback, as if its first step came again.
+ * the used map remember of the step that failed is forgotten on all ranks alike.  PowerSGD keeps
+ * what it remembers of the steps before: each rank's own error, and Q, which all have.
  *
  * Between a failed step and the next one the communication thread is at rest, so the group belongs
  * to the training thread.
@@ -63,6 +63,8 @@ static enum status renew(struct sync_allreduce *s, struct error *err)
     s->queue.failed = false;
     if (s->memory)
         status = collective_register(s->group, s->memory, err);
+    if (s->hook->renew)
+        return status == STATUS_OK ? s->hook->renew(s, err) : status;
     if (s->hook->close)
         s->hook->close(s);
     shared_memory_release(&s->scratch);

@@ -311,6 +311,87 @@ static double drift(struct replica *r, uint64_t steps)
     return sqrt(distance / size);
 }
 
+/* ---- PowerSGD over a loss of ranks ---- */
+
+static void fill(struct replica *r, uint64_t step)
+{
+    for (size_t i = 0; i < r->table->count; i++)
+        r->grads[i] = value_of(r->rank, step, i, 0);
+}
+
+static float *copy_of(const float *values, size_t count)
+{
+    float *copy = calloc(count, sizeof(*copy));
+
+    ck_assert_ptr_nonnull(copy);
+    memcpy(copy, values, count * sizeof(*copy));
+    return copy;
+}
+
+/* Three steps; then rank 1 is made to look as if the last bucket's last operation had failed here
+ * and ended elsewhere, and the ranks come to an understanding. */
+static void fall_behind(struct replica *r)
+{
+    float *results = (float *)r->argument + r->rank * r->table->count;
+    struct sync_allreduce *s = (struct sync_allreduce *)r->sync;
+    struct powersgd *p = s->powersgd;
+    const struct bucket *range = &s->plan.buckets[p->length - 1];
+    struct powersgd_bucket *last = &p->buckets[p->length - 1];
+    float *whole, *error, *q;
+    struct error err = {0};
+
+    ck_assert(last->matrix_count > 0 && p->length > 1);
+    for (uint64_t step = 0; step < 2; step++) {
+        fill(r, step);
+        replica_sync(r, step);
+    }
+    fill(r, 2);
+    whole = copy_of(r->grads + range->offset, range->count);
+    for (size_t i = 0; i < range->count; i++)
+        whole[i] += powersgd_residual(p, 1)[range->offset + i];
+    replica_sync(r, 2);
+    error = copy_of(powersgd_residual(p, 2), r->table->count);
+    q = copy_of(last->q, last->q_count);
+    if (r->rank == 1) {
+        p->reduced--;
+        memcpy(p->next + range->offset, whole, range->count * sizeof(float));
+        memset(last->q, 0x41, last->q_count * sizeof(float));
+    }
+    assert_ok(s->hook->renew(s, &err));
+    ck_assert_mem_eq(powersgd_residual(p, 2), error, r->table->count * sizeof(float));
+    ck_assert_mem_eq(last->q, q, last->q_count * sizeof(float));
+    for (uint64_t again = 0; again < 2; again++) { /* the same step comes to the same */
+        fill(r, 3);
+        replica_sync(r, 3);
+        ck_assert_mem_eq(powersgd_residual(p, 2), error, r->table->count * sizeof(float));
+        if (again == 0)
+            memcpy(results, r->grads, r->table->count * sizeof(float));
+        ck_assert_mem_eq(results, r->grads, r->table->count * sizeof(float));
+    }
+    free(whole);
+    free(error);
+    free(q);
+}
+
+START_TEST(test_powersgd_outlasts_a_loss)
+{
+    float *results = calloc(2 * table.count, sizeof(*results));
+
+    ck_assert_ptr_nonnull(results);
+    for (const char *const *backend = replicas_backends(); *backend; backend++) {
+        struct ddp_config ddp = DDP_DEFAULTS;
+        struct replicas world = {.backend = *backend, .size = 2, .table = &table, .ddp = &ddp};
+
+        ddp.hook = DDP_HOOK_POWERSGD;
+        ddp.powersgd_start = 0;
+        ddp.bucket_cap_mb = 0.002;
+        replicas_run(&world, fall_behind, results);
+        ck_assert_mem_eq(results, results + table.count, table.count * sizeof(float));
+    }
+    free(results);
+}
+END_TEST
+
 /* Without error feedback the lost part stays lost; with it, it is sent later. */
 static void measure_drift(struct replica *r)
 {
@@ -378,6 +459,7 @@ int main(void)
     tcase_add_test(tests, test_bytes);
     tcase_add_test(tests, test_powersgd_as_pytorch);
     tcase_add_test(tests, test_powersgd_keeps_low_rank);
+    tcase_add_test(tests, test_powersgd_outlasts_a_loss);
     tcase_add_test(tests, test_error_feedback_converges);
     tcase_add_test(tests, test_orthogonalise);
     suite_add_tcase(suite, tests);
