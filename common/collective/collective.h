@@ -98,7 +98,9 @@ enum fault {
     FAULT_DEAD,     /* its process is gone */
     FAULT_STOPPED,  /* its process exists and does not run (SIGSTOP, a debugger, a frozen host) */
     FAULT_STALLED,  /* it runs, and has not come to the operation within the time-out */
-    FAULT_SLOW,     /* it is in the operation, and moves, too slowly for the time-out */
+    FAULT_SLOW,     /* it is in the operation, and moves, too slowly for the time-out; without a
+                       rank where all are in it and none stands out, as inside mpi, which shows
+                       nothing of its waits */
     FAULT_DESYNC,   /* it is in another operation */
     FAULT_NETWORK,  /* it may run; nothing gets through to it */
     FAULT_FINISHED, /* it left the group in order, while others had more to do */
@@ -176,7 +178,8 @@ unsigned collective_world_size(const struct collective *group);
 unsigned collective_generation(const struct collective *group); /* 1, and one more per shrink */
 unsigned collective_world_rank(const struct collective *group, unsigned rank); /* in the job */
 const char *collective_backend(const struct collective *group); /* as chosen: never "auto" */
-/* What went wrong, after a failure; *ret_rank (may be NULL) is the culprit's rank in the job. */
+/* What went wrong, after a failure; *ret_rank (may be NULL) is the culprit's rank in the job, and
+ * stays as it was where none is named. */
 enum fault collective_fault(const struct collective *group, unsigned *ret_rank);
 struct mesh *collective_mesh(const struct collective *group); /* NULL in a world of one */
 

@@ -20,8 +20,8 @@
 
 #define TICK_NS       100000000LL  /* how often the watchdog looks */
 #define GRACE_NS      200000000LL  /* after an alarm: what is nearly done may end well */
-#define SLACK_NS      1000000000LL /* past the time-out: the library may have one of its own */
-#define GIVE_UP_NS    1500000000LL /* after an interrupt */
+#define SLACK_NS      1000000000LL /* past the time-out, before a process ends for it */
+#define GIVE_UP_NS    5000000000LL /* after an interrupt: a thread that hardly runs needs a while */
 #define CLOSE_WAIT_MS 2000
 
 struct blocking {
@@ -30,8 +30,10 @@ struct blocking {
     pthread_t watchdog, executor;
     bool has_watchdog, has_executor;
     _Atomic int64_t busy_since_ns;         /* of the library call under way; 0: none */
+    _Atomic int64_t interrupted_call;      /* busy_since_ns of the one that was interrupted */
     _Atomic(struct collective_work *) own; /* runs on the caller's thread; NULL: none */
     atomic_bool is_judging;                /* the watchdog looks into `own` */
+    _Atomic int64_t looked_ns;             /* whether the call under way waits */
 
     pthread_mutex_t judge_lock; /* held while is_judging */
 
@@ -47,12 +49,29 @@ struct blocking {
 static enum run_outcome call_library(struct blocking *b, struct collective_work *w,
                                      struct error *err)
 {
+    int64_t since_ns = clock_now_ns();
     enum run_outcome outcome;
 
-    atomic_store_explicit(&b->busy_since_ns, clock_now_ns(), memory_order_release);
+    atomic_store(&b->looked_ns, since_ns);
+    atomic_store_explicit(&b->busy_since_ns, since_ns, memory_order_release);
     outcome = b->group->ops->run(b->group, w, INT64_MAX, err);
     atomic_store_explicit(&b->busy_since_ns, 0, memory_order_release);
-    return outcome;
+    if (outcome == RUN_FAILED && atomic_load(&b->interrupted_call) == since_ns)
+        (void)error_set(err, STATUS_TIMEOUT, "%s was interrupted", b->group->ops->name);
+    return outcome; /* what an interrupted library says does not matter */
+}
+
+/* A sample of what the call under way does: how long it has waited for a peer, for its status. */
+static void look(struct blocking *b, struct collective_work *w)
+{
+    int64_t now_ns = clock_now_ns();
+    int64_t since_ns = now_ns - atomic_load(&b->looked_ns);
+
+    if (!b->group->ops->is_waiting || since_ns < TICK_NS)
+        return;
+    atomic_store(&b->looked_ns, now_ns);
+    if (b->group->ops->is_waiting(b->group))
+        w->waited_ns += since_ns < 2 * TICK_NS ? since_ns : 2 * TICK_NS; /* else we were stopped */
 }
 
 /* ---- the watchdog ---- */
@@ -80,17 +99,14 @@ static void let_go(struct blocking *b)
 }
 
 /* What drive does between the pieces of a wait, for one that has no pieces. */
-static void warn_when_due(struct blocking *b, int64_t waited_ns)
+static void report_own(struct blocking *b)
 {
-    struct collective_work *work;
+    struct collective_work *work = hold_own(b);
 
-    if (waited_ns < b->group->timeout_ms * 1000000 / COLLECTIVE_WARNINGS_PART &&
-        waited_ns < COLLECTIVE_COMPARE_NS)
-        return;
-    work = hold_own(b);
     if (!work)
         return;
-    collective_warn(work, clock_now_ns());
+    look(b, work);
+    collective_report(work, clock_now_ns());
     let_go(b);
 }
 
@@ -122,11 +138,28 @@ static void give_up(struct blocking *b, int64_t since_ns)
     _exit(log_failure(&err));
 }
 
+/* How long a library call may take. */
+static int64_t limit_ns(const struct blocking *b)
+{
+    return b->group->timeout_ms * 1000000 + (b->group->ops->interrupt ? 0 : SLACK_NS);
+}
+
 static bool is_due(const struct blocking *b, int64_t since_ns, int64_t alarm_ns, int64_t now_ns)
 {
     if (alarm_ns != 0 && now_ns - alarm_ns >= GRACE_NS && now_ns - since_ns >= GRACE_NS)
         return true;
-    return now_ns - since_ns >= b->group->timeout_ms * 1000000 + SLACK_NS;
+    return now_ns - since_ns >= limit_ns(b);
+}
+
+/* Until the next tick, or the end of what the call may take. */
+static int tick_ms(const struct blocking *b)
+{
+    int64_t since_ns = atomic_load_explicit(&b->busy_since_ns, memory_order_acquire);
+    int64_t left_ns = since_ns == 0 ? TICK_NS : since_ns + limit_ns(b) - clock_now_ns();
+
+    if (left_ns <= 0 || left_ns > TICK_NS)
+        left_ns = TICK_NS;
+    return (int)((left_ns + 999999) / 1000000);
 }
 
 /* Sleep until the next tick, an alarm that is new, or stop; true: stop. */
@@ -137,7 +170,7 @@ static bool sleep_a_tick(const struct blocking *b, bool watch_alarm)
         {.fd = watch_alarm ? b->group->alarm->fd : -1, .events = POLLIN},
     };
 
-    (void)poll(fds, 2, (int)(TICK_NS / 1000000));
+    (void)poll(fds, 2, tick_ms(b));
     return fds[0].revents != 0;
 }
 
@@ -146,8 +179,7 @@ static void *watch(void *argument)
     struct blocking *b = argument;
     struct mesh_alarm *alarm = b->group->alarm;
     int64_t alarm_ns = 0;
-    int64_t interrupted_ns = 0; /* when the call that began at interrupted_call was interrupted */
-    int64_t interrupted_call = 0;
+    int64_t interrupted_ns = 0; /* when the call that began at b->interrupted_call was */
 
     while (!sleep_a_tick(b, alarm && alarm_ns == 0)) {
         int64_t since_ns = atomic_load_explicit(&b->busy_since_ns, memory_order_acquire);
@@ -158,11 +190,12 @@ static void *watch(void *argument)
         if (since_ns == 0)
             continue;
         if (!is_due(b, since_ns, alarm_ns, now_ns)) {
-            warn_when_due(b, now_ns - since_ns);
+            if (now_ns - since_ns >= TICK_NS)
+                report_own(b);
             continue;
         }
-        if (b->group->ops->interrupt && interrupted_call != since_ns) {
-            interrupted_call = since_ns;
+        if (b->group->ops->interrupt && atomic_load(&b->interrupted_call) != since_ns) {
+            atomic_store(&b->interrupted_call, since_ns);
             interrupted_ns = now_ns;
             b->group->ops->interrupt(b->group);
         } else if (!b->group->ops->interrupt || now_ns - interrupted_ns >= GIVE_UP_NS) {
@@ -220,8 +253,11 @@ static enum run_outcome run_elsewhere(struct blocking *b, struct collective_work
         }
         if (b->work == w && b->is_over)
             break;
-        if (until_ns <= clock_now_ns() || !wait_for_change(b, until_ns))
+        if (until_ns <= clock_now_ns() || !wait_for_change(b, until_ns)) {
+            if (b->work == w)
+                look(b, w);
             return RUN_PENDING;
+        }
     }
     b->work = NULL;
     (void)pthread_cond_broadcast(&b->changed);

@@ -115,6 +115,10 @@ struct collective_ops {
     enum run_outcome (*run)(struct collective *group, struct collective_work *work,
                             int64_t until_ns, struct error *err);
 
+    /* Of a backend that blocks: does its call wait until a peer does something, just now?  Any
+     * thread; asked now and then.  NULL: it does not show.  Others keep a work's waited_ns. */
+    bool (*is_waiting)(const struct collective *group);
+
     /* Make a run that blocks in another thread return soon; any thread; NULL for those that honour
      * until_ns, and for a library that cannot: it then ends the process. */
     void (*interrupt)(struct collective *group);

@@ -218,7 +218,7 @@ static int64_t warning_ns(const struct collective_work *w)
     return w->group->timeout_ms * 1000000 / COLLECTIVE_WARNINGS_PART * (w->warnings + 1);
 }
 
-void collective_warn(struct collective_work *w, int64_t now_ns)
+static void warn(struct collective_work *w, int64_t now_ns)
 {
     int64_t waited_ns = now_ns - w->started_ns;
 
@@ -233,15 +233,14 @@ void collective_warn(struct collective_work *w, int64_t now_ns)
     }
 }
 
-/* It goes on: peers and the recorder see how far it is, the user who keeps it waiting. */
-static void report(struct collective_work *w, int64_t now_ns)
+void collective_report(struct collective_work *w, int64_t now_ns)
 {
     struct collective *g = w->group;
 
     flight_progress(g->flight, w->flight_slot, w->done_bytes, w->total_bytes);
     publish(w, MESH_RUNNING, w->started_ns);
     if (g->in_mesh)
-        collective_warn(w, now_ns);
+        warn(w, now_ns);
 }
 
 static void begin(struct collective_work *w)
@@ -296,7 +295,7 @@ static void drive(struct collective_work *w, int64_t until_ns)
         give_up(w, VERDICT_FAILED, &err);
         break;
     case RUN_PENDING:
-        report(w, clock_now_ns());
+        collective_report(w, clock_now_ns());
         if (collective_blocking_holds(g, w))
             break; /* its watchdog ends the call first */
         if (g->alarm && atomic_load(&g->alarm->raised))

@@ -125,6 +125,12 @@ static void prefer_unanswering(const struct collective *g, struct mesh_verdict *
     }
 }
 
+/* A rank of the job. */
+static unsigned culprit_of(const struct collective *g, unsigned member)
+{
+    return member == VERDICT_NOBODY ? MESH_NOBODY : g->members[member];
+}
+
 static bool find_by_asking(struct collective *g, const struct collective_work *w,
                            struct mesh_verdict *v)
 {
@@ -137,7 +143,7 @@ static bool find_by_asking(struct collective *g, const struct collective_work *w
         return true;
     v->fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
                                   &culprit, v->text, sizeof(v->text));
-    v->culprit = g->members[culprit];
+    v->culprit = culprit_of(g, culprit);
     if (v->fault == FAULT_SLOW)
         prefer_unanswering(g, v);
     return v->fault != FAULT_NONE;
@@ -228,7 +234,13 @@ static void compose(struct collective *g, const struct collective_work *w,
     describe_work(w, what, sizeof(what));
     g->culprit = (int)v->culprit;
     g->fault = is_self && lost ? FAULT_EXCLUDED : v->fault;
-    if (g->fault == FAULT_EXCLUDED)
+    if (v->culprit == MESH_NOBODY) {
+        g->culprit = -1;
+        (void)error_set(err, status_of(v->fault),
+                        "%s does not end, and which rank is slow is not known: %s (%" PRIu64
+                        " of %" PRIu64 " bytes done here after %.2f s)",
+                        what, v->text, w->done_bytes, w->total_bytes, seconds);
+    } else if (g->fault == FAULT_EXCLUDED)
         (void)error_set(err, STATUS_PEER_LOST, "%s: the others went on without this rank %u: %s",
                         what, v->culprit, v->text);
     else
@@ -301,9 +313,9 @@ void verdict_warn(struct collective *g, const struct collective_work *w, double 
     if (!find_lost(g, &v) && !find_silent(g, &v)) {
         v.fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
                                      &culprit, v.text, sizeof(v.text));
-        v.culprit = g->members[culprit];
+        v.culprit = culprit_of(g, culprit);
     }
-    if (v.fault == FAULT_NONE)
+    if (v.fault == FAULT_NONE || v.culprit == MESH_NOBODY)
         log_warning("%s: waiting for %.1f of %.1f s, and no rank is behind", what, seconds,
                     (double)g->timeout_ms * 1e-3);
     else

@@ -6,6 +6,8 @@
 
 #include "common/collective/collective_ops.h"
 
+#include <limits.h>
+
 enum verdict_cause {
     VERDICT_ALARM,   /* the group's alarm was raised */
     VERDICT_FAILED,  /* the backend returned RUN_FAILED */
@@ -22,8 +24,9 @@ void verdict_reach(struct collective *g, const struct collective_work *w, enum v
 
 #define COLLECTIVE_WARNINGS_PART 4 /* a warning after each of so many parts of the time-out ... */
 
-/* ... but for the first two only: warn when it is time.  For whoever waits, or watches a wait. */
-void collective_warn(struct collective_work *w, int64_t now_ns);
+/* ... but for the first two only.  The operation goes on: peers and the recorder see how far it is,
+ * the user who keeps it waiting.  For whoever waits, or watches a wait. */
+void collective_report(struct collective_work *w, int64_t now_ns);
 
 /* Log who keeps the operation waiting, `seconds` into it. */
 void verdict_warn(struct collective *g, const struct collective_work *w, double seconds);
@@ -50,9 +53,13 @@ bool verdict_odd_trail(const struct mesh_view *views, unsigned count, unsigned *
 
 /* ---- pure: what the peers' answers mean; verdict_views.c ---- */
 
-/* The culprit (rank in the group) and its fault by the members' views, seen from `self`, which runs
- * `mine`; FAULT_NONE when they explain nothing.  left[r] is the last collective of a member that
- * left the group, UINT64_MAX: it did not.  ret_text (size bytes) says how it is known. */
+/* All are in the operation and none stands out, or nothing shows what each does. */
+#define VERDICT_NOBODY UINT_MAX
+
+/* The culprit (rank in the group, or VERDICT_NOBODY with FAULT_SLOW) and its fault by the members'
+ * views, seen from `self`, which runs `mine`; FAULT_NONE when they explain nothing.  left[r] is the
+ * last collective of a member that left the group, UINT64_MAX: it did not.  ret_text (size bytes)
+ * says how it is known. */
 enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *left, unsigned count,
                               unsigned self, const struct signature *mine, unsigned *ret_culprit,
                               char *ret_text, size_t size);

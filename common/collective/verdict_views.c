@@ -1,10 +1,13 @@
 /*
  * The members of a group are put in the order of how far they have come: rank r is at 2s while it
  * runs collective s and at 2s + 1 after it.  Whoever is furthest behind keeps the others waiting.
- * When all are in the same operation, the one that has moved the least is the slow one.  Sends and
- * receives concern one peer only.
+ * When all are in the same operation, the slow one is the one that came to it late, or waits less
+ * than the others, or has moved less of its bytes; where none stands out, nobody is named.  Sends
+ * and receives concern one peer only.
  */
 #include "common/collective/verdict.h"
+
+#include "common/base/clock.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -111,6 +114,45 @@ static enum fault judge_pair(const struct mesh_view *view, bool left, const stru
     return describe_behind(view, left, text, size);
 }
 
+/* All are in one operation: did one come to it when the others had spent half of their time? */
+static enum fault find_latecomer(const struct mesh_view *views, unsigned count,
+                                 const struct signature *mine, int64_t now_ns,
+                                 unsigned *ret_culprit, char *text, size_t size)
+{
+    int64_t last = INT64_MIN;
+    int64_t before = INT64_MIN;
+    unsigned late = count;
+
+    for (unsigned r = 0; r < count; r++) {
+        int64_t since_ns = views[r].status.since_ns;
+
+        if (!at_same_place(&views[r], mine))
+            continue;
+        if (since_ns > last) {
+            before = last;
+            last = since_ns;
+            late = r;
+        } else if (since_ns > before) {
+            before = since_ns;
+        }
+    }
+    if (before == INT64_MIN || last - before < LONG_NS || last - before < (now_ns - before) / 2)
+        return FAULT_NONE;
+    *ret_culprit = late;
+    (void)snprintf(text, size, "it is in the operation, and came to it %.2f s after all others",
+                   (double)(last - before) * 1e-9);
+    return FAULT_SLOW;
+}
+
+/* "moved 7 of its 100 bytes and ", or nothing where that is not known. */
+static void describe_moved(const struct mesh_status *s, char *text, size_t size)
+{
+    text[0] = '\0';
+    if (s->total_bytes > 0)
+        (void)snprintf(text, size, "moved %" PRIu64 " of its %" PRIu64 " bytes and ", s->done_bytes,
+                       s->total_bytes);
+}
+
 /* All are in one operation: who has waited least for the others?  A rank that is waited for does
  * not wait.  None unless it stands out. */
 static enum fault find_busiest(const struct mesh_view *views, unsigned count,
@@ -120,6 +162,7 @@ static enum fault find_busiest(const struct mesh_view *views, unsigned count,
     int64_t least = INT64_MAX;
     int64_t next = INT64_MAX;
     unsigned busiest = count;
+    char moved[64];
 
     for (unsigned r = 0; r < count; r++) {
         int64_t waited_ns = views[r].status.waited_ns;
@@ -137,35 +180,77 @@ static enum fault find_busiest(const struct mesh_view *views, unsigned count,
     if (next == INT64_MAX || least >= next / 2 || next - least < LONG_NS)
         return FAULT_NONE;
     *ret_culprit = busiest;
+    describe_moved(&views[busiest].status, moved, sizeof(moved));
     (void)snprintf(text, size,
-                   "it is in the operation, and the others wait: it has moved %" PRIu64
-                   " of its %" PRIu64 " bytes and waited for %.2f s, no other for less than %.2f s",
-                   views[busiest].status.done_bytes, views[busiest].status.total_bytes,
-                   (double)least * 1e-9, (double)next * 1e-9);
+                   "it is in the operation, and the others wait: it has %swaited for %.2f s, no "
+                   "other for less than %.2f s",
+                   moved, (double)least * 1e-9, (double)next * 1e-9);
     return FAULT_SLOW;
 }
 
-/* All are in one operation: who has moved the least of its bytes? */
+/* All are in one operation: who has moved the least of its bytes, less than any other? */
 static enum fault find_slowest(const struct mesh_view *views, unsigned count,
                                const struct signature *mine, unsigned *ret_culprit, char *text,
                                size_t size)
 {
     double least = 2;
+    double next = 2;
 
     for (unsigned r = 0; r < count; r++) {
         const struct mesh_status *s = &views[r].status;
         double part = s->total_bytes == 0 ? 0 : (double)s->done_bytes / (double)s->total_bytes;
 
-        if (!at_same_place(&views[r], mine) || part >= least)
+        if (!at_same_place(&views[r], mine))
             continue;
-        least = part;
-        *ret_culprit = r;
-        (void)snprintf(text, size,
-                       "it is in the operation, and has moved %" PRIu64 " of its %" PRIu64
-                       " bytes, less than the others",
-                       s->done_bytes, s->total_bytes);
+        if (part < least) {
+            next = least;
+            least = part;
+            *ret_culprit = r;
+        } else if (part < next) {
+            next = part;
+        }
     }
-    return least < 2 ? FAULT_SLOW : FAULT_NONE;
+    if (least >= next || next > 1) /* nobody, or nobody else to compare with */
+        return FAULT_NONE;
+    (void)snprintf(text, size,
+                   "it is in the operation, and has moved %" PRIu64 " of its %" PRIu64
+                   " bytes, less than the others",
+                   views[*ret_culprit].status.done_bytes, views[*ret_culprit].status.total_bytes);
+    return FAULT_SLOW;
+}
+
+/* All that answer are in the operation, and nothing tells them apart. */
+static enum fault blame_nobody(const struct mesh_view *views, unsigned count,
+                               const struct signature *mine, unsigned *ret_culprit, char *text,
+                               size_t size)
+{
+    bool is_seen = false;
+    unsigned here = 0;
+
+    for (unsigned r = 0; r < count; r++) {
+        here += at_same_place(&views[r], mine);
+        is_seen = is_seen || views[r].status.waited_ns > 0 || views[r].status.total_bytes > 0;
+    }
+    if (here == 0)
+        return FAULT_NONE;
+    *ret_culprit = VERDICT_NOBODY;
+    (void)snprintf(text, size, "all ranks that answer are in it, %s",
+                   is_seen ? "and none waits or moves much less than the others"
+                           : "and nothing shows how far each is inside the library");
+    return FAULT_SLOW;
+}
+
+static enum fault find_slow(const struct mesh_view *views, unsigned count,
+                            const struct signature *mine, unsigned *ret_culprit, char *text,
+                            size_t size)
+{
+    enum fault fault = find_latecomer(views, count, mine, clock_now_ns(), ret_culprit, text, size);
+
+    if (fault == FAULT_NONE)
+        fault = find_busiest(views, count, mine, ret_culprit, text, size);
+    if (fault == FAULT_NONE)
+        fault = find_slowest(views, count, mine, ret_culprit, text, size);
+    return fault != FAULT_NONE ? fault : blame_nobody(views, count, mine, ret_culprit, text, size);
 }
 
 static enum fault describe_mismatch(const struct mesh_view *views, unsigned culprit, unsigned other,
@@ -217,12 +302,8 @@ enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *lef
             behind = r;
         }
     }
-    if (behind == count) {
-        enum fault fault = find_busiest(views, count, mine, ret_culprit, ret_text, size);
-
-        return fault != FAULT_NONE ? fault
-                                   : find_slowest(views, count, mine, ret_culprit, ret_text, size);
-    }
+    if (behind == count)
+        return find_slow(views, count, mine, ret_culprit, ret_text, size);
     *ret_culprit = behind;
     return describe_behind(&views[behind], left[behind] != UINT64_MAX, ret_text, size);
 }

@@ -47,6 +47,7 @@ struct hier_state {
     size_t came_in;    /* chunks reduced inside the host */
     size_t crossed;    /* chunks reduced between hosts */
     bool is_rest;      /* the elements behind the last chunk are on their way */
+    int64_t waited_ns; /* in inner operations that have ended */
 };
 
 _Static_assert(sizeof(struct hier_state) <= COLLECTIVE_WORK_STATE, "");
@@ -90,6 +91,12 @@ static enum run_outcome run_lane(struct lane *lane, int64_t until_ns, struct err
 
     lane->is_busy = outcome == RUN_PENDING;
     return outcome;
+}
+
+/* Where a lane that ended waited for peers, so did the outer operation. */
+static void end_lane(const struct lane *lane, struct hier_state *s)
+{
+    s->waited_ns += lane->work.waited_ns;
 }
 
 /* ---- what a chunk is ---- */
@@ -293,8 +300,10 @@ static enum run_outcome run_chunks(struct hier_group *h, struct collective_work 
 
             if (outcome == RUN_FAILED)
                 return RUN_FAILED;
-            if (outcome == RUN_DONE)
+            if (outcome == RUN_DONE) {
+                end_lane(&h->local, s);
                 end_local(s);
+            }
             progress = outcome == RUN_DONE;
         }
         if (h->cross.is_busy) {
@@ -302,7 +311,10 @@ static enum run_outcome run_chunks(struct hier_group *h, struct collective_work 
 
             if (outcome == RUN_FAILED)
                 return RUN_FAILED;
-            s->crossed += outcome == RUN_DONE;
+            if (outcome == RUN_DONE) {
+                end_lane(&h->cross, s);
+                s->crossed++;
+            }
             progress = progress || outcome == RUN_DONE;
         }
         if (progress)
@@ -379,6 +391,21 @@ static bool is_two_level(const struct collective_args *a)
     return a->call == COLLECTIVE_ALL_REDUCE && a->order == REDUCE_FAST;
 }
 
+/* How long this rank has waited for others so far, on all levels. */
+static int64_t waited_ns(struct hier_group *h, const struct collective_work *work)
+{
+    const struct hier_state *s = (const struct hier_state *)work->backend;
+    int64_t sum = s->waited_ns;
+
+    if (h->local.is_busy)
+        sum += h->local.work.waited_ns;
+    if (h->cross.is_busy)
+        sum += h->cross.work.waited_ns;
+    if (!is_two_level(&work->args) || (s->is_rest && even_count(h, &work->args) < work->args.count))
+        sum += world_work(h, work)->waited_ns;
+    return sum;
+}
+
 /* The inner group that has seen ranks differ, if any. */
 static const struct collective *find_mismatch(const struct hier_group *h)
 {
@@ -407,6 +434,7 @@ static enum run_outcome hier_run(struct collective *group, struct collective_wor
                                         : run_delegated(h, work, until_ns, err);
 
     count_bytes(h, work);
+    work->waited_ns = waited_ns(h, work);
     group->stats.operations += outcome == RUN_DONE;
     if (outcome == RUN_FAILED && err->status == STATUS_MISMATCH && find_mismatch(h))
         return hier_mismatch(group, work, find_mismatch(h), err);

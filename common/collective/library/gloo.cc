@@ -411,6 +411,11 @@ void gloo_forget(struct library *, struct library_transfer *t)
     delete t;
 }
 
+bool gloo_is_waiting(struct library *l)
+{
+    return l->context->is_waiting();
+}
+
 void gloo_interrupt(struct library *l)
 {
     (void)guarded("closing", nullptr, [&] { l->context->wake_all(); });
@@ -431,8 +436,8 @@ extern "C" const struct library_ops *gloo_library(void)
         gloo_mark,       gloo_all_reduce, gloo_reduce,      gloo_broadcast,
         gloo_all_gather, gloo_gather,     gloo_scatter,     gloo_all_to_all,
         gloo_barrier,    gloo_send,       gloo_recv,        gloo_await_header,
-        gloo_await,      gloo_forget,     gloo_moved_bytes, gloo_interrupt,
-        gloo_close,
+        gloo_await,      gloo_forget,     gloo_moved_bytes, gloo_is_waiting,
+        gloo_interrupt,  gloo_close,
     };
 
     return &ops;

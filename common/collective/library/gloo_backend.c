@@ -17,6 +17,7 @@ const struct collective_ops collective_gloo_ops = {
     .unchecked = true,
     .open = gloo_group_open,
     .run = library_group_run,
+    .is_waiting = library_group_is_waiting,
     .interrupt = library_group_interrupt,
     .expected_bytes = library_group_expected_bytes,
     .close = library_group_close,

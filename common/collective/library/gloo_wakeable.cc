@@ -1,11 +1,20 @@
 /*
  * Wrappers around Gloo's own context of connections and its buffers.  Connections are closed before
  * waits are aborted, so that none writes into memory that its owner takes back.
+ *
+ * A thread that has what it waited for, but does not get to run, is inside a wait still, and keeps
+ * others waiting: so the kernel is asked whether it sleeps there.
  */
 #include "common/collective/library/gloo_wakeable.h"
 
 #include <gloo/common/error.h>
 
+#include <cctype>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <utility>
 
 namespace wakeable
@@ -47,6 +56,28 @@ namespace
 {
 
 using Inner = std::unique_ptr<gloo::transport::UnboundBuffer>;
+/* While it lives, this thread is blocked until a peer does something. */
+class Waiting
+{
+  public:
+    explicit Waiting(Registry &registry) : registry_(registry)
+    {
+        thread_local const pid_t self = gettid();
+
+        registry_.waiting_thread.store(self, std::memory_order_relaxed);
+    }
+
+    ~Waiting()
+    {
+        registry_.waiting_thread.store(0, std::memory_order_relaxed);
+    }
+
+    Waiting(const Waiting &) = delete;
+    Waiting &operator=(const Waiting &) = delete;
+
+  private:
+    Registry &registry_;
+};
 
 class Buffer : public gloo::transport::UnboundBuffer
 {
@@ -65,11 +96,15 @@ class Buffer : public gloo::transport::UnboundBuffer
 
     bool waitRecv(int *rank, std::chrono::milliseconds timeout) override
     {
+        const Waiting waiting(*registry_);
+
         return !registry_->is_aborted() && inner_->waitRecv(rank, timeout) ? true : interrupted();
     }
 
     bool waitSend(int *rank, std::chrono::milliseconds timeout) override
     {
+        const Waiting waiting(*registry_);
+
         return !registry_->is_aborted() && inner_->waitSend(rank, timeout) ? true : interrupted();
     }
 
@@ -148,6 +183,27 @@ Context::Context(int rank, int size)
 void Context::watch()
 {
     transportContext_ = std::make_shared<Connections>(std::move(transportContext_), registry_);
+}
+
+bool Context::is_waiting() const
+{
+    const pid_t thread = registry_->waiting_thread.load(std::memory_order_relaxed);
+    char path[64];
+    long number = SYS_futex; /* where the kernel does not tell */
+
+    if (thread == 0)
+        return false;
+    std::snprintf(path, sizeof(path), "/proc/self/task/%ld/syscall", static_cast<long>(thread));
+    if (std::FILE *file = std::fopen(path, "re")) {
+        char text[32] = "";
+
+        if (std::fgets(text, sizeof(text), file))
+            number = std::isdigit(static_cast<unsigned char>(text[0]))
+                         ? std::strtol(text, nullptr, 10)
+                         : -1; /* "running" */
+        std::fclose(file);
+    }
+    return number == SYS_futex;
 }
 
 void Context::wake_all()

@@ -1,7 +1,8 @@
 /*
- * gloo_wakeable: a Gloo context whose waiting operations can be woken.  Closing its connections
- * does not wake an operation whose bytes are on their way already; aborting the buffer it waits for
- * does, and buffers of Gloo's own algorithms are known because they are made by the context.
+ * gloo_wakeable: a Gloo context whose waiting operations can be woken, and which counts how long
+ * they wait.  Closing its connections does not wake an operation whose bytes are on their way
+ * already; aborting the buffer it waits for does, and buffers of Gloo's own algorithms are known
+ * because they are made by the context.
  */
 #ifndef SPARRING_COMMON_COLLECTIVE_GLOO_WAKEABLE_H
 #define SPARRING_COMMON_COLLECTIVE_GLOO_WAKEABLE_H
@@ -10,9 +11,11 @@
 #include <gloo/transport/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <sys/types.h>
 
 namespace wakeable
 {
@@ -28,8 +31,10 @@ class Registry
     void abort_all();
     bool is_aborted();
 
+    std::atomic<pid_t> waiting_thread{0}; /* of the operation, where it is inside a wait */
+
   private:
-    std::mutex lock_; /* guards both */
+    std::mutex lock_; /* guards what follows */
     std::set<gloo::transport::UnboundBuffer *> buffers_;
     bool is_aborted_ = false;
 };
@@ -44,6 +49,9 @@ class Context : public gloo::rendezvous::Context
 
     /* Close the connections and wake whoever waits; any thread. */
     void wake_all();
+
+    /* Does the operation's thread sleep until a peer does something?  Any thread. */
+    bool is_waiting() const;
 
   private:
     std::shared_ptr<Registry> registry_;

@@ -14,6 +14,7 @@
 
 #include "common/collective/collective.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -99,12 +100,16 @@ struct library_ops {
     void (*bytes)(enum collective_call call, unsigned rank, unsigned n, uint64_t bytes,
                   size_t element_bytes, unsigned root, uint64_t *ret_tx, uint64_t *ret_rx);
 
+    /* Is a call blocked until a peer does something, just now?  Any thread.  NULL: the library does
+     * not show it. */
+    bool (*is_waiting)(struct library *l);
+
     /* Make a call that blocks in another thread fail soon.  NULL: the library cannot. */
     void (*interrupt)(struct library *l);
     void (*close)(struct library *l, bool in_order);
 };
 
-#define LIBRARY_VERSION       1
+#define LIBRARY_VERSION       2
 #define LIBRARY_MODULE_SYMBOL "sparring_collective_library"
 typedef const struct library_ops *library_module_fn(void);
 

@@ -232,6 +232,13 @@ enum run_outcome library_group_run(struct collective *group, struct collective_w
     return RUN_DONE;
 }
 
+bool library_group_is_waiting(const struct collective *group)
+{
+    const struct library_group *g = (const struct library_group *)group;
+
+    return g->library->is_waiting(g->context);
+}
+
 void library_group_interrupt(struct collective *group)
 {
     struct library_group *g = (struct library_group *)group;

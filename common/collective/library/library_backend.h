@@ -36,7 +36,8 @@ enum run_outcome library_group_run(struct collective *group, struct collective_w
 void library_group_expected_bytes(const struct collective *group,
                                   const struct collective_args *args, uint64_t *ret_tx,
                                   uint64_t *ret_rx);
-/* Only where the library has an interrupt. */
+/* Only where the library has is_waiting, an interrupt. */
+bool library_group_is_waiting(const struct collective *group);
 void library_group_interrupt(struct collective *group);
 void library_group_close(struct collective *group);
 

@@ -27,6 +27,7 @@
 #define MESH_TAG_MAX      96
 #define MESH_GROUPS_MAX   64
 #define MESH_RANKS_MAX    1024
+#define MESH_NOBODY       MESH_RANKS_MAX /* as a culprit: it is not known who */
 
 struct mesh_config {
     unsigned rank, world_size;
@@ -143,7 +144,7 @@ struct mesh_verdict {
     uint64_t group;
     uint32_t generation;
     enum fault fault;
-    unsigned culprit; /* rank of the job */
+    unsigned culprit; /* rank of the job, or MESH_NOBODY */
     unsigned judge;   /* who says so */
     char text[256];
 };

@@ -113,7 +113,8 @@ void mesh_receive_verdict(struct mesh *m, unsigned rank, const struct mesh_verdi
 {
     struct mesh_held *held = find_held(m, verdict->group, verdict->generation);
 
-    if (verdict->judge >= m->world_size || verdict->culprit >= m->world_size)
+    if (verdict->judge >= m->world_size ||
+        (verdict->culprit >= m->world_size && verdict->culprit != MESH_NOBODY))
         return;
     if (!held) {
         held = new_held(m);

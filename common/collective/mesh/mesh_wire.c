@@ -201,7 +201,9 @@ static void put_verdict(struct writer *w, const struct mesh_verdict *v)
 static void get_verdict(struct reader *r, struct mesh_verdict *v)
 {
     v->fault = (enum fault)get_enum(r, FAULT_COUNT);
-    v->culprit = get_rank(r);
+    v->culprit = (uint32_t)get(r, 4);
+    if (v->culprit > MESH_NOBODY)
+        r->broken = true;
     v->judge = get_rank(r);
     get_text(r, v->text, sizeof(v->text));
 }

@@ -3,6 +3,7 @@
  */
 #include "tests/support/support.h"
 
+#include "common/base/clock.h"
 #include "common/collective/verdict.h"
 
 #include <string.h>
@@ -71,6 +72,57 @@ START_TEST(the_one_that_moved_least_is_slow)
         views[slow].status.done_bytes = 7;
         check_all(views, left, FAULT_SLOW, slow, "7 of its 100 bytes");
     }
+}
+END_TEST
+
+/* Who waits much less than the others keeps them waiting; bytes are said where they are known. */
+START_TEST(the_one_that_waits_least_is_slow)
+{
+    struct mesh_view views[RANKS];
+    uint64_t left[RANKS];
+
+    for (unsigned slow = 0; slow < RANKS; slow++) {
+        all_alike(views, left);
+        for (unsigned r = 0; r < RANKS; r++) {
+            views[r].status.done_bytes = views[r].status.total_bytes = 0; /* a library */
+            views[r].status.waited_ns = r == slow ? 100000000 : 2000000000;
+        }
+        check_all(views, left, FAULT_SLOW, slow, "it has waited for 0.10 s, no other for less");
+    }
+}
+END_TEST
+
+/* It came when the others had spent more than half of their time; who came a bit later did not. */
+START_TEST(the_one_that_came_late_is_slow)
+{
+    struct mesh_view views[RANKS];
+    uint64_t left[RANKS];
+    int64_t now_ns = clock_now_ns();
+
+    for (unsigned late = 0; late < RANKS; late++) {
+        all_alike(views, left);
+        for (unsigned r = 0; r < RANKS; r++)
+            views[r].status.since_ns = now_ns - (r == late ? 1000000000 : 4000000000);
+        check_all(views, left, FAULT_SLOW, late, "came to it 3.00 s after all others");
+        views[late].status.since_ns = now_ns - 3000000000;
+        check_all(views, left, FAULT_SLOW, VERDICT_NOBODY, "none waits or moves much less");
+    }
+}
+END_TEST
+
+/* Where nothing tells them apart, nobody is named: a wrong name is worse than none. */
+START_TEST(nobody_is_named_where_nobody_stands_out)
+{
+    struct mesh_view views[RANKS];
+    uint64_t left[RANKS];
+
+    all_alike(views, left);
+    check_all(views, left, FAULT_SLOW, VERDICT_NOBODY, "none waits or moves much less");
+    for (unsigned r = 0; r < RANKS; r++)
+        views[r].status.done_bytes = views[r].status.total_bytes = 0;
+    check_all(views, left, FAULT_SLOW, VERDICT_NOBODY, "nothing shows how far each is");
+    views[0].answered = views[1].answered = views[2].answered = false;
+    check_all(views, left, FAULT_SLOW, VERDICT_NOBODY, "nothing shows how far each is");
 }
 END_TEST
 
@@ -155,6 +207,9 @@ int main(void)
     TCase *cases = tcase_create("views");
 
     tcase_add_test(cases, the_one_that_moved_least_is_slow);
+    tcase_add_test(cases, the_one_that_waits_least_is_slow);
+    tcase_add_test(cases, the_one_that_came_late_is_slow);
+    tcase_add_test(cases, nobody_is_named_where_nobody_stands_out);
     tcase_add_test(cases, the_one_that_has_not_come_is_stalled);
     tcase_add_test(cases, one_that_is_ahead_is_not_to_blame);
     tcase_add_test(cases, the_odd_one_is_desynchronised);

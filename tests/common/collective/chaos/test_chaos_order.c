@@ -187,10 +187,12 @@ static void slow_down(const char *backend, const void *unused)
     struct chaos_world w;
 
     (void)unused;
-    if (strcmp(backend, "ring") != 0 && strcmp(backend, "shm") != 0) {
-        (void)printf("skipped: %s does not count how long a rank waits\n", backend);
+    if (strcmp(backend, "mpi") == 0 || strcmp(backend, "nccl") == 0) {
+        (void)printf("skipped: nothing shows how long a rank waits inside %s\n", backend);
         return;
     }
+    if (strcmp(backend, "gloo") == 0) /* its own threads move the bytes, and go on to do so */
+        config.count *= 2;
     config.timeout_ms = 4000; /* time is the fault */
     config.at = 1;
     chaos_start(&w, &config);
