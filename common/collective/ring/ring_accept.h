@@ -7,12 +7,14 @@
 #include "common/base/error.h"
 #include "common/collective/ring/ring_wire.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* The connections of one rank. */
 struct ring_connections {
     unsigned stride;  /* the most that a rank has */
     unsigned *counts; /* [world_size]: to each rank */
+    bool *local;      /* [world_size]: is it on this host? */
     int *fds;         /* [world_size][stride], -1: not there */
 };
 

@@ -66,6 +66,7 @@ static void count_streams(struct joining *j)
 
     for (unsigned r = 0; r < g->world_size; r++) {
         j->connections->counts[r] = g->streams > 0 ? g->streams : 1;
+        j->connections->local[r] = j->places[r].host == j->places[g->rank].host;
         j->tunable |= g->streams == 0 && leaves_host(j, r);
     }
     if (g->streams == 0 && leaves_host(j, g->rank))

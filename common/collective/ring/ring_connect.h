@@ -19,8 +19,8 @@
 /* Blocks until all connections stand or deadline_ns; the error names the rank that is missing.
  * Between ranks there are as many as group->streams; where that is 0, RING_STREAMS_TUNED between
  * neighbours on different hosts, to be measured, and one between all others.
- *   c           its fds are [world_size][stride] of -1, stride enough for that; the caller closes
- *               what is in it, also after a failure
+ *   c           filled; its fds are [world_size][stride] of -1, with stride enough for that; the
+ *               caller closes what is in it, also after a failure
  *   ret_tunable some neighbours of the ring have several whose number is not settled; the same on
  *               all ranks */
 enum status ring_connect(struct collective *group, int64_t deadline_ns, struct ring_connections *c,
