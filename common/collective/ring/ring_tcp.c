@@ -26,8 +26,10 @@
 
 #define STRIPE_BYTES ((uint64_t)64 << 10)
 
-/* Wake for so many bytes where many more come: fewer switches where ranks share cores. */
-#define WAKE_BYTES 131072
+/* Where more bytes come, wake for as many as the ring asks for in one call, or for a smaller power
+ * of two: fewer switches where ranks share cores. */
+#define WAKE_BYTES_MAX (512 << 10)
+#define WAKE_BYTES_MIN (64 << 10)
 
 /* Of a link inside a host.  The kernel forgets it whenever it enlarges the buffer. */
 #define WINDOW_BYTES (2 << 20)
@@ -132,6 +134,15 @@ static ssize_t tcp_receive(struct transport *head, unsigned peer, const struct i
     return got;
 }
 
+static int wake_bytes(size_t expected)
+{
+    int bytes = WAKE_BYTES_MAX;
+
+    while (bytes >= WAKE_BYTES_MIN && (size_t)bytes > expected)
+        bytes /= 2;
+    return bytes >= WAKE_BYTES_MIN ? bytes : 1;
+}
+
 /* Have poll(2) report a link's only connection readable at `bytes`. */
 static void set_wake_bytes(struct tcp *t, unsigned peer, int bytes)
 {
@@ -152,7 +163,7 @@ static void fill_polls(struct tcp *t, struct transport_want *wants, size_t count
         size_t room;
 
         if (w->receive && t->active[w->peer] == 1)
-            set_wake_bytes(t, w->peer, w->expected >= WAKE_BYTES ? WAKE_BYTES : 1);
+            set_wake_bytes(t, w->peer, wake_bytes(w->expected));
         t->polls[i] = (struct pollfd){.fd = carrier(t, w->peer, position, &room),
                                       .events = w->send ? POLLOUT : POLLIN};
         w->can_send = w->can_receive = false;
