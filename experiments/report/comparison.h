@@ -92,6 +92,9 @@ const struct mode *comparison_single(const struct comparison *c);
 double comparison_relative(const struct comparison *c, const struct mode *mode);
 double comparison_efficiency(const struct comparison *c, const struct mode *mode);
 
+/* Does its ring, alone or between the hosts of hier, stand on gRPC (--transport grpc)? */
+bool comparison_over_grpc(const struct mode *mode);
+
 /* What carries a mode's bytes, in words ("shared memory", "TCP"); NULL: nothing, or not known. */
 const char *comparison_carrier(const struct mode *mode);
 

@@ -47,7 +47,7 @@ const struct json_field run_configuration_fields[] = {
     TEXT_FIELD(run_configuration, servers), TEXT_FIELD(run_configuration, batch_size),
     TEXT_FIELD(run_configuration, lr),      TEXT_FIELD(run_configuration, seed),
     TEXT_FIELD(run_configuration, reduce),  TEXT_FIELD(run_configuration, ps_update),
-    TEXT_FIELD(run_configuration, device),
+    TEXT_FIELD(run_configuration, device),  TEXT_FIELD(run_configuration, transport),
 };
 const size_t run_configuration_length = COUNT_OF(run_configuration_fields);
 

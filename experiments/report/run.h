@@ -28,8 +28,8 @@ struct attempt {
 
 /* The settings of a run that decide what is compared; texts, so that any value can be shown. */
 struct run_configuration {
-    char model[256], data[256], sync[32], backend[32], servers[32], batch_size[32], lr[32];
-    char seed[32], reduce[32], ps_update[32], device[64];
+    char model[256], data[256], sync[32], backend[32], transport[32], servers[32], batch_size[32];
+    char lr[32], seed[32], reduce[32], ps_update[32], device[64];
 };
 extern const struct json_field run_configuration_fields[];
 extern const size_t run_configuration_length;

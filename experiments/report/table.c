@@ -68,8 +68,17 @@ static void failed_runs(const struct comparison *c, const struct mode *m, char t
                                                                    : FORMAT_UNKNOWN);              \
     }
 DESIGN_CELL(sync)
-DESIGN_CELL(backend)
 DESIGN_CELL(reduce)
+
+static void design_backend(const struct comparison *c, const struct mode *m,
+                           char text[2 * FORMAT_MAX])
+{
+    (void)c;
+    (void)snprintf(text, CELL_MAX, "%.60s%s",
+                   m->first && m->first->configuration.backend[0] ? m->first->configuration.backend
+                                                                  : FORMAT_UNKNOWN,
+                   comparison_over_grpc(m) ? " over grpc" : "");
+}
 
 static void optimizer_place(const struct comparison *c, const struct mode *m,
                             char text[2 * FORMAT_MAX])

@@ -99,6 +99,14 @@ static void choose_match(struct comparison *c)
     }
 }
 
+bool comparison_over_grpc(const struct mode *mode)
+{
+    const struct run_configuration *f = mode->first ? &mode->first->configuration : NULL;
+
+    return f && strcmp(f->sync, "allreduce") == 0 && strcmp(f->transport, "grpc") == 0 &&
+           (strcmp(f->backend, "ring") == 0 || strcmp(f->backend, "hier") == 0);
+}
+
 const char *comparison_carrier(const struct mode *mode)
 {
     static const char *const carriers[][2] = {
@@ -116,6 +124,10 @@ const char *comparison_carrier(const struct mode *mode)
         return NULL;
     if (strcmp(run->configuration.sync, "ps") == 0)
         return "gRPC over TCP";
+    if (comparison_over_grpc(mode))
+        return strcmp(run->configuration.backend, "ring") == 0
+                   ? "gRPC over TCP"
+                   : "shared memory inside a host and gRPC over TCP between hosts";
     for (size_t i = 0; i < sizeof(carriers) / sizeof(carriers[0]); i++)
         if (strcmp(run->configuration.backend, carriers[i][0]) == 0)
             return carriers[i][1];

@@ -61,7 +61,11 @@ static void write_manifest(const struct synthetic_run *run, const char *path)
                 "\"run-dir\":{\"value\":",
                 run->commit, run->batch);
     strbuf_add_json(&text, path);
-    strbuf_add(&text, ",\"origin\":\"--run-dir\"}},\"host\":{\"name\":");
+    strbuf_add(&text, ",\"origin\":\"--run-dir\"}");
+    if (run->transport)
+        strbuf_addf(&text, ",\"transport\":{\"value\":\"%s\",\"origin\":\"--transport\"}",
+                    run->transport);
+    strbuf_add(&text, "},\"host\":{\"name\":");
     strbuf_add_json(&text, run->host);
     strbuf_addf(&text,
                 ",\"cpu\":\"A processor\",\"cores\":8,\"kernel\":\"Linux 6.1\"},\"world_size\":%u,"

@@ -115,6 +115,33 @@ START_TEST(test_transports_that_differ)
 }
 END_TEST
 
+/* The ring over gRPC against servers: the same transport, and named so. */
+START_TEST(test_ring_over_grpc)
+{
+    struct comparison *c;
+
+    for (unsigned r = 0; r < 3; r++) {
+        char folder[64];
+        struct synthetic_run run = synthetic_ring(folder);
+
+        (void)snprintf(folder, sizeof(folder), "m/runs/grpc-%u", r);
+        run.mode = "grpc";
+        run.label = "ring";
+        run.transport = "grpc";
+        run.repeat = r;
+        run.seed = 1 + r;
+        (void)synthetic_write(&run);
+        write_run("m", false, r, 0.9);
+    }
+    c = read_match(support_path("m"));
+    for (size_t m = 0; m < c->mode_count; m++)
+        ck_assert_str_eq(comparison_carrier(&c->modes[m]), "gRPC over TCP");
+    ck_assert_msg(strncmp(c->verdict, "On this host, over loopback: ", 29) == 0, "%s", c->verdict);
+    ck_assert_ptr_null(strstr(c->why, "transports differ"));
+    report_release(&report);
+}
+END_TEST
+
 START_TEST(test_slower_first_mode_is_turned_round)
 {
     struct comparison *c;
@@ -427,6 +454,7 @@ int main(void)
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, test_fair_match);
     tcase_add_test(cases, test_transports_that_differ);
+    tcase_add_test(cases, test_ring_over_grpc);
     tcase_add_test(cases, test_slower_first_mode_is_turned_round);
     tcase_add_test(cases, test_no_verdict_from_two_runs);
     tcase_add_test(cases, test_runs_that_do_not_separate);
