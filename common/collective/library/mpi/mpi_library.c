@@ -9,7 +9,7 @@
  *
  * Limits are MPI's: nothing can be cancelled, and what is sent is not told (mpi_bytes).
  */
-#include "common/collective/library/library.h"
+#include "common/collective/library/mpi/mpi_types.h"
 
 #include <mpi.h>
 #include <pthread.h>
@@ -18,7 +18,6 @@
 #include <string.h>
 
 #define REDUCE_COUNT_MAX ((size_t)1 << 28) /* elements per call */
-#define TYPE_PIECE       ((size_t)1 << 20) /* bytes of which large types are made */
 #define TAG_MASK         0xffffffu /* the standard promises 15 bits, all libraries have 24 */
 #define TAG_DATA         0x1000000
 
@@ -32,24 +31,11 @@ struct library_transfer {
     MPI_Request requests[2]; /* header, data */
 };
 
-static enum status from_mpi(int code, const char *what, struct error *err)
-{
-    char text[MPI_MAX_ERROR_STRING];
-    int length = 0;
-
-    if (code == MPI_SUCCESS)
-        return STATUS_OK;
-    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
-        length = 0;
-    return error_set(err, STATUS_PEER_LOST, "mpi, %s: %.*s", what, length, text);
-}
-
 /* ---- the process ---- */
 
 static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool is_running;              /* (process_lock) */
-static bool is_broken;               /* (process_lock) a group failed: MPI cannot end in order */
-static library_reduce_fn *reduce_fn; /* (process_lock) the same for all groups */
+static bool is_running; /* (process_lock) */
+static bool is_broken;  /* (process_lock) a group failed: MPI cannot end in order */
 
 static void finalize(void)
 {
@@ -62,7 +48,7 @@ static enum status initialize(struct error *err)
 {
     int provided = MPI_THREAD_SINGLE;
     enum status status =
-        from_mpi(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided), "starting", err);
+        mpi_status(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided), "starting", err);
 
     if (status != STATUS_OK)
         return status;
@@ -119,13 +105,13 @@ static enum status make_comm(struct library *l, const struct library_config *con
 {
     MPI_Group world = MPI_GROUP_NULL;
     MPI_Group members = MPI_GROUP_NULL;
-    enum status status = from_mpi(MPI_Comm_group(MPI_COMM_WORLD, &world), "groups", err);
+    enum status status = mpi_status(MPI_Comm_group(MPI_COMM_WORLD, &world), "groups", err);
 
     if (status == STATUS_OK)
-        status = from_mpi(MPI_Group_incl(world, (int)config->world_size, world_ranks, &members),
-                          "groups", err);
+        status = mpi_status(MPI_Group_incl(world, (int)config->world_size, world_ranks, &members),
+                            "groups", err);
     if (status == STATUS_OK) /* collective over the members only */
-        status = from_mpi(
+        status = mpi_status(
             MPI_Comm_create_group(MPI_COMM_WORLD, members, (int)(config->group & 0x7fff), &l->comm),
             "making a communicator", err);
     if (status == STATUS_OK)
@@ -180,7 +166,7 @@ static enum status mpi_open(const struct library_config *config, struct library 
         free(l);
         return status;
     }
-    reduce_fn = config->reduce;
+    mpi_set_reduce(config->reduce);
     l->rank = config->rank;
     l->world_size = config->world_size;
     *ret = l;
@@ -195,132 +181,6 @@ static void mpi_close(struct library *l, bool in_order)
     if (in_order)
         (void)MPI_Comm_free(&l->comm);
     free(l);
-}
-
-/* ---- types and operations ---- */
-
-/* A type of `bytes` bytes, to go as one element. */
-struct block_type {
-    MPI_Datatype type;
-    bool is_ours;
-    int count;
-};
-
-static enum status open_block(size_t bytes, struct block_type *ret, struct error *err)
-{
-    size_t pieces = bytes / TYPE_PIECE;
-    MPI_Datatype piece = MPI_DATATYPE_NULL;
-    int lengths[2] = {(int)pieces, (int)(bytes % TYPE_PIECE)};
-    MPI_Aint places[2] = {0, (MPI_Aint)(pieces * TYPE_PIECE)};
-    MPI_Datatype types[2];
-    enum status status;
-
-    *ret = (struct block_type){.type = MPI_BYTE, .count = (int)bytes};
-    if (bytes <= REDUCE_COUNT_MAX)
-        return STATUS_OK;
-    status = from_mpi(MPI_Type_contiguous((int)TYPE_PIECE, MPI_BYTE, &piece), "types", err);
-    types[0] = piece;
-    types[1] = MPI_BYTE;
-    if (status == STATUS_OK)
-        status =
-            from_mpi(MPI_Type_create_struct(2, lengths, places, types, &ret->type), "types", err);
-    if (status == STATUS_OK)
-        status = from_mpi(MPI_Type_commit(&ret->type), "types", err);
-    if (piece != MPI_DATATYPE_NULL)
-        (void)MPI_Type_free(&piece);
-    ret->is_ours = status == STATUS_OK;
-    ret->count = 1;
-    return status;
-}
-
-static void close_block(struct block_type *b)
-{
-    if (b->is_ours)
-        (void)MPI_Type_free(&b->type);
-}
-
-/* What MPI has no operation for, or one that differs: 16-bit floats, and NaN in min and max. */
-#define OWN_OPERATION(name, type_value, op_value)                                                  \
-    static void name(void *input, void *target, int *count, MPI_Datatype *type)                    \
-    {                                                                                              \
-        static const struct reduction r = {.dtype = type_value, .op = op_value};                   \
-                                                                                                   \
-        (void)type;                                                                                \
-        reduce_fn(&r, target, input, target, (size_t)*count);                                      \
-    }
-
-OWN_OPERATION(sum_bfloat16, DTYPE_BFLOAT16, REDUCE_SUM)
-OWN_OPERATION(prod_bfloat16, DTYPE_BFLOAT16, REDUCE_PROD)
-OWN_OPERATION(min_bfloat16, DTYPE_BFLOAT16, REDUCE_MIN)
-OWN_OPERATION(max_bfloat16, DTYPE_BFLOAT16, REDUCE_MAX)
-OWN_OPERATION(sum_float16, DTYPE_FLOAT16, REDUCE_SUM)
-OWN_OPERATION(prod_float16, DTYPE_FLOAT16, REDUCE_PROD)
-OWN_OPERATION(min_float16, DTYPE_FLOAT16, REDUCE_MIN)
-OWN_OPERATION(max_float16, DTYPE_FLOAT16, REDUCE_MAX)
-OWN_OPERATION(min_float32, DTYPE_FLOAT32, REDUCE_MIN)
-OWN_OPERATION(max_float32, DTYPE_FLOAT32, REDUCE_MAX)
-OWN_OPERATION(min_float64, DTYPE_FLOAT64, REDUCE_MIN)
-OWN_OPERATION(max_float64, DTYPE_FLOAT64, REDUCE_MAX)
-
-static MPI_User_function *const own_operations[DTYPE_COUNT][REDUCE_OP_COUNT] = {
-    [DTYPE_BFLOAT16] = {[REDUCE_SUM] = sum_bfloat16,
-                        [REDUCE_PROD] = prod_bfloat16,
-                        [REDUCE_MIN] = min_bfloat16,
-                        [REDUCE_MAX] = max_bfloat16},
-    [DTYPE_FLOAT16] = {[REDUCE_SUM] = sum_float16,
-                       [REDUCE_PROD] = prod_float16,
-                       [REDUCE_MIN] = min_float16,
-                       [REDUCE_MAX] = max_float16},
-    [DTYPE_FLOAT32] = {[REDUCE_MIN] = min_float32, [REDUCE_MAX] = max_float32},
-    [DTYPE_FLOAT64] = {[REDUCE_MIN] = min_float64, [REDUCE_MAX] = max_float64},
-};
-
-static MPI_Datatype type_of(enum dtype dtype)
-{
-    switch (dtype) {
-    case DTYPE_FLOAT32:
-        return MPI_FLOAT;
-    case DTYPE_FLOAT64:
-        return MPI_DOUBLE;
-    case DTYPE_INT32:
-        return MPI_INT32_T;
-    case DTYPE_INT64:
-        return MPI_INT64_T;
-    default:
-        return MPI_UINT16_T; /* its operations are our own */
-    }
-}
-
-/* Averages and factors come as sums. */
-static enum reduce_op plain_op(enum reduce_op op)
-{
-    return op == REDUCE_AVG || op == REDUCE_PREMUL_SUM ? REDUCE_SUM : op;
-}
-
-static MPI_Op builtin_of(enum reduce_op op)
-{
-    switch (op) {
-    case REDUCE_PROD:
-        return MPI_PROD;
-    case REDUCE_MIN:
-        return MPI_MIN;
-    case REDUCE_MAX:
-        return MPI_MAX;
-    default:
-        return MPI_SUM;
-    }
-}
-
-/* Made and freed per operation: a few stores in the library. */
-static enum status open_op(const struct reduction *r, MPI_Op *ret, bool *ret_is_ours,
-                           struct error *err)
-{
-    enum reduce_op op = plain_op(r->op);
-    MPI_User_function *own = own_operations[r->dtype][op];
-
-    *ret_is_ours = own != NULL;
-    *ret = builtin_of(op);
-    return own ? from_mpi(MPI_Op_create(own, 1, ret), "operations", err) : STATUS_OK;
 }
 
 /* ---- collectives ---- */
@@ -343,13 +203,13 @@ static enum status reduce_to(struct library *l, void *data, size_t count, const 
     size_t element = dtype_size(r->dtype);
     MPI_Op op;
     bool is_ours;
-    enum status status = open_op(r, &op, &is_ours, err);
+    enum status status = mpi_op_open(r, &op, &is_ours, err);
 
     for (size_t from = 0; from < count && status == STATUS_OK; from += REDUCE_COUNT_MAX) {
         size_t piece = count - from < REDUCE_COUNT_MAX ? count - from : REDUCE_COUNT_MAX;
 
-        status = from_mpi(
-            reduce_piece(l, (char *)data + from * element, piece, type_of(r->dtype), op, root),
+        status = mpi_status(
+            reduce_piece(l, (char *)data + from * element, piece, mpi_type_of(r->dtype), op, root),
             root < 0 ? "all_reduce" : "reduce", err);
     }
     if (is_ours)
@@ -372,12 +232,12 @@ static enum status mpi_reduce(struct library *l, void *data, size_t count,
 static enum status mpi_broadcast(struct library *l, void *data, size_t bytes, unsigned root,
                                  struct error *err)
 {
-    struct block_type b;
-    enum status status = open_block(bytes, &b, err);
+    struct mpi_block b;
+    enum status status = mpi_block_open(bytes, &b, err);
 
     if (status == STATUS_OK)
-        status = from_mpi(MPI_Bcast(data, b.count, b.type, (int)root, l->comm), "broadcast", err);
-    close_block(&b);
+        status = mpi_status(MPI_Bcast(data, b.count, b.type, (int)root, l->comm), "broadcast", err);
+    mpi_block_close(&b);
     return status;
 }
 
@@ -385,14 +245,14 @@ static enum status mpi_all_gather(struct library *l, const void *mine, size_t by
                                   struct error *err)
 {
     bool in_place = mine == (char *)all + l->rank * bytes;
-    struct block_type b;
-    enum status status = open_block(bytes, &b, err);
+    struct mpi_block b;
+    enum status status = mpi_block_open(bytes, &b, err);
 
     if (status == STATUS_OK)
-        status = from_mpi(MPI_Allgather(in_place ? MPI_IN_PLACE : mine, b.count, b.type, all,
-                                        b.count, b.type, l->comm),
-                          "all_gather", err);
-    close_block(&b);
+        status = mpi_status(MPI_Allgather(in_place ? MPI_IN_PLACE : mine, b.count, b.type, all,
+                                          b.count, b.type, l->comm),
+                            "all_gather", err);
+    mpi_block_close(&b);
     return status;
 }
 
@@ -400,14 +260,14 @@ static enum status mpi_gather(struct library *l, const void *mine, size_t bytes,
                               unsigned root, struct error *err)
 {
     bool in_place = l->rank == root && mine == (char *)all + l->rank * bytes;
-    struct block_type b;
-    enum status status = open_block(bytes, &b, err);
+    struct mpi_block b;
+    enum status status = mpi_block_open(bytes, &b, err);
 
     if (status == STATUS_OK)
-        status = from_mpi(MPI_Gather(in_place ? MPI_IN_PLACE : mine, b.count, b.type, all, b.count,
-                                     b.type, (int)root, l->comm),
-                          "gather", err);
-    close_block(&b);
+        status = mpi_status(MPI_Gather(in_place ? MPI_IN_PLACE : mine, b.count, b.type, all,
+                                       b.count, b.type, (int)root, l->comm),
+                            "gather", err);
+    mpi_block_close(&b);
     return status;
 }
 
@@ -415,33 +275,33 @@ static enum status mpi_scatter(struct library *l, const void *all, size_t bytes,
                                unsigned root, struct error *err)
 {
     bool in_place = l->rank == root && mine == (const char *)all + l->rank * bytes;
-    struct block_type b;
-    enum status status = open_block(bytes, &b, err);
+    struct mpi_block b;
+    enum status status = mpi_block_open(bytes, &b, err);
 
     if (status == STATUS_OK)
-        status = from_mpi(MPI_Scatter(all, b.count, b.type, in_place ? MPI_IN_PLACE : mine, b.count,
-                                      b.type, (int)root, l->comm),
-                          "scatter", err);
-    close_block(&b);
+        status = mpi_status(MPI_Scatter(all, b.count, b.type, in_place ? MPI_IN_PLACE : mine,
+                                        b.count, b.type, (int)root, l->comm),
+                            "scatter", err);
+    mpi_block_close(&b);
     return status;
 }
 
 static enum status mpi_all_to_all(struct library *l, const void *input, size_t bytes, void *output,
                                   struct error *err)
 {
-    struct block_type b;
-    enum status status = open_block(bytes, &b, err);
+    struct mpi_block b;
+    enum status status = mpi_block_open(bytes, &b, err);
 
     if (status == STATUS_OK)
-        status = from_mpi(MPI_Alltoall(input, b.count, b.type, output, b.count, b.type, l->comm),
-                          "all_to_all", err);
-    close_block(&b);
+        status = mpi_status(MPI_Alltoall(input, b.count, b.type, output, b.count, b.type, l->comm),
+                            "all_to_all", err);
+    mpi_block_close(&b);
     return status;
 }
 
 static enum status mpi_barrier(struct library *l, struct error *err)
 {
-    return from_mpi(MPI_Barrier(l->comm), "barrier", err);
+    return mpi_status(MPI_Barrier(l->comm), "barrier", err);
 }
 
 /* ---- transfers ----
@@ -476,24 +336,24 @@ static enum status mpi_send(struct library *l, const struct library_place *place
                             struct library_transfer **ret, struct error *err)
 {
     struct library_transfer *t = new_transfer(err);
-    struct block_type b;
+    struct mpi_block b;
     enum status status;
 
     if (!t)
         return STATUS_NO_MEMORY;
     *ret = t;
     memcpy(t->header, header, sizeof(t->header));
-    status = from_mpi(MPI_Isend(t->header, LIBRARY_HEADER_BYTES, MPI_BYTE, (int)place->peer,
-                                header_tag(place), l->comm, &t->requests[0]),
-                      "send", err);
+    status = mpi_status(MPI_Isend(t->header, LIBRARY_HEADER_BYTES, MPI_BYTE, (int)place->peer,
+                                  header_tag(place), l->comm, &t->requests[0]),
+                        "send", err);
     if (status != STATUS_OK || bytes == 0)
         return status;
-    status = open_block(bytes, &b, err);
+    status = mpi_block_open(bytes, &b, err);
     if (status == STATUS_OK)
-        status = from_mpi(MPI_Isend(data, b.count, b.type, (int)place->peer, data_tag(place),
-                                    l->comm, &t->requests[1]),
-                          "send", err);
-    close_block(&b); /* which MPI keeps until the transfer has ended */
+        status = mpi_status(MPI_Isend(data, b.count, b.type, (int)place->peer, data_tag(place),
+                                      l->comm, &t->requests[1]),
+                            "send", err);
+    mpi_block_close(&b); /* which MPI keeps until the transfer has ended */
     return status;
 }
 
@@ -501,30 +361,30 @@ static enum status mpi_recv(struct library *l, const struct library_place *place
                             size_t bytes, struct library_transfer **ret, struct error *err)
 {
     struct library_transfer *t = new_transfer(err);
-    struct block_type b;
+    struct mpi_block b;
     enum status status;
 
     if (!t)
         return STATUS_NO_MEMORY;
     *ret = t;
-    status = from_mpi(MPI_Irecv(t->header, LIBRARY_HEADER_BYTES, MPI_BYTE, (int)place->peer,
-                                header_tag(place), l->comm, &t->requests[0]),
-                      "recv", err);
+    status = mpi_status(MPI_Irecv(t->header, LIBRARY_HEADER_BYTES, MPI_BYTE, (int)place->peer,
+                                  header_tag(place), l->comm, &t->requests[0]),
+                        "recv", err);
     if (status != STATUS_OK || bytes == 0)
         return status;
-    status = open_block(bytes, &b, err);
+    status = mpi_block_open(bytes, &b, err);
     if (status == STATUS_OK)
-        status = from_mpi(MPI_Irecv(data, b.count, b.type, (int)place->peer, data_tag(place),
-                                    l->comm, &t->requests[1]),
-                          "recv", err);
-    close_block(&b);
+        status = mpi_status(MPI_Irecv(data, b.count, b.type, (int)place->peer, data_tag(place),
+                                      l->comm, &t->requests[1]),
+                            "recv", err);
+    mpi_block_close(&b);
     return status;
 }
 
 static enum status mpi_await_header(struct library *l, struct library_transfer *t, void *header,
                                     struct error *err)
 {
-    enum status status = from_mpi(MPI_Wait(&t->requests[0], MPI_STATUS_IGNORE), "recv", err);
+    enum status status = mpi_status(MPI_Wait(&t->requests[0], MPI_STATUS_IGNORE), "recv", err);
 
     (void)l;
     if (status == STATUS_OK)
@@ -535,7 +395,7 @@ static enum status mpi_await_header(struct library *l, struct library_transfer *
 static enum status mpi_await(struct library *l, struct library_transfer *t, struct error *err)
 {
     (void)l;
-    return from_mpi(MPI_Waitall(2, t->requests, MPI_STATUSES_IGNORE), "transfer", err);
+    return mpi_status(MPI_Waitall(2, t->requests, MPI_STATUSES_IGNORE), "transfer", err);
 }
 
 /* What is not done is cut off: the group is dead, and MPI may still write to it, so it leaks. */

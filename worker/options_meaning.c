@@ -1,0 +1,162 @@
+/*
+ * What the options mean together: which of them exclude each other, and the settings of the parts
+ * (DistributedDataParallel, sampler, optimizer, security) that they make up.
+ */
+#include "common/shard_map/shard_map.h"
+#include "worker/options.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A name that this build knows, said before any rank waits for another. */
+static enum status check_backend(const char *name, struct error *err)
+{
+    char known[256] = "auto";
+    size_t used = strlen(known);
+
+    if (strcmp(name, "auto") == 0)
+        return STATUS_OK;
+    for (const char *const *backend = collective_backends(); *backend; backend++) {
+        if (strcmp(name, *backend) == 0)
+            return STATUS_OK;
+        if (used < sizeof(known))
+            used += (size_t)snprintf(known + used, sizeof(known) - used, ", %s", *backend);
+    }
+    return error_set(err, STATUS_INVALID, "--backend '%s' is not in this build, which has %s", name,
+                     known);
+}
+
+/* Options that only DistributedDataParallel can honour. */
+static enum status check_ddp(const struct worker_options *o, struct error *err)
+{
+    if (strcmp(o->sync, "ps") == 0) {
+        const char *unheard = worker_options_uneven(o)               ? "--uneven join and stop"
+                              : strcmp(o->weighting, "samples") == 0 ? "--weighting samples"
+                              : strcmp(o->comm_hook, "none") != 0    ? "--comm-hook"
+                              : o->layer_drop > 0                    ? "--layer-drop"
+                                                                     : NULL;
+
+        if (unheard)
+            return error_set(err, STATUS_INVALID, "%s: not with --sync ps", unheard);
+    }
+    if (o->drop_last && worker_options_uneven(o))
+        return error_set(err, STATUS_INVALID, "--drop-last and --uneven %s exclude each other",
+                         o->uneven);
+    if (strcmp(o->on_rank_loss, "shrink") == 0 && strcmp(o->sync, "allreduce") != 0)
+        return error_set(err, STATUS_INVALID, "--on-rank-loss shrink needs --sync allreduce");
+    if (strcmp(o->on_rank_loss, "shrink") == 0 && worker_options_uneven(o))
+        return error_set(err, STATUS_INVALID,
+                         "--on-rank-loss shrink and --uneven %s exclude each other", o->uneven);
+    if (o->layer_drop > 0 && strcmp(o->sync, "allreduce") == 0 && !o->find_unused_parameters)
+        return error_set(err, STATUS_INVALID,
+                         "--layer-drop leaves parameters without gradients: add "
+                         "--find-unused-parameters");
+    return STATUS_OK;
+}
+
+enum status worker_options_check(const struct worker_options *o, struct error *err)
+{
+    enum status status;
+
+    if (o->model[0] == '\0')
+        return error_set(err, STATUS_INVALID, "--model is missing (for example mlp:784-128-10)");
+    if ((o->epochs > 0) == (o->steps > 0))
+        return error_set(err, STATUS_INVALID, "give one of --epochs and --steps");
+    if (strcmp(o->sync, "ps") == 0 && o->servers[0] == '\0')
+        return error_set(err, STATUS_INVALID,
+                         "--sync ps needs --servers host:port,... (or SPARRING_SERVERS, which "
+                         "'sparring launch --servers K' sets)");
+    if (o->bucket_cap_mb < 0 && o->bucket_cap_mb != -1)
+        return error_set(err, STATUS_INVALID, "--bucket-cap-mb %g is negative", o->bucket_cap_mb);
+    if (o->partition_bytes % sizeof(float) != 0 ||
+        (o->partition_bytes > 0 && o->partition_bytes < PARTITION_BYTES_MIN))
+        return error_set(err, STATUS_INVALID,
+                         "--partition-bytes %ju is neither 0 nor a multiple of 4 from %u up",
+                         (uintmax_t)o->partition_bytes, PARTITION_BYTES_MIN);
+    status = check_ddp(o, err);
+    return status == STATUS_OK ? check_backend(o->backend, err) : status;
+}
+
+struct ddp_config worker_options_ddp(const struct worker_options *o)
+{
+    static const struct {
+        const char *name;
+        enum ddp_hook hook;
+    } hooks[] = {{"none", DDP_HOOK_NONE},
+                 {"fp16", DDP_HOOK_FP16},
+                 {"bf16", DDP_HOOK_BF16},
+                 {"powersgd", DDP_HOOK_POWERSGD}};
+    struct ddp_config ddp = {
+        .bucket_cap_mb = o->bucket_cap_mb,
+        .comm_cpu = (int)o->comm_cpu,
+        .broadcast_buffers = o->broadcast_buffers,
+        .find_unused_parameters = o->find_unused_parameters,
+        .static_graph = o->static_graph,
+        .uneven = strcmp(o->uneven, "join") == 0   ? DDP_JOIN
+                  : strcmp(o->uneven, "stop") == 0 ? DDP_STOP
+                                                   : DDP_EVEN,
+        .divide_by_active = strcmp(o->join_divide, "active") == 0,
+        .weight_by_samples = strcmp(o->weighting, "samples") == 0,
+        .powersgd_rank = (unsigned)o->powersgd_rank,
+        .powersgd_start = (uint64_t)o->powersgd_start_iter,
+        .powersgd_min_rate = o->powersgd_min_rate,
+    };
+
+    for (size_t i = 0; i < sizeof(hooks) / sizeof(hooks[0]); i++)
+        if (strcmp(hooks[i].name, o->comm_hook) == 0)
+            ddp.hook = hooks[i].hook;
+    return ddp;
+}
+
+bool worker_options_uneven(const struct worker_options *o)
+{
+    return strcmp(o->uneven, "join") == 0 || strcmp(o->uneven, "stop") == 0;
+}
+
+enum sampler_rest worker_options_rest(const struct worker_options *o)
+{
+    if (worker_options_uneven(o))
+        return SAMPLER_KEEP;
+    return o->drop_last || strcmp(o->uneven, "drop") == 0 ? SAMPLER_DROP : SAMPLER_PAD;
+}
+
+enum status worker_options_optimizer(const struct worker_options *o, struct optimizer_config *ret,
+                                     struct error *err)
+{
+    enum optimizer_kind kind;
+
+    if (!optimizer_parse(o->optimizer, &kind))
+        return error_set(err, STATUS_INVALID, "unknown optimizer '%s'", o->optimizer);
+    *ret = (struct optimizer_config){
+        .kind = kind,
+        .learning_rate = o->lr,
+        .momentum = o->momentum,
+        .dampening = o->dampening,
+        .nesterov = o->nesterov,
+        .weight_decay = o->weight_decay,
+        .beta1 = o->beta1,
+        .beta2 = o->beta2,
+        .epsilon = o->epsilon,
+    };
+    return STATUS_OK;
+}
+
+size_t worker_options_server_count(const struct worker_options *o)
+{
+    size_t count = o->servers[0] != '\0';
+
+    for (const char *p = o->servers; *p; p++)
+        count += *p == ',';
+    return count;
+}
+
+struct rpc_security worker_options_security(const struct worker_options *o)
+{
+    return (struct rpc_security){
+        .ca_file = o->tls_ca,
+        .cert_file = o->tls_cert,
+        .key_file = o->tls_key,
+        .insecure = o->insecure,
+    };
+}
