@@ -16,7 +16,8 @@ static const struct option_spec specs[] = {
      .kind = OPTION_TEXT,
      .offset = AT(model),
      .metavar = "SPEC",
-     .help = "What to train: mlp:784-128-10 (ReLU between) or linear:10-5-2 (no activation)."},
+     .help = "What to train: mlp:784-128-10 (ReLU between), mlp-bn:784-128-10 (batch norm, too) or "
+             "linear:10-5-2 (no activation)."},
     {.name = "data",
      .env = "SPARRING_DATA_SPEC",
      .kind = OPTION_TEXT,
@@ -230,7 +231,9 @@ static const struct option_spec specs[] = {
      .min = 100,
      .max = 86400000,
      .metavar = "N",
-     .help = "Silence after which a rank of allreduce counts as stopped or cut off."},
+     .help =
+         "Silence after which a rank of allreduce counts as stopped or cut off; one on this host "
+         "that runs but gets no core is given until --timeout-ms."},
     {.name = "bucket-cap-mb",
      .env = "SPARRING_BUCKET_CAP_MB",
      .kind = OPTION_DOUBLE,

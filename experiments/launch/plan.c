@@ -174,7 +174,8 @@ static const struct option_set set = {
     .summary = "Start the ranks of a job on this host, with RANK, WORLD_SIZE, LOCAL_RANK, "
                "LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set "
                "(and OMP_NUM_THREADS=1 where it is not set and there are several ranks).  When a "
-               "rank fails the others are stopped, and its exit code is kept.",
+               "rank fails the others are stopped, and its exit code is kept; but see "
+               "--on-rank-loss.",
     .usage = "[OPTION]... [--] PROGRAM [ARG]...",
     .specs = specs,
     .count = sizeof(specs) / sizeof(specs[0]),
