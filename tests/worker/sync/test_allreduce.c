@@ -128,6 +128,39 @@ START_TEST(test_times_and_bytes)
 }
 END_TEST
 
+/* ---- errors ---- */
+
+/* Rank 1 does something else than its buckets: rank 0 hears in which of its own that showed, once.
+ */
+static void check_error(struct replica *r)
+{
+    struct error err = {0};
+    unsigned char all[2];
+    const char *bucket;
+
+    if (r->rank == 1) {
+        assert_fails(sync_gather(r->sync, "x", 1, all, &err), STATUS_MISMATCH, "rank 0");
+        return;
+    }
+    assert_ok(sync_begin(r->sync, 0, &err));
+    sync_ready(r->sync, r->table->count);
+    assert_fails(sync_finish(r->sync, &err), STATUS_MISMATCH, "rank 1 is in all_gather");
+    bucket = strstr(err.text, "bucket 1 of ");
+    ck_assert_msg(bucket && !strstr(bucket + 1, "bucket "), "%s", err.text);
+}
+
+START_TEST(test_errors_name_the_bucket_once)
+{
+    for (const char *const *backend = replicas_backends(); *backend; backend++) {
+        struct ddp_config ddp = DDP_DEFAULTS;
+        struct replicas world = {.backend = *backend, .size = 2, .table = &table, .ddp = &ddp};
+
+        ddp.bucket_cap_mb = 0.002;
+        replicas_run(&world, check_error, NULL);
+    }
+}
+END_TEST
+
 /* ---- buffers ---- */
 
 static void check_buffers(struct replica *r)
@@ -213,6 +246,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_loop_test(tests, test_mean, 0, 2);
     tcase_add_test(tests, test_times_and_bytes);
+    tcase_add_test(tests, test_errors_name_the_bucket_once);
     tcase_add_loop_test(tests, test_buffers, 0, 2);
     tcase_add_test(tests, test_a_core_that_is_not_there);
     suite_add_tcase(suite, tests);
