@@ -143,8 +143,8 @@ enum ring_outcome ring_flow_wait(struct ring_io *io, struct transport_want *want
             return RING_FAILED;
         }
         count_waited(io, since_ns, until_ns);
-        if (unblock(wants, flows, count))
-            return RING_DONE;
+        if (unblock(wants, flows, count)) /* bytes that trickle in must not outlast the time */
+            return since_ns < until_ns && clock_now_ns() >= until_ns ? RING_PAUSED : RING_DONE;
         if ((io->alarm && atomic_load(io->alarm)) || clock_now_ns() >= until_ns)
             return RING_PAUSED;
     }

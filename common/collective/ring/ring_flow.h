@@ -79,7 +79,7 @@ enum ring_outcome ring_flow_receive(struct ring_io *io, const struct ring_operat
                                     bool *moved);
 
 /* Wait for the wants and unblock the flows that can move (flows[i] belongs to wants[i]): RING_DONE
- * when there is one, RING_PAUSED when until_ns or the alarm came first. */
+ * when there is one, RING_PAUSED when until_ns passed meanwhile or the alarm came first. */
 enum ring_outcome ring_flow_wait(struct ring_io *io, struct transport_want *wants,
                                  struct ring_flow *const *flows, size_t count, int64_t until_ns);
 
