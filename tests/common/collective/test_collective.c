@@ -218,7 +218,7 @@ int main(void)
     Suite *suite = suite_create("collective");
     TCase *errors = tcase_create("errors");
 
-    tcase_set_timeout(errors, 60);
+    tcase_set_timeout(errors, 240);
     tcase_add_test(errors, different_operations_are_named);
     tcase_add_test(errors, the_odd_one_out_of_four_is_seen_by_all);
     tcase_add_test(errors, a_rank_that_leaves_early_is_no_dead_rank);

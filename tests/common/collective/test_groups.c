@@ -131,7 +131,7 @@ int main(void)
     for (const char *const *name = collective_backends(); *name; name++)
         if (world_on_threads(*name))
             backends[backend_count++] = *name;
-    tcase_set_timeout(cases, 60);
+    tcase_set_timeout(cases, 240);
     tcase_add_loop_test(cases, pairs_at_once, 0, backend_count);
     tcase_add_loop_test(cases, groups_of_groups, 0, backend_count);
     tcase_add_loop_test(cases, wrong_lists_are_refused, 0, backend_count);

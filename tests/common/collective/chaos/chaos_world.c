@@ -120,31 +120,15 @@ static enum status open_second(struct child *c, bool victim, struct error *err)
     return status;
 }
 
-/* A library's call is all of the operation, on the thread that waits for it; so that thread is slow
- * from the beginning, and for longer than the operation may take. */
-static enum status call_slowly(struct child *c, const struct collective_args *args,
-                               struct error *err)
-{
-    enum status status = slow_thread_begin(clock_deadline_ns(2 * c->config.timeout_ms), err);
-
-    return status == STATUS_OK ? collective_run(c->group, args, err) : status;
-}
-
-/* The operation is under way, for the others to see, before its thread slows down. */
+/* Slow from before its begin, because it must not end, until its time-out.  A library's call is all
+ * of the operation and may take a while longer (collective_blocking.c). */
 static enum status work_slowly(struct child *c, const struct collective_args *args,
                                struct error *err)
 {
-    struct collective_work *work = NULL;
-    enum status status = collective_start(c->group, args, &work, err);
-    bool done = false;
+    int64_t slow_ms = (c->group->ops->blocking ? 2 : 1) * c->config.timeout_ms;
+    enum status status = slow_thread_begin(clock_deadline_ns(slow_ms), err);
 
-    if (status != STATUS_OK)
-        return status;
-    collective_poll(work, &done);
-    status = slow_thread_begin(clock_deadline_ns(c->config.timeout_ms), err);
-    if (status != STATUS_OK)
-        return status;
-    return collective_wait(work, INT64_MAX, err);
+    return status == STATUS_OK ? collective_run(c->group, args, err) : status;
 }
 
 static enum status work_once(struct child *c, unsigned number, struct error *err)
@@ -165,7 +149,7 @@ static enum status work_once(struct child *c, unsigned number, struct error *err
         return collective_run(c->group, &args, err);
     }
     if (victim && c->config.role == CHAOS_SLOW)
-        return c->group->ops->blocking ? call_slowly(c, &args, err) : work_slowly(c, &args, err);
+        return work_slowly(c, &args, err);
     if (victim)
         change(&args, c->config.role);
     return collective_run(c->group, &args, err);

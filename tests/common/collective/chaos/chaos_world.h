@@ -18,15 +18,15 @@
 
 /* What one rank does at its operation number `at` (from 1). */
 enum chaos_role {
-    CHAOS_WORK,        /* nothing special */
-    CHAOS_HOLD,        /* says so, and waits for a signal that ends it */
-    CHAOS_LEAVE,       /* closes the group in order */
-    CHAOS_OTHER_COUNT, /* one element more than the others */
-    CHAOS_OTHER_TYPE,  /* float64 instead of float32 */
-    CHAOS_OTHER_OP,    /* a maximum instead of a sum */
-    CHAOS_OTHER_CALL,  /* a broadcast instead of an all-reduce */
-    CHAOS_SKIP,        /* leaves one operation out */
-    CHAOS_SLOW,        /* begins it, and then its working thread hardly runs until the time-out */
+    CHAOS_WORK,            /* nothing special */
+    CHAOS_HOLD,            /* says so, and waits for a signal that ends it */
+    CHAOS_LEAVE,           /* closes the group in order */
+    CHAOS_OTHER_COUNT,     /* one element more than the others */
+    CHAOS_OTHER_TYPE,      /* float64 instead of float32 */
+    CHAOS_OTHER_OP,        /* a maximum instead of a sum */
+    CHAOS_OTHER_CALL,      /* a broadcast instead of an all-reduce */
+    CHAOS_SKIP,            /* leaves one operation out */
+    CHAOS_SLOW,            /* begins it, and its working thread hardly runs until the time-out */
     CHAOS_OTHER_GENERATION /* opens a second group in another generation */
 };
 

@@ -4,7 +4,7 @@
  * that ends nobody, where every survivor has to end by itself, and once as 'sparring launch' starts
  * it, where mpirun ends what is left as soon as the first process fails.
  *
- * SPARRING_TEST_MPIRUN names another mpirun; empty: there is none.
+ * SPARRING_TEST_MPIEXEC names another mpirun; empty: there is none.
  */
 #include "tests/common/collective/chaos/lateness.h"
 #include "tests/common/collective/chaos/mpi_rank.h"
@@ -25,9 +25,9 @@
 #define EXIT_SKIPPED 77
 #define EVENT_MS     60000 /* for what must come; a test that waits so long fails */
 #define LONG_MS      60000 /* a time-out that nobody comes to */
-#define SHORT_MS     3000
-#define HEARTBEAT_MS 1500 /* mpi_rank's */
-#define BLOCKING_MS  2000 /* a library's own second, and what a verdict takes */
+#define SHORT_MS     5000  /* of opening the group, too */
+#define HEARTBEAT_MS 1500  /* mpi_rank's */
+#define BLOCKING_MS  2000  /* a library's own second, and what a verdict takes */
 
 static const struct loss {
     const char *role;
@@ -47,9 +47,8 @@ static const struct loss {
      "all_reduce #4", false},
     {"hold", 0, SHORT_MS, SHORT_MS + BLOCKING_MS, 4, "rank 1 stalled",
      "has begun nothing since it ended all_reduce #3", false},
-    {"count", 0, SHORT_MS, SHORT_MS + BLOCKING_MS, 3, "1001 float32", "1000 float32", true},
-    {"leave", 0, SHORT_MS, SHORT_MS + BLOCKING_MS, 3, "rank 1 has finished early", "all_reduce #4",
-     false},
+    {"count", 0, LONG_MS, 2500, 3, "1001 float32", "1000 float32", true},
+    {"leave", 0, LONG_MS, 2000, 3, "rank 1 has finished early", "all_reduce #4", false},
 };
 
 #define LOSSES ((int)(sizeof(losses) / sizeof(losses[0])))
@@ -179,7 +178,7 @@ END_TEST
 
 static bool has_mpirun(void)
 {
-    const char *name = getenv("SPARRING_TEST_MPIRUN");
+    const char *name = getenv("SPARRING_TEST_MPIEXEC");
     char command[4200];
 
     mpirun = name ? name : mpirun;
@@ -202,7 +201,7 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "/proc/self/exe: %s\n", strerror(errno));
         return EXIT_FAILURE;
     }
-    tcase_set_timeout(cases, 200);
+    tcase_set_timeout(cases, 240);
     tcase_add_loop_test(cases, every_survivor_ends_in_time_and_says_why, 0, LOSSES);
     tcase_add_loop_test(cases, mpirun_ends_the_job_and_the_reason_is_there, 0, LOSSES);
     suite_add_tcase(suite, cases);

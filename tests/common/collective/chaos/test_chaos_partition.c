@@ -174,7 +174,7 @@ int main(void)
     Suite *suite = suite_create("chaos_partition");
     TCase *cases = tcase_create("partition");
 
-    tcase_set_timeout(cases, 120);
+    tcase_set_timeout(cases, 240);
     tcase_add_unchecked_fixture(cases, make_network, remove_network); /* whatever a test does */
     tcase_add_loop_test(cases, a_rank_that_is_cut_off_is_a_network_fault, 0, 2);
     suite_add_tcase(suite, cases);

@@ -18,7 +18,7 @@ static struct chaos_config make_config(const char *backend, unsigned size, unsig
                                  .size = size,
                                  .count = COUNT,
                                  .timeout_ms = 20000,
-                                 .heartbeat_timeout_ms = 1000,
+                                 .heartbeat_timeout_ms = 2000,
                                  .victim = victim,
                                  .second_victim = size,
                                  .role = CHAOS_HOLD,
@@ -106,7 +106,7 @@ int main(void)
     Suite *suite = suite_create("chaos_shrink");
     TCase *cases = tcase_create("shrink");
 
-    tcase_set_timeout(cases, 120);
+    tcase_set_timeout(cases, 240);
     tcase_add_loop_test(cases, survivors_go_on, 0,
                         (int)(sizeof(shrink_cases) / sizeof(shrink_cases[0])));
     tcase_add_test(cases, a_rank_that_comes_back_is_excluded);

@@ -386,7 +386,7 @@ int main(void)
     Suite *suite = suite_create("flight");
     TCase *cases = tcase_create("flight");
 
-    tcase_set_timeout(cases, 60);
+    tcase_set_timeout(cases, 240);
     tcase_add_test(cases, test_states_and_header);
     tcase_add_test(cases, test_ring_keeps_the_newest);
     tcase_add_test(cases, test_killed_writer);

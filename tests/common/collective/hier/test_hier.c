@@ -251,7 +251,7 @@ int main(void)
     Suite *suite = suite_create("hier");
     TCase *cases = tcase_create("hier");
 
-    tcase_set_timeout(cases, 100);
+    tcase_set_timeout(cases, 240);
     tcase_add_test(cases, layouts);
     tcase_add_test(cases, steps);
     tcase_add_loop_test(cases, sums_of_several_chunks, 0, sizeof(shapes) / sizeof(shapes[0]));

@@ -74,7 +74,7 @@ int main(void)
     Suite *suite = suite_create("collective_gloo");
     TCase *cases = tcase_create("gloo");
 
-    tcase_set_timeout(cases, 100);
+    tcase_set_timeout(cases, 240);
     tcase_add_test(cases, formula_adds_up);
     tcase_add_test(cases, a_rank_that_never_comes_is_an_error);
     tcase_add_test(cases, a_rank_that_leaves_is_an_error);

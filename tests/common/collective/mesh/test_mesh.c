@@ -543,7 +543,7 @@ int main(void)
     Suite *suite = suite_create("mesh");
     TCase *cases = tcase_create("mesh");
 
-    tcase_set_timeout(cases, 100);
+    tcase_set_timeout(cases, 240);
     tcase_add_test(cases, exchanges_of_all_sizes);
     tcase_add_test(cases, a_rank_that_does_not_come_is_named);
     tcase_add_test(cases, questions_are_answered);

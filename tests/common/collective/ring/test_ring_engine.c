@@ -543,7 +543,7 @@ int main(void)
     Suite *suite = suite_create("ring_engine");
     TCase *cases = tcase_create("ring_engine");
 
-    tcase_set_timeout(cases, 100);
+    tcase_set_timeout(cases, 240);
     tcase_add_loop_test(cases, all_reduce, 2, RANKS_MAX + 1);
     tcase_add_loop_test(cases, reduce, 2, RANKS_MAX + 1);
     tcase_add_loop_test(cases, reduce_scatter, 2, RANKS_MAX + 1);

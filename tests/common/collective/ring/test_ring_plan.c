@@ -384,7 +384,7 @@ int main(void)
     Suite *suite = suite_create("ring_plan");
     TCase *cases = tcase_create("ring_plan");
 
-    tcase_set_timeout(cases, 60);
+    tcase_set_timeout(cases, 240);
     tcase_add_loop_test(cases, rotations, 1, RANKS_MAX + 1);
     tcase_add_loop_test(cases, pipelines_of_every_root, 1, RANKS_MAX + 1);
     tcase_add_test(cases, chunks_cover_a_large_buffer);

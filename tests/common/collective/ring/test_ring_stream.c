@@ -353,7 +353,7 @@ int main(void)
     TCase *strangers = tcase_create("strangers");
 
     tcase_add_checked_fixture(cases, setup, teardown);
-    tcase_set_timeout(cases, 30);
+    tcase_set_timeout(cases, 240);
     tcase_add_test(cases, odd_pieces_are_put_together);
     tcase_add_test(cases, pauses_and_goes_on);
     tcase_add_test(cases, an_alarm_pauses);
@@ -362,7 +362,7 @@ int main(void)
     tcase_add_loop_test(cases, a_peer_in_another_operation_differs, 0, 6);
     tcase_add_test(cases, layouts_come_back);
     suite_add_tcase(suite, cases);
-    tcase_set_timeout(strangers, 60);
+    tcase_set_timeout(strangers, 240);
     tcase_add_test(strangers, strangers_do_no_harm);
     tcase_add_test(strangers, the_missing_rank_is_named);
     suite_add_tcase(suite, strangers);

@@ -320,7 +320,7 @@ int main(void)
     Suite *suite = suite_create("collective_shm");
     TCase *tests = tcase_create("collective_shm");
 
-    tcase_set_timeout(tests, 60);
+    tcase_set_timeout(tests, 240);
     tcase_add_test(tests, buffers_lie_anywhere);
     tcase_add_test(tests, regions_have_a_limit);
     tcase_add_test(tests, polling_is_enough);

@@ -354,7 +354,7 @@ int main(void)
     Suite *suite = suite_create("collective_shm_faults");
     TCase *tests = tcase_create("collective_shm_faults");
 
-    tcase_set_timeout(tests, 60);
+    tcase_set_timeout(tests, 240);
     tcase_add_loop_test(tests, a_mismatch_names_both_sides, 0, 2);
     tcase_add_test(tests, a_mismatched_message_names_both_sides);
     tcase_add_test(tests, an_early_end_is_seen);
