@@ -12,6 +12,7 @@
 #include "tests/common/collective/ring/memory_transport.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -138,6 +139,35 @@ START_TEST(pauses_and_goes_on)
     ck_assert_int_eq(ring_stream_run(&f.io, &f.run, clock_deadline_ns(30000)), RING_DONE);
     ck_assert_uint_eq(f.run.right.done, sizeof(f.data));
     ck_assert_uint_eq(f.run.left.done, sizeof(f.data));
+}
+END_TEST
+
+/* A neighbour whose next bytes come when the wait for them is over. */
+static struct trickle {
+    struct transport_ops ops; /* those of the memory transport, but for the wait */
+    bool (*wait)(struct transport *head, struct transport_want *wants, size_t count, int alarm_fd,
+                 int64_t until_ns);
+    unsigned waits;
+} trickle;
+
+static bool wait_to_the_end(struct transport *head, struct transport_want *wants, size_t count,
+                            int alarm_fd, int64_t until_ns)
+{
+    if (clock_now_ns() < until_ns)
+        put(f.operation.header, 8);
+    while (clock_now_ns() < until_ns)
+        (void)sched_yield();
+    trickle.waits++;
+    return trickle.wait(head, wants, count, alarm_fd, until_ns);
+}
+
+START_TEST(a_trickle_does_not_outlast_the_time)
+{
+    trickle = (struct trickle){.ops = *f.io.transport->ops, .wait = f.io.transport->ops->wait};
+    trickle.ops.wait = wait_to_the_end;
+    f.io.transport->ops = &trickle.ops;
+    ck_assert_int_eq(ring_stream_run(&f.io, &f.run, clock_deadline_ns(5)), RING_PAUSED);
+    ck_assert_uint_eq(trickle.waits, 1);
 }
 END_TEST
 
@@ -356,6 +386,7 @@ int main(void)
     tcase_set_timeout(cases, 240);
     tcase_add_test(cases, odd_pieces_are_put_together);
     tcase_add_test(cases, pauses_and_goes_on);
+    tcase_add_test(cases, a_trickle_does_not_outlast_the_time);
     tcase_add_test(cases, an_alarm_pauses);
     tcase_add_loop_test(cases, a_dead_peer_is_lost, 0, 2);
     tcase_add_test(cases, a_dead_peer_is_lost_to_pairs);
