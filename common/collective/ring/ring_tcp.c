@@ -4,9 +4,14 @@
  * Sockets are non-blocking and TCP_NODELAY; buffer sizes are the kernel's, whose tuning fixed sizes
  * would end.
  *
- * Inside a host that tuning goes too far: a window of many MiB fills with bytes that have left the
- * caches when they are read.  So the window is bounded there.  Between hosts it is not: links of 10
- * Gbit/s gain nothing, and long ones need it.
+ * Bytes are copied into the kernel.  MSG_ZEROCOPY costs more than it saves where both ends are on
+ * one machine, on loopback and over veth alike: the kernel copies all of it after all, later.  With
+ * 64 MiB between two ranks a rank takes 94 ms of processor time instead of 77 (veth, 10 Gbit/s), 50
+ * instead of 32 (loopback).
+ *
+ * Inside a host the kernel's tuning goes too far: a window of many MiB fills with bytes that have
+ * left the caches when they are read.  So the window is bounded there.  Between hosts it is not:
+ * links of 10 Gbit/s gain nothing, and long ones need it.
  */
 #include "common/base/clock.h"
 #include "common/base/memory.h"
