@@ -320,6 +320,13 @@ enum status net_recv_all(int fd, void *data, size_t size, int64_t deadline_ns, s
     return STATUS_OK;
 }
 
+void net_bound_local_window(int fd)
+{
+    const int window = NET_LOCAL_WINDOW;
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &window, sizeof(window));
+}
+
 enum status net_local_host(int fd, char *text, size_t size, struct error *err)
 {
     struct sockaddr_storage address = {0};

@@ -46,6 +46,13 @@ enum status net_send_all(int fd, const void *data, size_t size, int64_t deadline
                          struct error *err);
 enum status net_recv_all(int fd, void *data, size_t size, int64_t deadline_ns, struct error *err);
 
+/* Keep the receive window of a connection inside this host at NET_LOCAL_WINDOW bytes.  The kernel's
+ * own tuning goes too far there: a window of many MiB fills with bytes that have left the caches
+ * when they are read (2 ranks, 64 MiB: 2.9 instead of 1.9 GB/s).  The kernel forgets it whenever it
+ * enlarges the buffer: say it again every MiB or so.  A hint: no harm where it fails. */
+#define NET_LOCAL_WINDOW (2 << 20)
+void net_bound_local_window(int fd);
+
 /* The local address of a connected socket, as a literal into text. */
 enum status net_local_host(int fd, char *text, size_t size, struct error *err);
 

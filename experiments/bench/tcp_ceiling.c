@@ -14,7 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define PIECE_BYTES ((size_t)512 << 10) /* as the ring's segments */
+#define PIECE_BYTES  ((size_t)512 << 10) /* as the ring's segments */
+#define WINDOW_EVERY ((uint64_t)1 << 20) /* bytes between two reminders of the window */
 
 static void address_key(unsigned rank, char *key, size_t size)
 {
@@ -50,7 +51,8 @@ enum status tcp_ceiling_open(struct tcp_ceiling *c, struct store *store, const c
 
     (void)snprintf(self.host, sizeof(self.host), "%s", host);
     status = net_listen(&self, "ceiling", &listen_fd, &self.port, err);
-    *c = (struct tcp_ceiling){.right_fd = -1, .left_fd = -1};
+    *c = (struct tcp_ceiling){
+        .right_fd = -1, .left_fd = -1, .is_local = endpoint_is_loopback(&self) != 0};
     if (status != STATUS_OK)
         return status;
     address_key(store_rank(store), key, sizeof(key));
@@ -101,6 +103,7 @@ enum status tcp_ceiling_run(const struct tcp_ceiling *c, void *data, size_t size
 
     while (status == STATUS_OK && (sent < amount || received < amount)) {
         uint64_t before = sent + received;
+        uint64_t windows = received / WINDOW_EVERY;
 
         if (sent < amount)
             status = moved(
@@ -110,6 +113,8 @@ enum status tcp_ceiling_run(const struct tcp_ceiling *c, void *data, size_t size
             status =
                 moved(recv(c->left_fd, bytes + received % size, piece(size, amount, received), 0),
                       &received, err);
+        if (c->is_local && received / WINDOW_EVERY > windows)
+            net_bound_local_window(c->left_fd);
         if (status == STATUS_OK && sent + received == before) {
             struct pollfd fds[2] = {{.fd = sent < amount ? c->right_fd : -1, .events = POLLOUT},
                                     {.fd = received < amount ? c->left_fd : -1, .events = POLLIN}};

@@ -1,6 +1,6 @@
 /*
  * tcp_ceiling: the bytes of a ring all-reduce over plain TCP, without headers, sums or order: what
- * the sockets of this machine give to anybody.
+ * the sockets of this machine give, set as the ring sets them.
  */
 #ifndef SPARRING_EXPERIMENTS_BENCH_TCP_CEILING_H
 #define SPARRING_EXPERIMENTS_BENCH_TCP_CEILING_H
@@ -8,12 +8,14 @@
 #include "common/base/error.h"
 #include "common/store/store.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct tcp_ceiling {
     int right_fd; /* -1: closed */
     int left_fd;
+    bool is_local; /* over loopback, where the ring bounds its windows */
 };
 
 /* Join the ranks of `store` to a ring; this one listens on `host`. */

@@ -9,19 +9,17 @@
  * 64 MiB between two ranks a rank takes 94 ms of processor time instead of 77 (veth, 10 Gbit/s), 50
  * instead of 32 (loopback).
  *
- * Inside a host the kernel's tuning goes too far: a window of many MiB fills with bytes that have
- * left the caches when they are read.  So the window is bounded there.  Between hosts it is not:
- * links of 10 Gbit/s gain nothing, and long ones need it.
+ * Inside a host the window is bounded (net_bound_local_window).  Between hosts it is not: links of
+ * 10 Gbit/s gain nothing, and long ones need it.
  */
 #include "common/base/clock.h"
 #include "common/base/memory.h"
+#include "common/base/net.h"
 #include "common/collective/collective_ops.h"
 #include "common/collective/ring/ring_connect.h"
 #include "common/collective/ring/ring_transport.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,9 +34,8 @@
 #define WAKE_BYTES_MAX (512 << 10)
 #define WAKE_BYTES_MIN (64 << 10)
 
-/* Of a link inside a host.  The kernel forgets it whenever it enlarges the buffer. */
-#define WINDOW_BYTES (2 << 20)
-#define WINDOW_EVERY ((uint64_t)1 << 20) /* bytes between two reminders */
+#define WINDOW_EVERY ((uint64_t)1 << 20) /* bytes between two reminders of a local link's window   \
+                                          */
 
 struct tcp {
     struct transport head;
@@ -108,15 +105,13 @@ static ssize_t tcp_send(struct transport *head, unsigned peer, const struct iove
 
 static void count_received(struct tcp *t, unsigned peer, uint64_t bytes)
 {
-    const int window = WINDOW_BYTES;
     uint64_t before = t->received[peer];
 
     t->received[peer] += bytes;
     if (!t->links.local[peer] || before / WINDOW_EVERY == t->received[peer] / WINDOW_EVERY)
         return;
-    for (unsigned s = 0; s < t->active[peer]; s++) /* a hint: no harm where it fails */
-        (void)setsockopt(t->links.fds[peer * t->links.stride + s], IPPROTO_TCP, TCP_WINDOW_CLAMP,
-                         &window, sizeof(window));
+    for (unsigned s = 0; s < t->active[peer]; s++)
+        net_bound_local_window(t->links.fds[peer * t->links.stride + s]);
 }
 
 static ssize_t tcp_receive(struct transport *head, unsigned peer, const struct iovec *parts,
