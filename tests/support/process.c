@@ -8,6 +8,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,4 +143,25 @@ const char *process_run(int wanted, int timeout_ms, const char *const *extra,
     ck_assert_msg(code == wanted, "%s: exit code %d, wanted %d; output ends with:\n%s", argv[0],
                   code, wanted, length > SHOWN_BYTES ? output + length - SHOWN_BYTES : output);
     return output;
+}
+
+bool process_shell(const char *format, ...)
+{
+    char line[4500];
+    char shell[] = "sh";
+    char option[] = "-c";
+    char *argv[] = {shell, option, line, NULL};
+    va_list args;
+    pid_t pid;
+    int status;
+
+    va_start(args, format);
+    (void)vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    if (posix_spawnp(&pid, "sh", NULL, NULL, argv, environ) != 0)
+        return false;
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR)
+            return false;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }

@@ -4,6 +4,7 @@
 #ifndef SPARRING_TESTS_SUPPORT_PROCESS_H
 #define SPARRING_TESTS_SUPPORT_PROCESS_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 struct process {
@@ -31,6 +32,9 @@ void process_wait_output(const struct process *p, const char *text, int timeout_
  * `wanted`. */
 const char *process_run(int wanted, int timeout_ms, const char *const *extra,
                         const char *const *argv);
+
+/* Does this line of shell end well?  Usable outside a test, too. */
+__attribute__((format(printf, 1, 2))) bool process_shell(const char *format, ...);
 
 #define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 

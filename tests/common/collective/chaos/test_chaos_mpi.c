@@ -179,11 +179,9 @@ END_TEST
 static bool has_mpirun(void)
 {
     const char *name = getenv("SPARRING_TEST_MPIEXEC");
-    char command[4200];
 
     mpirun = name ? name : mpirun;
-    (void)snprintf(command, sizeof(command), "'%s' --version >/dev/null 2>&1", mpirun);
-    return mpirun[0] != '\0' && system(command) == 0;
+    return mpirun[0] != '\0' && process_shell("'%s' --version >/dev/null 2>&1", mpirun);
 }
 
 int main(int argc, char **argv)

@@ -5,6 +5,7 @@
  */
 #include "tests/common/collective/chaos/chaos_world.h"
 #include "tests/common/collective/chaos/lateness.h"
+#include "tests/support/process.h"
 
 #include "common/base/clock.h"
 
@@ -25,47 +26,34 @@ static const char *address_list[RANKS];
 static char bridge[16];
 static bool has_network;
 
-static bool run(const char *command)
-{
-    return system(command) == 0;
-}
-
 static void remove_network(void)
 {
-    char command[256];
-
-    for (unsigned r = 0; r < RANKS; r++) {
-        (void)snprintf(command, sizeof(command), "ip netns del %s 2>/dev/null", names[r]);
-        (void)run(command);
-    }
-    (void)snprintf(command, sizeof(command), "ip link del %s 2>/dev/null", bridge);
-    (void)run(command);
+    for (unsigned r = 0; r < RANKS; r++)
+        (void)process_shell("ip netns del %s 2>/dev/null", names[r]);
+    (void)process_shell("ip link del %s 2>/dev/null", bridge);
 }
 
 /* One bridge here, one namespace with one address per rank. */
 static void make_network(void)
 {
-    char command[1024];
     unsigned id = (unsigned)getpid();
     bool made;
 
     (void)snprintf(bridge, sizeof(bridge), "spb%u", id % 1000000);
-    (void)snprintf(command, sizeof(command),
-                   "ip link add %s type bridge 2>/dev/null && ip link set %s up", bridge, bridge);
-    made = run(command);
+    made = process_shell("ip link add %s type bridge 2>/dev/null && ip link set %s up", bridge,
+                         bridge);
     for (unsigned r = 0; r < RANKS; r++) {
         (void)snprintf(names[r], sizeof(names[r]), "spn%u-%u", id % 1000000, r);
         (void)snprintf(addresses[r], sizeof(addresses[r]), "10.99.%u.%u", id % 250, r + 1);
         name_list[r] = names[r];
         address_list[r] = addresses[r];
-        (void)snprintf(command, sizeof(command),
-                       "ip netns add %s 2>/dev/null && ip -n %s link set lo up && "
-                       "ip link add spv%u-%u type veth peer name eth0 netns %s && "
-                       "ip link set spv%u-%u master %s up && "
-                       "ip -n %s addr add %s/24 dev eth0 && ip -n %s link set eth0 up",
-                       names[r], names[r], id % 1000000, r, names[r], id % 1000000, r, bridge,
-                       names[r], addresses[r], names[r]);
-        made = made && run(command);
+        made =
+            made && process_shell("ip netns add %s 2>/dev/null && ip -n %s link set lo up && "
+                                  "ip link add spv%u-%u type veth peer name eth0 netns %s && "
+                                  "ip link set spv%u-%u master %s up && "
+                                  "ip -n %s addr add %s/24 dev eth0 && ip -n %s link set eth0 up",
+                                  names[r], names[r], id % 1000000, r, names[r], id % 1000000, r,
+                                  bridge, names[r], addresses[r], names[r]);
     }
     has_network = made;
     if (made)
@@ -85,10 +73,7 @@ static bool crosses_network(const char *backend)
 
 static void set_link(unsigned rank, const char *state)
 {
-    char command[128];
-
-    (void)snprintf(command, sizeof(command), "ip -n %s link set eth0 %s", names[rank], state);
-    ck_assert(run(command));
+    ck_assert(process_shell("ip -n %s link set eth0 %s", names[rank], state));
 }
 
 static const struct partition {

@@ -6,6 +6,7 @@
  * namespaces with one link of 200 Mbit/s between them, which may go down while it is measured
  * (needs root; says so when it is skipped).
  */
+#include "tests/support/process.h"
 #include "tests/support/support.h"
 
 #include "common/base/clock.h"
@@ -14,7 +15,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,17 +37,6 @@
 
 /* ---- the ring's sendmsg ---- */
 
-__attribute__((format(printf, 1, 2))) static bool run(const char *format, ...)
-{
-    char command[400];
-    va_list args;
-
-    va_start(args, format);
-    (void)vsnprintf(command, sizeof(command), format, args);
-    va_end(args);
-    return system(command) == 0;
-}
-
 static atomic_uint pace;         /* bytes per second of every connection; 0: as it is */
 static atomic_int cut_at = -1;   /* this process cuts its link when it sends on another one: */
 static atomic_int first_fd = -1; /* than this, the first that carried much */
@@ -65,7 +54,7 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
     if (bytes >= LARGE_BYTES && atomic_load(&cut_at) >= 0 &&
         !atomic_compare_exchange_strong(&first_fd, &none, fd) && none != fd) {
         atomic_store(&cut_at, -1);
-        if (!run("ip link set eth0 down"))
+        if (!process_shell("ip link set eth0 down"))
             abort();
     }
     return (ssize_t)syscall(SYS_sendmsg, fd, message, flags);
@@ -285,7 +274,7 @@ struct report {
     char text[1024];
 };
 
-struct process {
+struct namespace_rank {
     pid_t pid;
     int to_child[2], to_parent[2];
     struct report *report;
@@ -294,10 +283,11 @@ struct process {
 /* Our end of the link: an address, and the limit on what is sent. */
 static bool set_up_link(unsigned rank)
 {
-    return run("ip link set lo up && ip addr add 10.98.0.%u/24 dev eth0 && ip link set eth0 up && "
-               "tc qdisc add dev eth0 root handle 1: htb default 1 && "
-               "tc class add dev eth0 parent 1: classid 1:1 htb rate 200mbit quantum 65536",
-               rank + 1);
+    return process_shell(
+        "ip link set lo up && ip addr add 10.98.0.%u/24 dev eth0 && ip link set eth0 up && "
+        "tc qdisc add dev eth0 root handle 1: htb default 1 && "
+        "tc class add dev eth0 parent 1: classid 1:1 htb rate 200mbit quantum 65536",
+        rank + 1);
 }
 
 static void process_body(const struct place *p, bool cuts, struct report *report)
@@ -320,7 +310,7 @@ static void process_body(const struct place *p, bool cuts, struct report *report
 }
 
 /* In a namespace of its own; says so, waits for its end of the link, runs. */
-static void process_main(struct process *self, struct place *p, bool cuts)
+static void process_main(struct namespace_rank *self, struct place *p, bool cuts)
 {
     char address[32];
     char byte = 'x';
@@ -341,7 +331,7 @@ static void process_main(struct process *self, struct place *p, bool cuts)
     _exit(0);
 }
 
-static void start_process(struct process *process, struct place *p, bool cuts)
+static void start_process(struct namespace_rank *process, struct place *p, bool cuts)
 {
     process->report = mmap(NULL, sizeof(*process->report), PROT_READ | PROT_WRITE,
                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -356,7 +346,7 @@ static void start_process(struct process *process, struct place *p, bool cuts)
 }
 
 /* Both have said that they are ready. */
-static bool are_ready(const struct process *processes)
+static bool are_ready(const struct namespace_rank *processes)
 {
     char said[2] = {0};
 
@@ -366,7 +356,7 @@ static bool are_ready(const struct process *processes)
     return said[0] == 'x' && said[1] == 'x';
 }
 
-static void go_on(const struct process *processes)
+static void go_on(const struct namespace_rank *processes)
 {
     for (unsigned r = 0; r < 2; r++)
         ck_assert_int_eq(write(processes[r].to_child[1], "x", 1), 1);
@@ -375,7 +365,7 @@ static void go_on(const struct process *processes)
 /* Two ranks with a link between them; false, and why is printed, when there can be none. */
 static bool run_processes(const char *name, int64_t timeout_ms, bool cuts, struct report *reports)
 {
-    struct process processes[2];
+    struct namespace_rank processes[2];
     struct place places[2];
     bool ready;
 
@@ -385,9 +375,9 @@ static bool run_processes(const char *name, int64_t timeout_ms, bool cuts, struc
             .rank = r, .size = 2, .name = name, .store = store_method, .timeout_ms = timeout_ms};
         start_process(&processes[r], &places[r], cuts && r == 1);
     }
-    ready =
-        are_ready(processes) && run("ip link add eth0 netns %ld type veth peer name eth0 netns %ld",
-                                    (long)processes[0].pid, (long)processes[1].pid);
+    ready = are_ready(processes) &&
+            process_shell("ip link add eth0 netns %ld type veth peer name eth0 netns %ld",
+                          (long)processes[0].pid, (long)processes[1].pid);
     if (ready) {
         go_on(processes);
         ready = are_ready(processes);
