@@ -34,8 +34,7 @@
 #define WAKE_BYTES_MAX (512 << 10)
 #define WAKE_BYTES_MIN (64 << 10)
 
-#define WINDOW_EVERY ((uint64_t)1 << 20) /* bytes between two reminders of a local link's window   \
-                                          */
+#define WINDOW_EVERY ((uint64_t)1 << 20) /* bytes between two bounds of a local window */
 
 struct tcp {
     struct transport head;
