@@ -228,8 +228,8 @@ static enum status regroup(struct trainer *t, uint64_t *completed, struct sync_l
             return status;
         if (status != STATUS_OK) {
             t->recovery.excluded = loss.fault == FAULT_EXCLUDED;
-            return error_set(err, status, "%.900s; and no recovery from it: %.900s", err->text,
-                             why.text);
+            (void)error_prefix(&why, "%.900s; and no recovery from it: ", err->text);
+            return error_set(err, status, "%s", why.text);
         }
         take_loss(t, &loss, ret);
         status = agree(t, completed, &why);

@@ -29,8 +29,8 @@ struct collective_work {
     uint64_t total_bytes; /* ... of so many; set by the backend when it begins */
     int64_t waited_ns;    /* kept by the backend: blocked until a peer does something; 0: unknown */
     bool is_recorded;     /* has a flight_slot: false for the parts of an operation of groups */
-    struct error error;   /* WORK_FAILED */
     _Alignas(64) unsigned char backend[COLLECTIVE_WORK_STATE]; /* zeroed when the work begins */
+    struct error error; /* WORK_FAILED; last, because a start clears what lies before it only */
 };
 
 /* The head of every backend's struct, filled before its open. */
@@ -162,6 +162,11 @@ void collective_run_alone(struct collective_work *work);
 enum status collective_open_like(const struct collective *like, const struct collective_ops *ops,
                                  const char *name, uint32_t generation, const unsigned *members,
                                  unsigned count, struct collective **ret_group, struct error *err);
+
+/* The first half of collective_shrink: agree with the survivors of members[0..*count), the ranks of
+ * that generation of g, on who is left; in place. */
+enum status collective_find_survivors(const struct collective *g, uint32_t generation,
+                                      unsigned *members, unsigned *count, struct error *err);
 
 extern const struct collective_ops collective_shm_ops;
 extern const struct collective_ops collective_ring_ops;

@@ -11,34 +11,65 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-/* Who is left, in *ret_members (owned by the caller). */
-static enum status find_survivors(const struct collective *g, unsigned **ret_members,
-                                  unsigned *ret_count, struct error *err)
+enum status collective_find_survivors(const struct collective *g, uint32_t generation,
+                                      unsigned *members, unsigned *count, struct error *err)
 {
     char tag[MESH_TAG_MAX];
-    unsigned *members = NULL;
-    enum status status = mem_calloc(g->world_size, sizeof(*members), "survivors", &members, err);
+    unsigned left_count = 0;
+    unsigned *left = NULL;
+    enum status status = mem_calloc(*count, sizeof(*left), "survivors", &left, err);
 
     if (status != STATUS_OK)
         return status;
-    (void)snprintf(tag, sizeof(tag), "%016" PRIx64 "/%" PRIu32 "/shrink", g->id, g->generation);
-    status = mesh_agree(g->mesh, g->members, g->world_size, tag, clock_deadline_ns(g->timeout_ms),
-                        members, ret_count, err);
-    if (status != STATUS_OK) {
-        free(members);
-        return err ? error_prefix(err, "group '%s': ", g->name) : status;
+    (void)snprintf(tag, sizeof(tag), "%016" PRIx64 "/%" PRIu32 "/shrink", g->id, generation);
+    status = mesh_agree(g->mesh, members, *count, tag, clock_deadline_ns(g->timeout_ms), left,
+                        &left_count, err);
+    if (status == STATUS_OK) {
+        memcpy(members, left, left_count * sizeof(*left));
+        *count = left_count;
+    } else if (err) {
+        (void)error_prefix(err, "group '%s': ", g->name);
     }
-    *ret_members = members;
-    return STATUS_OK;
+    free(left);
+    return status;
+}
+
+/* Agree and open, until all that were agreed on are there to open: one may be lost in between.
+ * Ranks that had opened by then fail in that generation, and so come to the next agreement, too. */
+static enum status regroup(struct collective *old, struct collective **ret_group, struct error *err)
+{
+    uint32_t generation = old->generation;
+    unsigned count = old->world_size;
+    unsigned *members = NULL;
+    struct error why = {0}; /* of the last opening that failed */
+    enum status status = mem_calloc(count, sizeof(*members), "survivors", &members, err);
+
+    if (status != STATUS_OK)
+        return status;
+    memcpy(members, old->members, count * sizeof(*members));
+    do {
+        unsigned before = count;
+
+        status = collective_find_survivors(old, generation, members, &count, err);
+        if (status != STATUS_OK)
+            break;
+        if (why.status != STATUS_OK && count == before) { /* nobody was lost: it fails for good */
+            status = error_set(err, why.status, "%s", why.text);
+            break;
+        }
+        status = collective_open_like(old, old->ops, old->name, ++generation, members, count,
+                                      ret_group, &why);
+    } while (status != STATUS_OK);
+    free(members);
+    return status;
 }
 
 enum status collective_shrink(struct collective **group, struct error *err)
 {
     struct collective *old = *group;
     struct collective *shrunk = NULL;
-    unsigned *members = NULL;
-    unsigned count = 0;
     enum status status;
 
     *group = NULL;
@@ -47,18 +78,14 @@ enum status collective_shrink(struct collective **group, struct error *err)
     else if (old->world_size == 1)
         status = error_set(err, STATUS_INVALID, "group '%s' of one rank cannot shrink", old->name);
     else
-        status = find_survivors(old, &members, &count, err);
-    if (status == STATUS_OK)
-        status = collective_open_like(old, old->ops, old->name, old->generation + 1, members, count,
-                                      &shrunk, err);
-    if (status == STATUS_OK) {
+        status = regroup(old, &shrunk, err);
+    if (shrunk) {
         shrunk->owns_mesh = old->owns_mesh;
         shrunk->owns_flight = old->owns_flight;
         old->owns_mesh = old->owns_flight = false;
         *group = shrunk;
     }
     collective_close(old);
-    free(members);
     return status;
 }
 

@@ -187,6 +187,18 @@ static enum status work(struct child *c, struct error *err)
     return status;
 }
 
+/* Gone between the agreement on who is left and the group of those. */
+static void desert(const struct child *c)
+{
+    unsigned members[CHAOS_RANKS_MAX];
+    unsigned count = c->group->world_size;
+
+    memcpy(members, c->group->members, count * sizeof(*members));
+    if (collective_find_survivors(c->group, c->group->generation, members, &count, NULL) ==
+        STATUS_OK)
+        (void)raise(SIGKILL);
+}
+
 static void shrink(struct child *c, int64_t failed_ns)
 {
     struct error err = {0};
@@ -229,7 +241,9 @@ static void child_body(struct child *c)
     if (c->group && c->report.status != STATUS_OK) {
         c->report.fault = collective_fault(c->group, &culprit);
         c->report.culprit = c->report.fault == FAULT_NONE ? -1 : (int)culprit;
-        if (c->config.shrink)
+        if (c->config.has_deserter && c->config.deserter == c->rank)
+            desert(c);
+        else if (c->config.shrink)
             shrink(c, c->report.ended_ns);
     }
     memcpy(c->report.text, err.text, sizeof(c->report.text));

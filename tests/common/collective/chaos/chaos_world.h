@@ -44,6 +44,8 @@ struct chaos_config {
     unsigned second_victim; /* holds, too, if it is below size and not the victim */
     bool stays;             /* each rank, after its report, until the world ends: /proc shows it */
     bool shrink;            /* after a failure: shrink, work on for 3 operations, close */
+    bool has_deserter;      /* then this rank agrees to go on with the others, and is gone: */
+    unsigned deserter;
     const char *const *namespaces; /* network namespace of each rank; NULL: this one */
     const char *const *addresses;  /* in them */
 };

@@ -27,12 +27,12 @@ static struct chaos_config make_config(const char *backend, unsigned size, unsig
 }
 
 static void check_shrunk(const struct chaos_world *w, unsigned rank, const struct chaos_report *r,
-                         unsigned size)
+                         unsigned size, unsigned generation)
 {
     ck_assert_msg(r->shrink_status == STATUS_OK, "%s: rank %u: %s: %s (after: %s)",
                   w->config.backend, rank, status_name(r->shrink_status), r->shrink_text, r->text);
     ck_assert_uint_eq(r->shrunk_size, size);
-    ck_assert_uint_eq(r->generation, 2);
+    ck_assert_uint_eq(r->generation, generation);
     (void)printf("%-5s rank %u goes on in a group of %u, %.3f s after the verdict\n",
                  w->config.backend, rank, size, r->resume_seconds);
 }
@@ -58,7 +58,7 @@ static void go_on(const char *backend, const void *argument)
         if (r == c->victim)
             continue;
         report = chaos_report_of(&w, r, 60000);
-        check_shrunk(&w, r, &report, c->size - 1);
+        check_shrunk(&w, r, &report, c->size - 1, 2);
     }
     chaos_end(&w);
 }
@@ -66,6 +66,36 @@ static void go_on(const char *backend, const void *argument)
 START_TEST(survivors_go_on)
 {
     chaos_each_backend(shrink_cases[_i].size, CHAOS_AT_ONCE, go_on, &shrink_cases[_i]);
+}
+END_TEST
+
+/* Two are lost: one of them after it has agreed to go on with the others. */
+static void lose_another(const char *backend, const void *argument)
+{
+    struct chaos_config config = make_config(backend, 4, 2);
+    struct chaos_world w;
+
+    config.has_deserter = true;
+    config.deserter = *(const unsigned *)argument;
+    chaos_start(&w, &config);
+    chaos_await_hold(&w, 2);
+    (void)chaos_signal(&w, 2, SIGKILL);
+    for (unsigned r = 0; r < 4; r++) {
+        struct chaos_report report;
+
+        if (r == 2 || r == config.deserter)
+            continue;
+        report = chaos_report_of(&w, r, 60000);
+        check_shrunk(&w, r, &report, 2, 3);
+    }
+    chaos_end(&w);
+}
+
+START_TEST(a_rank_is_lost_while_the_others_regroup)
+{
+    static const unsigned deserters[] = {0, 3};
+
+    chaos_each_backend(4, CHAOS_AT_ONCE, lose_another, &deserters[_i]);
 }
 END_TEST
 
@@ -83,7 +113,7 @@ static void come_back(const char *backend, const void *unused)
     (void)chaos_signal(&w, 1, SIGSTOP);
     for (unsigned r = 0; r < 3; r += 2) {
         report = chaos_report_of(&w, r, 60000);
-        check_shrunk(&w, r, &report, 2);
+        check_shrunk(&w, r, &report, 2, 2);
     }
     (void)chaos_signal(&w, 1, SIGCONT);
     report = chaos_report_of(&w, 1, 60000);
@@ -109,6 +139,7 @@ int main(void)
     tcase_set_timeout(cases, 240);
     tcase_add_loop_test(cases, survivors_go_on, 0,
                         (int)(sizeof(shrink_cases) / sizeof(shrink_cases[0])));
+    tcase_add_loop_test(cases, a_rank_is_lost_while_the_others_regroup, 0, 2);
     tcase_add_test(cases, a_rank_that_comes_back_is_excluded);
     suite_add_tcase(suite, cases);
     return support_run(suite);
