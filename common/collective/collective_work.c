@@ -13,6 +13,7 @@
 #include "common/collective/verdict.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <string.h>
 
 /* How long one of several sends and receives may keep the others waiting. */
@@ -87,6 +88,7 @@ static enum status failed_before(const struct collective *g, struct error *err)
 static void record_queued(struct collective_work *w)
 {
     struct flight_entry entry = {.signature = w->signature,
+                                 .queued_ns = clock_now_ns(),
                                  .step = w->args.step,
                                  .bucket = w->args.bucket,
                                  .buckets = w->args.buckets};
@@ -111,7 +113,10 @@ enum status collective_start(struct collective *group, const struct collective_a
     if (group->work_count == COLLECTIVE_WORKS_MAX || w->state != WORK_FREE)
         return error_set(err, STATUS_INVALID, "group '%s': %u operations were not waited for",
                          group->name, COLLECTIVE_WORKS_MAX);
-    *w = (struct collective_work){.group = group, .args = *args, .state = WORK_QUEUED};
+    memset(w, 0, offsetof(struct collective_work, error));
+    w->group = group;
+    w->args = *args;
+    w->state = WORK_QUEUED;
     w->signature = (struct signature){
         .call = args->call,
         .dtype = args->dtype,
@@ -179,9 +184,12 @@ void collective_progress(struct collective_work *work, uint64_t done_bytes)
 
 static void end_work(struct collective_work *w, enum work_state state)
 {
+    int64_t now_ns = clock_now_ns();
+
     w->state = state;
-    publish(w, MESH_IDLE, clock_now_ns());
-    flight_end(w->group->flight, w->flight_slot, state == WORK_DONE, w->done_bytes, w->total_bytes);
+    publish(w, MESH_IDLE, now_ns);
+    flight_end(w->group->flight, w->flight_slot, state == WORK_DONE, w->done_bytes, w->total_bytes,
+               now_ns);
 }
 
 static void fail_group(struct collective *g, struct collective_work *w, const struct error *why)
@@ -243,39 +251,43 @@ void collective_report(struct collective_work *w, int64_t now_ns)
         warn(w, now_ns);
 }
 
-static void begin(struct collective_work *w)
+static void begin(struct collective_work *w, int64_t now_ns)
 {
     w->state = WORK_RUNNING;
-    w->started_ns = clock_now_ns();
-    flight_start(w->group->flight, w->flight_slot);
+    w->started_ns = now_ns;
+    flight_start(w->group->flight, w->flight_slot, now_ns);
     if (w->group->keeps_trail && !is_point_to_point(w->args.call))
         mesh_note(w->group->mesh, w->group->mesh_slot, &w->signature);
     publish(w, MESH_RUNNING, w->started_ns);
 }
 
 /* How long the backend may keep the control: the peers should see how far it is. */
-static int64_t slice_end(int64_t until_ns, int64_t end_ns)
+static int64_t slice_end(int64_t now_ns, int64_t until_ns, int64_t end_ns)
 {
-    int64_t slice_ns = clock_now_ns() + SLICE_NS;
+    int64_t slice_ns = now_ns + SLICE_NS;
 
     if (until_ns > slice_ns)
         until_ns = slice_ns;
     return until_ns < end_ns ? until_ns : end_ns;
 }
 
-/* Advance one work until until_ns, or for a slice of time. */
+/* Advance one work until until_ns, or for a slice of time.  An operation of a few bytes takes less
+ * than a microsecond: the clock is read once here, and the error's text not cleared. */
 static void drive(struct collective_work *w, int64_t until_ns)
 {
     struct collective *g = w->group;
-    struct error err = {0};
+    int64_t now_ns = clock_now_ns();
+    struct error err;
     int64_t end_ns;
 
+    err.status = STATUS_OK;
+    err.text[0] = '\0';
     if (g->failure.status != STATUS_OK && !collective_blocking_holds(g, w)) {
         fail_group(g, w, &g->failure);
         return;
     }
     if (w->state == WORK_QUEUED) {
-        begin(w);
+        begin(w, now_ns);
         if (g->keeps_trail && atomic_load(&g->alarm->raised)) { /* what runs fast would not look */
             give_up(w, VERDICT_ALARM, &err);
             return;
@@ -287,7 +299,7 @@ static void drive(struct collective_work *w, int64_t until_ns)
         return;
     }
     end_ns = w->started_ns + g->timeout_ms * 1000000;
-    switch (run(w, slice_end(until_ns, end_ns), &err)) {
+    switch (run(w, slice_end(now_ns, until_ns, end_ns), &err)) {
     case RUN_DONE:
         end_work(w, WORK_DONE);
         break;
@@ -333,10 +345,10 @@ static bool drive_head(struct collective *g, int64_t until_ns)
         if (work_at(g, i)->state == WORK_QUEUED)
             drive(work_at(g, i), 0); /* under way before any of them is waited for */
     for (size_t i = first; i < last; i++) {
-        int64_t turn_ns = clock_now_ns() + TURN_NS;
+        int64_t turn_ns = several ? clock_now_ns() + TURN_NS : until_ns;
 
         if (!has_ended(work_at(g, i)))
-            drive(work_at(g, i), several && turn_ns < until_ns ? turn_ns : until_ns);
+            drive(work_at(g, i), turn_ns < until_ns ? turn_ns : until_ns);
     }
     return true;
 }

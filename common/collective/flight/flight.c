@@ -181,7 +181,7 @@ static void put_entry(struct flight_cell *cell, const struct flight_entry *entry
     put(cell, FLIGHT_ROOT, s->root);
     put(cell, FLIGHT_STEP, entry->step);
     put(cell, FLIGHT_BUCKET, (uint64_t)(uint32_t)entry->buckets << 32 | (uint32_t)entry->bucket);
-    put(cell, FLIGHT_QUEUED_NS, (uint64_t)clock_now_ns());
+    put(cell, FLIGHT_QUEUED_NS, (uint64_t)entry->queued_ns);
     put(cell, FLIGHT_STARTED_NS, 0);
     put(cell, FLIGHT_ENDED_NS, 0);
     put(cell, FLIGHT_DONE_BYTES, 0);
@@ -216,13 +216,13 @@ static struct flight_cell *hold(struct flight *f, size_t slot)
     return NULL;
 }
 
-void flight_start(struct flight *f, size_t slot)
+void flight_start(struct flight *f, size_t slot, int64_t now_ns)
 {
     struct flight_cell *cell = hold(f, slot);
 
     if (!cell)
         return;
-    put(cell, FLIGHT_STARTED_NS, (uint64_t)clock_now_ns());
+    put(cell, FLIGHT_STARTED_NS, (uint64_t)now_ns);
     put(cell, FLIGHT_STATE, FLIGHT_RUNNING);
     unlock_cell(cell);
 }
@@ -238,13 +238,14 @@ void flight_progress(struct flight *f, size_t slot, uint64_t done_bytes, uint64_
         put(cell, FLIGHT_TOTAL_BYTES, total_bytes);
 }
 
-void flight_end(struct flight *f, size_t slot, bool ok, uint64_t done_bytes, uint64_t total_bytes)
+void flight_end(struct flight *f, size_t slot, bool ok, uint64_t done_bytes, uint64_t total_bytes,
+                int64_t now_ns)
 {
     struct flight_cell *cell = hold(f, slot);
 
     if (!cell)
         return;
-    put(cell, FLIGHT_ENDED_NS, (uint64_t)clock_now_ns());
+    put(cell, FLIGHT_ENDED_NS, (uint64_t)now_ns);
     put(cell, FLIGHT_DONE_BYTES, done_bytes);
     put(cell, FLIGHT_TOTAL_BYTES, total_bytes);
     put(cell, FLIGHT_STATE, ok ? FLIGHT_DONE : FLIGHT_FAILED);

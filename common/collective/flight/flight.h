@@ -44,13 +44,14 @@ struct flight_config {
 enum status flight_open(const struct flight_config *config, struct flight **ret, struct error *err);
 void flight_close(struct flight *f); /* keeps the file; NULL allowed */
 
-/* Record a queued operation (state, times and index are filled in); returns the slot for the calls
- * below, which leave an entry alone that a newer operation has taken meanwhile. */
+/* Record a queued operation (state, index and later times are filled in); returns the slot for the
+ * calls below, which leave an entry alone that a newer operation has taken meanwhile. */
 size_t flight_queue(struct flight *f, const struct flight_entry *entry);
-void flight_start(struct flight *f, size_t slot);
+void flight_start(struct flight *f, size_t slot, int64_t now_ns);
 /* One or two stores: for the middle of an operation, as often as wanted. */
 void flight_progress(struct flight *f, size_t slot, uint64_t done_bytes, uint64_t total_bytes);
-void flight_end(struct flight *f, size_t slot, bool ok, uint64_t done_bytes, uint64_t total_bytes);
+void flight_end(struct flight *f, size_t slot, bool ok, uint64_t done_bytes, uint64_t total_bytes,
+                int64_t now_ns);
 
 /* Why the rank failed: the first reason stays. */
 void flight_fail(struct flight *f, enum fault fault, int culprit, const char *reason);

@@ -56,6 +56,7 @@ static enum status shm_open_group(struct collective *group, int64_t deadline_ns,
     if (group->world_size > RANKS_MAX)
         return error_set(err, STATUS_CONFIG, "shm: %u ranks on one host are more than %d",
                          group->world_size, RANKS_MAX);
+    shm_flags_prepare();
     g->spin_ns = group->world_size <= usable_cores() ? SPIN_NS : 0;
     g->yield_ns = YIELD_NS;
     status = make_tables(g, err);

@@ -27,9 +27,11 @@
 #include <stdint.h>
 
 #define SHM_LINE         64
+#define SHM_PAGE         ((size_t)4096)
 #define SHM_CHUNK_BYTES  ((size_t)512 << 10) /* published with one step */
-#define SHM_LETTER_BYTES ((size_t)64 << 10)  /* carried by one letter of a channel */
-#define SHM_LETTERS      4                   /* of a channel, underway at once */
+#define SHM_POST_STRIDE  (SHM_PAGE + SHM_CHUNK_BYTES)
+#define SHM_LETTER_BYTES ((size_t)64 << 10) /* carried by one letter of a channel */
+#define SHM_LETTERS      4                  /* of a channel, underway at once */
 #define SHM_NO_REGION    UINT32_MAX
 
 /* A number that only grows (modulo 2^32), and who sleeps on it. */
@@ -83,15 +85,32 @@ struct shm_control {
 size_t shm_arena_size(unsigned world_size);
 
 struct shm_control *shm_control_of(const struct shared_memory *arena);
-struct shm_post *shm_post_of(const struct shared_memory *arena, uint32_t step);
-unsigned char *shm_chunk_of(const struct shared_memory *arena, uint32_t step);
+
+static inline struct shm_post *shm_post_of(const struct shared_memory *arena, uint32_t step)
+{
+    return (void *)((char *)arena->base + SHM_PAGE + step % 2 * SHM_POST_STRIDE);
+}
+
+/* Right behind the places: the processor fetches the next lines of its own accord. */
+static inline unsigned char *shm_chunk_of(const struct shared_memory *arena, uint32_t step)
+{
+    return (unsigned char *)(shm_post_of(arena, step) + 1);
+}
+
 struct shm_channel *shm_channel_of(const struct shared_memory *arena, unsigned receiver);
 unsigned char *shm_letter_bytes(const struct shared_memory *arena, unsigned receiver,
                                 uint32_t letter);
 
+/* Once per process, before it raises flags: makes that cheaper where the kernel helps. */
+void shm_flags_prepare(void);
+
 /* Everything written before is visible to whoever sees the value. */
 void shm_flag_raise(struct shm_flag *flag, uint32_t value);
-bool shm_flag_reached(const struct shm_flag *flag, uint32_t value);
+
+static inline bool shm_flag_reached(const struct shm_flag *flag, uint32_t value)
+{
+    return (int32_t)(atomic_load_explicit(&flag->value, memory_order_acquire) - value) >= 0;
+}
 
 /* Sleep until the flag has the value, somebody calls shm_flag_wake, or timeout_ns have passed. */
 void shm_flag_sleep(struct shm_flag *flag, uint32_t value, int64_t timeout_ns);

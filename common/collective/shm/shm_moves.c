@@ -15,6 +15,7 @@
 
 /* Up to here an operation takes one step: copying twice costs less than waiting twice. */
 #define SMALL_BYTES ((size_t)32 << 10)
+_Static_assert(SMALL_BYTES <= SHM_CHUNK_BYTES, "a small operation is one chunk");
 
 static size_t bytes_of(const struct collective_args *a, size_t count)
 {
@@ -31,8 +32,7 @@ unsigned shm_block_count(const struct shm_group *g, const struct collective_args
 
 bool shm_is_small(const struct shm_group *g, const struct collective_args *a)
 {
-    return a->count <= shm_chunk_elements(g, a) &&
-           a->count * shm_block_count(g, a) <= SMALL_BYTES / dtype_size(a->dtype);
+    return a->count <= SMALL_BYTES && bytes_of(a, a->count) * shm_block_count(g, a) <= SMALL_BYTES;
 }
 
 /* Bytes from block to block within a chunk. */
@@ -299,10 +299,13 @@ void shm_payload(const struct shm_group *g, const struct collective_args *a, uin
     uint64_t slice;
 
     switch (a->call) {
-    case COLLECTIVE_ALL_REDUCE: /* this rank's slice from all and to all, their slices to and from
-                                   them */
+    case COLLECTIVE_ALL_REDUCE:
+        *ret_tx = *ret_rx = others * bytes;
+        if (shm_is_small(g, a))
+            break;
+        /* this rank's slice from all and to all, their slices to and from them */
         slice = bytes_of(a, slice_of(g, a, a->count, g->base.rank).count);
-        *ret_tx = *ret_rx = shm_is_small(g, a) ? others * bytes : others * slice + (bytes - slice);
+        *ret_tx = *ret_rx = others * slice + (bytes - slice);
         break;
     case COLLECTIVE_BROADCAST:
     case COLLECTIVE_SCATTER:

@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/collective/shm/shm.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #define MOVE_BYTES ((size_t)256 << 10) /* of each buffer, between two looks at the clock */
@@ -29,6 +30,8 @@ struct step_work {
     unsigned awaited; /* how many ranks, from the next one on, have raised the newest step */
     size_t chunk;     /* index of the newest one published */
     size_t moved;     /* elements of shm_direct_range */
+    uint64_t tx, rx;  /* shm_payload */
+    bool small;
 };
 _Static_assert(sizeof(struct step_work) <= COLLECTIVE_WORK_STATE, "fits into a work");
 
@@ -60,22 +63,20 @@ static enum run_outcome await_step(struct shm_group *g, struct collective_work *
 static void arrive(struct shm_group *g, struct collective_work *work)
 {
     const struct collective_args *a = &work->args;
+    struct step_work *w = (void *)work->backend;
     struct shm_post *post = shm_post_of(&g->peers[g->base.rank].arena, g->step + 1);
-    size_t input_bytes = collective_input_bytes(&g->base, a);
-    size_t output_bytes = collective_output_bytes(&g->base, a);
-    uint64_t tx;
-    uint64_t rx;
 
     signature_encode(&work->signature, post->signature);
     post->factor = a->factor;
-    shm_payload(g, a, &tx, &rx);
-    work->total_bytes = tx + rx;
-    if (shm_is_small(g, a)) {
+    shm_payload(g, a, &w->tx, &w->rx);
+    work->total_bytes = w->tx + w->rx;
+    w->small = shm_is_small(g, a);
+    if (w->small) {
         shm_publish(g, a, (struct shm_range){.count = a->count});
         return;
     }
-    post->input = shm_find_place(g, a->input, input_bytes);
-    post->output = shm_find_place(g, a->output, output_bytes);
+    post->input = shm_find_place(g, a->input, collective_input_bytes(&g->base, a));
+    post->output = shm_find_place(g, a->output, collective_output_bytes(&g->base, a));
     post->in_place = a->input == a->output;
 }
 
@@ -158,7 +159,7 @@ static enum run_outcome arrived(struct shm_group *g, struct collective_work *wor
     if (outcome != RUN_DONE)
         return outcome;
     set_reduction(g, a);
-    if (shm_is_small(g, a)) {
+    if (w->small) {
         shm_take(g, a, (struct shm_range){.count = a->count});
         w->stage = STAGE_DONE;
     } else if (shm_is_direct(g, a)) {
@@ -215,13 +216,11 @@ static void take_chunk(struct shm_group *g, struct collective_work *work)
 
 static enum run_outcome finish(struct shm_group *g, struct collective_work *work)
 {
-    uint64_t tx;
-    uint64_t rx;
+    const struct step_work *w = (const void *)work->backend;
 
-    shm_payload(g, &work->args, &tx, &rx);
     g->base.stats.operations++;
-    g->base.stats.tx_payload_bytes += tx;
-    g->base.stats.rx_payload_bytes += rx;
+    g->base.stats.tx_payload_bytes += w->tx;
+    g->base.stats.rx_payload_bytes += w->rx;
     work->done_bytes = work->total_bytes;
     return RUN_DONE;
 }

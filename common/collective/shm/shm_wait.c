@@ -96,6 +96,12 @@ static int64_t waited_ns(int64_t from_ns, int64_t to_ns)
     return to_ns - from_ns < 2 * SLICE_NS ? to_ns - from_ns : 2 * SLICE_NS;
 }
 
+static void look(const struct shm_flag *flag, uint32_t value)
+{
+    for (unsigned i = 0; i < LOOKS && !shm_flag_reached(flag, value); i++)
+        pause_core();
+}
+
 enum run_outcome shm_wait(struct shm_group *g, struct collective_work *work, unsigned peer,
                           struct shm_flag *flag, uint32_t value, int64_t until_ns,
                           struct error *err)
@@ -104,6 +110,8 @@ enum run_outcome shm_wait(struct shm_group *g, struct collective_work *work, uns
     int64_t looked_ns = 0;
     bool slept = false;
 
+    if (g->spin_ns > 0) /* mostly the flag is raised before the clock could be read */
+        look(flag, value);
     while (!shm_flag_reached(flag, value)) {
         int64_t now_ns = clock_now_ns();
         enum run_outcome outcome = look_around(g, work, peer, flag, value, slept, err);
@@ -117,8 +125,7 @@ enum run_outcome shm_wait(struct shm_group *g, struct collective_work *work, uns
             return shm_flag_reached(flag, value) ? RUN_DONE : RUN_PENDING;
         slept = now_ns - start_ns >= g->spin_ns + g->yield_ns;
         if (now_ns - start_ns < g->spin_ns)
-            for (unsigned i = 0; i < LOOKS && !shm_flag_reached(flag, value); i++)
-                pause_core();
+            look(flag, value);
         else if (!slept)
             (void)sched_yield();
         else

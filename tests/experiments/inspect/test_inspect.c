@@ -7,6 +7,7 @@
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "experiments/inspect/inspect.h"
 
@@ -61,6 +62,7 @@ static struct flight_entry all_reduce(uint64_t sequence)
                                                .sequence = sequence,
                                                .count = 1000},
                                  .group = "ddp",
+                                 .queued_ns = clock_now_ns(),
                                  .step = sequence - 1,
                                  .bucket = 2,
                                  .buckets = 5};
@@ -70,7 +72,7 @@ static size_t begin(struct flight *f, const struct flight_entry *entry)
 {
     size_t slot = flight_queue(f, entry);
 
-    flight_start(f, slot);
+    flight_start(f, slot, clock_now_ns());
     return slot;
 }
 
@@ -81,7 +83,8 @@ static void end_operations(struct stage *s, uint64_t count)
         for (unsigned r = 0; r < RANKS; r++) {
             struct flight_entry entry = all_reduce(n);
 
-            flight_end(s->flights[r], begin(s->flights[r], &entry), true, 6000, 6000);
+            flight_end(s->flights[r], begin(s->flights[r], &entry), true, 6000, 6000,
+                       clock_now_ns());
         }
 }
 
@@ -165,7 +168,7 @@ static void fail_rank(struct stage *s, unsigned rank, const struct flight_entry 
 {
     size_t slot = begin(s->flights[rank], entry);
 
-    flight_end(s->flights[rank], slot, false, 1000, 6000);
+    flight_end(s->flights[rank], slot, false, 1000, 6000, clock_now_ns());
     flight_fail(s->flights[rank], fault, culprit, reason);
 }
 
@@ -253,7 +256,7 @@ START_TEST(test_straggler)
         for (unsigned i = 0; i < RANKS; i++)
             slots[order[i]] = begin(s.flights[order[i]], &entry);
         for (unsigned r = 0; r < RANKS; r++)
-            flight_end(s.flights[r], slots[r], true, 6000, 6000);
+            flight_end(s.flights[r], slots[r], true, 6000, 6000, clock_now_ns());
     }
     close_stage(&s);
     inspect(s.path, &text);

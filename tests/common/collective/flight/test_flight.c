@@ -42,6 +42,7 @@ static struct flight_entry make_entry(uint64_t n)
                       .sequence = n,
                       .count = n,
                       .root = (uint32_t)n},
+        .queued_ns = clock_now_ns(),
         .step = n,
         .bucket = (int32_t)n,
         .buckets = (int32_t)n,
@@ -78,10 +79,10 @@ START_TEST(test_states_and_header)
         slots[n - 1] = flight_queue(f, &e);
     }
     for (unsigned i = 1; i < 4; i++)
-        flight_start(f, slots[i]);
+        flight_start(f, slots[i], clock_now_ns());
     flight_progress(f, slots[1], 100, 1000);
-    flight_end(f, slots[2], true, 1000, 1000);
-    flight_end(f, slots[3], false, 7, 1000);
+    flight_end(f, slots[2], true, 1000, 1000, clock_now_ns());
+    flight_end(f, slots[3], false, 7, 1000, clock_now_ns());
     flight_fail(f, FAULT_DEAD, 3, "rank 3 is dead\x1b[31m");
     flight_fail(f, FAULT_STALLED, 1, "a later reason");
     assert_ok(flight_read(path, &log, &err)); /* while it is open */
@@ -129,12 +130,12 @@ START_TEST(test_ring_keeps_the_newest)
         size_t slot = flight_queue(f, &e);
 
         first = n == 1 ? slot : first;
-        flight_start(f, slot);
-        flight_end(f, slot, true, n, n);
+        flight_start(f, slot, clock_now_ns());
+        flight_end(f, slot, true, n, n, clock_now_ns());
     }
-    flight_start(f, first); /* its cell is another's by now */
+    flight_start(f, first, clock_now_ns()); /* its cell is another's by now */
     flight_progress(f, first, 99, 99);
-    flight_end(f, first, false, 99, 99);
+    flight_end(f, first, false, 99, 99, clock_now_ns());
     flight_close(f);
     assert_ok(flight_read(path, &log, &err));
     ck_assert_uint_eq(log.recorded, 37);
@@ -168,9 +169,9 @@ static pid_t start_recording(const char *path, size_t entries)
             struct flight_entry e = make_entry(n);
             size_t slot = flight_queue(f, &e);
 
-            flight_start(f, slot);
+            flight_start(f, slot, clock_now_ns());
             flight_progress(f, slot, n / 2, n);
-            flight_end(f, slot, true, n, n);
+            flight_end(f, slot, true, n, n, clock_now_ns());
             if (n == 100)
                 (void)!write(ready[1], "x", 1);
         }
@@ -248,9 +249,9 @@ static void *record(void *argument)
         struct flight_entry e = make_entry(7);
         size_t slot = flight_queue(f, &e);
 
-        flight_start(f, slot);
+        flight_start(f, slot, clock_now_ns());
         flight_progress(f, slot, slot, slot);
-        flight_end(f, slot, true, slot, slot);
+        flight_end(f, slot, true, slot, slot, clock_now_ns());
     }
     return NULL;
 }
