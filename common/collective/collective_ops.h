@@ -94,6 +94,10 @@ struct collective_ops {
      * afterwards (trail.h), so that a difference is found within two heartbeats or at the end. */
     bool unchecked;
 
+    /* Made of groups: ranks in different operations may wait in different ones of them, where
+     * nobody meets.  Like those of an unchecked backend, they are compared once it takes long. */
+    bool composite;
+
     /* Runs a world of one, too (device memory); else the core copies. */
     bool alone;
 

@@ -228,10 +228,11 @@ static int64_t warning_ns(const struct collective_work *w)
 
 static void warn(struct collective_work *w, int64_t now_ns)
 {
+    const struct collective_ops *ops = w->group->ops;
     int64_t waited_ns = now_ns - w->started_ns;
 
-    /* A library may wait for what never comes: look once whether all run the same operation. */
-    if (w->group->ops->unchecked && !w->compared && waited_ns >= COLLECTIVE_COMPARE_NS) {
+    /* Some wait for what never comes: look once whether all run the same operation. */
+    if ((ops->unchecked || ops->composite) && !w->compared && waited_ns >= COLLECTIVE_COMPARE_NS) {
         w->compared = true;
         verdict_compare(w->group, w);
     }

@@ -570,6 +570,7 @@ static enum status hier_open(struct collective *group, int64_t deadline_ns, stru
 const struct collective_ops collective_hier_ops = {
     .name = "hier",
     .size = sizeof(struct hier_group),
+    .composite = true,
     .open = hier_open,
     .run = hier_run,
     .register_memory = hier_register,

@@ -19,7 +19,7 @@ static struct error err;
 
 static char *contents(const char *path)
 {
-    char *text;
+    char *text = NULL;
     size_t size;
 
     assert_ok(file_read(path, (size_t)1 << 24, &text, &size, &err));
