@@ -250,6 +250,12 @@ const char *const *collective_backends(void);
 const char *
 collective_call_name(enum collective_call call); /* "all_reduce"; "?" outside the list */
 
+/* Between two ranks; several may be under way at once. */
+static inline bool collective_call_is_pair(enum collective_call call)
+{
+    return call == COLLECTIVE_SEND || call == COLLECTIVE_RECV;
+}
+
 /* Does the call combine the ranks' values: have args.op and args.order a meaning? */
 static inline bool collective_call_reduces(enum collective_call call)
 {

@@ -397,8 +397,7 @@ enum run_outcome collective_blocking_run(struct collective *group, struct collec
     if (!group->blocking && open_threads(group, err) != STATUS_OK)
         return RUN_FAILED;
     b = group->blocking;
-    if (!work->begun &&
-        (work->args.call == COLLECTIVE_SEND || work->args.call == COLLECTIVE_RECV)) {
+    if (!work->begun && collective_call_is_pair(work->args.call)) {
         work->begun = true; /* starting a transfer does not block */
         outcome = group->ops->run(group, work, 0, err);
         if (outcome != RUN_PENDING)

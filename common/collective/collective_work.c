@@ -25,11 +25,6 @@
 /* Warnings come at 1/4 and 2/4 of the time-out. */
 #define WARNINGS 2
 
-static bool is_point_to_point(enum collective_call call)
-{
-    return call == COLLECTIVE_SEND || call == COLLECTIVE_RECV;
-}
-
 /* Bytes have no sum, and integers no factor, whatever the backend. */
 static bool has_meaning(const struct collective_args *args)
 {
@@ -59,7 +54,7 @@ static enum status check_args(const struct collective *g, const struct collectiv
     if (args->root >= g->world_size)
         return error_set(err, STATUS_INVALID, "%s: rank %u is not in group '%s' of %u", call,
                          args->root, g->name, g->world_size);
-    if (is_point_to_point(args->call) && args->root == g->rank)
+    if (collective_call_is_pair(args->call) && args->root == g->rank)
         return error_set(err, STATUS_INVALID, "%s: rank %u is this rank itself", call, args->root);
     if (!collective_supports(g, args))
         return error_set(err, STATUS_UNSUPPORTED, "the %s backend has no %s of %s%s%s%s",
@@ -232,7 +227,8 @@ static void warn(struct collective_work *w, int64_t now_ns)
     int64_t waited_ns = now_ns - w->started_ns;
 
     /* Some wait for what never comes: look once whether all run the same operation. */
-    if ((ops->unchecked || ops->composite) && !w->compared && waited_ns >= COLLECTIVE_COMPARE_NS) {
+    if ((ops->unchecked || ops->composite) && !collective_call_is_pair(w->args.call) &&
+        !w->compared && waited_ns >= COLLECTIVE_COMPARE_NS) {
         w->compared = true;
         verdict_compare(w->group, w);
     }
@@ -257,7 +253,7 @@ static void begin(struct collective_work *w, int64_t now_ns)
     w->state = WORK_RUNNING;
     w->started_ns = now_ns;
     flight_start(w->group->flight, w->flight_slot, now_ns);
-    if (w->group->keeps_trail && !is_point_to_point(w->args.call))
+    if (w->group->keeps_trail && !collective_call_is_pair(w->args.call))
         mesh_note(w->group->mesh, w->group->mesh_slot, &w->signature);
     publish(w, MESH_RUNNING, w->started_ns);
 }
@@ -338,8 +334,8 @@ static bool drive_head(struct collective *g, int64_t until_ns)
     if (first == g->work_count)
         return false;
     last = first + 1;
-    if (is_point_to_point(work_at(g, first)->args.call))
-        while (last < g->work_count && is_point_to_point(work_at(g, last)->args.call))
+    if (collective_call_is_pair(work_at(g, first)->args.call))
+        while (last < g->work_count && collective_call_is_pair(work_at(g, last)->args.call))
             last++;
     several = last - first > 1;
     for (size_t i = first; i < last && several && g->ops->blocking; i++)

@@ -321,7 +321,8 @@ void verdict_warn(struct collective *g, const struct collective_work *w, double 
     else
         log_warning("%s: waiting for %.1f of %.1f s for rank %u (%s): %s", what, seconds,
                     (double)g->timeout_ms * 1e-3, v.culprit, fault_name(v.fault), v.text);
-    if (v.fault == FAULT_DESYNC) /* no use to wait for the rest */
+    /* No use to wait for the rest.  A rank in another send or receive may come to ours in turn. */
+    if (v.fault == FAULT_DESYNC && !collective_call_is_pair(w->signature.call))
         tell_mismatch(g, culprit, &v);
 }
 

@@ -15,18 +15,13 @@
 
 #define LONG_NS 250000000 /* of waiting: more than what a busy host makes of nothing */
 
-static bool is_point_to_point(enum collective_call call)
-{
-    return call == COLLECTIVE_SEND || call == COLLECTIVE_RECV;
-}
-
 /* Is this member in the very operation that `mine` is, or says it is? */
 static bool at_same_place(const struct mesh_view *view, const struct signature *mine)
 {
     const struct signature *s = &view->status.signature;
 
     return view->answered && view->status.phase == MESH_RUNNING && s->call != 0 &&
-           !is_point_to_point(s->call) && s->generation == mine->generation &&
+           !collective_call_is_pair(s->call) && s->generation == mine->generation &&
            s->sequence == mine->sequence;
 }
 
@@ -104,7 +99,7 @@ static enum fault judge_pair(const struct mesh_view *view, bool left, const stru
 
     if (!left && view->status.phase == MESH_RUNNING && s->call != 0) {
         signature_text(s, operation);
-        if (is_point_to_point(s->call) && s->root == self && s->call != mine->call) {
+        if (collective_call_is_pair(s->call) && s->root == self && s->call != mine->call) {
             (void)snprintf(text, size, "it is in %s, too, and too slow", operation);
             return FAULT_SLOW;
         }
@@ -273,7 +268,7 @@ enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *lef
     unsigned behind = count;
     unsigned other;
 
-    if (is_point_to_point(mine->call)) {
+    if (collective_call_is_pair(mine->call)) {
         *ret_culprit = mine->root;
         return views[mine->root].answered || left[mine->root] != UINT64_MAX
                    ? judge_pair(&views[mine->root], left[mine->root] != UINT64_MAX, mine, self,
@@ -288,14 +283,14 @@ enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *lef
 
         if (r == self || (!gone && !views[r].answered))
             continue;
-        if (!gone && is_point_to_point(s->call) && views[r].status.phase == MESH_RUNNING) {
+        if (!gone && collective_call_is_pair(s->call) && views[r].status.phase == MESH_RUNNING) {
             if (behind == count) {
                 lowest = 0;
                 behind = r;
             }
             continue;
         }
-        if (!gone && is_point_to_point(s->call)) /* its collectives are not known */
+        if (!gone && collective_call_is_pair(s->call)) /* its collectives are not known */
             continue;
         if (position(&views[r], left[r]) < lowest) {
             lowest = position(&views[r], left[r]);

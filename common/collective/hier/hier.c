@@ -377,7 +377,7 @@ static enum run_outcome run_delegated(struct hier_group *h, struct collective_wo
 {
     struct hier_state *s = (struct hier_state *)work->backend;
     struct collective_work *inner = world_work(h, work);
-    bool is_transfer = work->args.call == COLLECTIVE_SEND || work->args.call == COLLECTIVE_RECV;
+    bool is_transfer = collective_call_is_pair(work->args.call);
 
     if (!s->has_begun)
         begin_inner(h->world, inner, &work->args,

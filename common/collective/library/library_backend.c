@@ -221,7 +221,7 @@ enum run_outcome library_group_run(struct collective *group, struct collective_w
     const struct collective_args *a = &work->args;
     enum run_outcome outcome;
 
-    if (a->call == COLLECTIVE_SEND || a->call == COLLECTIVE_RECV)
+    if (collective_call_is_pair(a->call))
         return run_transfer(g, work, until_ns, err);
     outcome = agree(g, work, err);
     if (outcome != RUN_DONE)
@@ -314,7 +314,7 @@ void library_group_close(struct collective *group)
         struct collective_work *w = &group->works[(group->first_work + i) % COLLECTIVE_WORKS_MAX];
         struct transfer_state *state = (struct transfer_state *)w->backend;
 
-        if ((w->args.call == COLLECTIVE_SEND || w->args.call == COLLECTIVE_RECV) && state->transfer)
+        if (collective_call_is_pair(w->args.call) && state->transfer)
             g->library->forget(g->context, state->transfer);
     }
     if (g->context)

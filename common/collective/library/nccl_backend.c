@@ -305,11 +305,6 @@ static void nccl_group_expected_bytes(const struct collective *group,
 
 /* ---- running ---- */
 
-static bool is_point_to_point(const struct collective_work *w)
-{
-    return w->args.call == COLLECTIVE_SEND || w->args.call == COLLECTIVE_RECV;
-}
-
 /* The work, and where it is a send or receive all others that stand beside it in the queue. */
 static unsigned collect(struct nccl_group *g, struct collective_work *work,
                         const struct collective_args *args[NCCL_BATCH_MAX])
@@ -323,11 +318,12 @@ static unsigned collect(struct nccl_group *g, struct collective_work *work,
 
         if (!waits || work_state(w)->batch != 0)
             continue;
-        if (w != work && (!is_point_to_point(work) || !is_point_to_point(w)))
+        if (w != work &&
+            (!collective_call_is_pair(work->args.call) || !collective_call_is_pair(w->args.call)))
             break;
         work_state(w)->batch = g->batches + 1;
         args[count++] = &w->args;
-        if (!is_point_to_point(work))
+        if (!collective_call_is_pair(work->args.call))
             break;
     }
     return count;

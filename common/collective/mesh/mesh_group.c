@@ -19,11 +19,6 @@
 _Static_assert(sizeof(struct mesh_status) == MESH_STATUS_WORDS * sizeof(uint64_t),
                "a status is a whole number of words");
 
-static bool is_point_to_point(enum collective_call call)
-{
-    return call == COLLECTIVE_SEND || call == COLLECTIVE_RECV;
-}
-
 /* ---- slots ---- */
 
 void mesh_slot_release(struct mesh_slot *slot)
@@ -123,7 +118,7 @@ void mesh_publish(struct mesh *m, size_t index, const struct mesh_status *status
     for (size_t i = 0; i < MESH_STATUS_WORDS; i++) /* none before the odd version */
         atomic_store_explicit(&slot->words[i], words[i], memory_order_release);
     atomic_store_explicit(&slot->done_bytes, status->done_bytes, memory_order_relaxed);
-    if (status->signature.call != 0 && !is_point_to_point(status->signature.call))
+    if (status->signature.call != 0 && !collective_call_is_pair(status->signature.call))
         atomic_store_explicit(&slot->last_sequence, status->signature.sequence,
                               memory_order_relaxed);
     atomic_store_explicit(&slot->version, version + 2, memory_order_release);
@@ -231,7 +226,7 @@ static bool waits_for_leaver(const struct mesh *m, const struct mesh_slot *slot,
     mesh_read_status(slot, &status);
     if (status.phase != MESH_RUNNING)
         return false;
-    if (!is_point_to_point(status.signature.call))
+    if (!collective_call_is_pair(status.signature.call))
         return status.signature.sequence > leave->sequence;
     return status.signature.root < slot->count &&
            slot->order[status.signature.root] == leave->rank &&

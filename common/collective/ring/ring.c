@@ -451,7 +451,7 @@ static enum run_outcome ring_run(struct collective *group, struct collective_wor
                                  int64_t until_ns, struct error *err)
 {
     struct ring *r = (struct ring *)group;
-    bool is_transfer = work->args.call == COLLECTIVE_SEND || work->args.call == COLLECTIVE_RECV;
+    bool is_transfer = collective_call_is_pair(work->args.call);
     enum run_outcome outcome;
 
     ring_watch(r);

@@ -101,7 +101,7 @@ static enum run_outcome shm_run(struct collective *group, struct collective_work
                                 int64_t until_ns, struct error *err)
 {
     struct shm_group *g = (struct shm_group *)group;
-    bool pair = work->args.call == COLLECTIVE_SEND || work->args.call == COLLECTIVE_RECV;
+    bool pair = collective_call_is_pair(work->args.call);
     enum run_outcome outcome =
         pair ? shm_run_pair(g, work, until_ns, err) : shm_run_steps(g, work, until_ns, err);
 
