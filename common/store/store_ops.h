@@ -13,10 +13,9 @@
  * Keys arrive with their group prefix and within the limits of store_table.h; `impl` is what `open`
  * returned.  Every slot blocks until deadline_ns at most (and a second or two longer when the store
  * itself does not answer; `wait` says itself how much longer), may be called from any thread, and
- * is required.  STATUS_TIMEOUT means
- * that the store answered and a key is missing, and comes without a text; STATUS_PEER_LOST that the
- * process which serves the store does not answer any more; STATUS_UNREACHABLE that it never did, or
- * that the lock of a file stays taken.
+ * is required.  STATUS_TIMEOUT means that the store answered and a key is missing, and comes
+ * without a text; STATUS_PEER_LOST that the process which serves the store does not answer any
+ * more; STATUS_UNREACHABLE that it never did, or that the lock of a file stays taken.
  */
 struct store_ops {
     enum status (*open)(const struct store_config *config, const struct init_method *method,

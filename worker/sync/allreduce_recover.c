@@ -1,7 +1,7 @@
 /*
- * Going on without ranks that are lost.  The group is made anew by the survivors; what the buckets,
- * the used map remember of the step that failed is forgotten on all ranks alike.  PowerSGD keeps
- * what it remembers of the steps before: each rank's own error, and Q, which all have.
+ * Going on without ranks that are lost.  The group is made anew by the survivors; what the buckets
+ * and the used map remember of the step that failed is forgotten on all ranks alike.  PowerSGD
+ * keeps what it remembers of the steps before: each rank's own error, and Q, which all have.
  *
  * Between a failed step and the next one the communication thread is at rest, so the group belongs
  * to the training thread.

@@ -35,8 +35,8 @@ struct ring {
     struct ring_way all_reduce_ways[RING_TUNED_SIZES]; /* up to ring_tuned_sizes[], fast order */
     size_t tuned_sizes;                                /* of them; more bytes go through the ring */
     size_t whole_bytes;  /* broadcast, reduce, ordered all_reduce: at most so many in one round */
-    unsigned streams;    /* connections in use per neighbour */
     size_t chunks_bytes; /* at most so many in two rounds */
+    unsigned streams;    /* connections in use per neighbour */
 };
 
 /* Have the group's alarm end waiting. */

@@ -101,7 +101,7 @@ struct shm_channel *shm_channel_of(const struct shared_memory *arena, unsigned r
 unsigned char *shm_letter_bytes(const struct shared_memory *arena, unsigned receiver,
                                 uint32_t letter);
 
-/* Once per process, before it raises flags: makes that cheaper where the kernel helps. */
+/* Before raising flags: makes that cheaper where the kernel helps.  Idempotent, per process. */
 void shm_flags_prepare(void);
 
 /* Everything written before is visible to whoever sees the value. */
