@@ -320,10 +320,12 @@ enum status net_recv_all(int fd, void *data, size_t size, int64_t deadline_ns, s
     return STATUS_OK;
 }
 
-void net_bound_local_window(int fd)
+void net_bound_local_window(int fd, uint64_t before, uint64_t after)
 {
     const int window = NET_LOCAL_WINDOW;
 
+    if (before / NET_LOCAL_WINDOW_EVERY == after / NET_LOCAL_WINDOW_EVERY)
+        return;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &window, sizeof(window));
 }
 

@@ -48,10 +48,13 @@ enum status net_recv_all(int fd, void *data, size_t size, int64_t deadline_ns, s
 
 /* Keep the receive window of a connection inside this host at NET_LOCAL_WINDOW bytes.  The kernel's
  * own tuning goes too far there: a window of many MiB fills with bytes that have left the caches
- * when they are read (2 ranks, 64 MiB: 2.9 instead of 1.9 GB/s).  The kernel forgets it whenever it
- * enlarges the buffer: say it again every MiB or so.  A hint: no harm where it fails. */
-#define NET_LOCAL_WINDOW (2 << 20)
-void net_bound_local_window(int fd);
+ * when they are read (2 ranks, 64 MiB: 2.9 instead of 1.9 GB/s).  The kernel forgets the bound
+ * whenever it enlarges the buffer.  So call this after every receive, which took the bytes received
+ * so far from `before` to `after`: it says the bound again where they pass a multiple of
+ * NET_LOCAL_WINDOW_EVERY, and else does nothing.  A hint: no harm where it fails. */
+#define NET_LOCAL_WINDOW       (2 << 20)
+#define NET_LOCAL_WINDOW_EVERY (1 << 20)
+void net_bound_local_window(int fd, uint64_t before, uint64_t after);
 
 /* The local address of a connected socket, as a literal into text. */
 enum status net_local_host(int fd, char *text, size_t size, struct error *err);

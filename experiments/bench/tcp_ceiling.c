@@ -14,8 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define PIECE_BYTES  ((size_t)512 << 10) /* as the ring's segments */
-#define WINDOW_EVERY ((uint64_t)1 << 20) /* bytes between two reminders of the window */
+#define PIECE_BYTES ((size_t)512 << 10) /* as the ring's segments */
 
 static void address_key(unsigned rank, char *key, size_t size)
 {
@@ -102,8 +101,8 @@ enum status tcp_ceiling_run(const struct tcp_ceiling *c, void *data, size_t size
     enum status status = STATUS_OK;
 
     while (status == STATUS_OK && (sent < amount || received < amount)) {
-        uint64_t before = sent + received;
-        uint64_t windows = received / WINDOW_EVERY;
+        uint64_t sent_before = sent;
+        uint64_t received_before = received;
 
         if (sent < amount)
             status = moved(
@@ -113,9 +112,9 @@ enum status tcp_ceiling_run(const struct tcp_ceiling *c, void *data, size_t size
             status =
                 moved(recv(c->left_fd, bytes + received % size, piece(size, amount, received), 0),
                       &received, err);
-        if (c->is_local && received / WINDOW_EVERY > windows)
-            net_bound_local_window(c->left_fd);
-        if (status == STATUS_OK && sent + received == before) {
+        if (c->is_local)
+            net_bound_local_window(c->left_fd, received_before, received);
+        if (status == STATUS_OK && sent == sent_before && received == received_before) {
             struct pollfd fds[2] = {{.fd = sent < amount ? c->right_fd : -1, .events = POLLOUT},
                                     {.fd = received < amount ? c->left_fd : -1, .events = POLLIN}};
             int left_ms = clock_left_ms(deadline_ns);

@@ -34,8 +34,6 @@
 #define WAKE_BYTES_MAX (512 << 10)
 #define WAKE_BYTES_MIN (64 << 10)
 
-#define WINDOW_EVERY ((uint64_t)1 << 20) /* bytes between two bounds of a local window */
-
 struct tcp {
     struct transport head;
     unsigned rank, world_size;
@@ -107,10 +105,8 @@ static void count_received(struct tcp *t, unsigned peer, uint64_t bytes)
     uint64_t before = t->received[peer];
 
     t->received[peer] += bytes;
-    if (!t->links.local[peer] || before / WINDOW_EVERY == t->received[peer] / WINDOW_EVERY)
-        return;
-    for (unsigned s = 0; s < t->active[peer]; s++)
-        net_bound_local_window(t->links.fds[peer * t->links.stride + s]);
+    for (unsigned s = 0; t->links.local[peer] && s < t->active[peer]; s++)
+        net_bound_local_window(t->links.fds[peer * t->links.stride + s], before, t->received[peer]);
 }
 
 static ssize_t tcp_receive(struct transport *head, unsigned peer, const struct iovec *parts,

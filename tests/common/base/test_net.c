@@ -7,7 +7,10 @@
 #include "common/base/net.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -255,6 +258,45 @@ START_TEST(reset_is_a_lost_peer)
 }
 END_TEST
 
+static int window_of(int fd)
+{
+    int window = 0;
+    socklen_t length = sizeof(window);
+
+    ck_assert_int_eq(getsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &window, &length), 0);
+    return window;
+}
+
+/* The bound is said again where the bytes received pass a multiple, and only there. */
+START_TEST(a_local_window_is_bounded_every_so_many_bytes)
+{
+    const uint64_t every = NET_LOCAL_WINDOW_EVERY;
+    const struct {
+        uint64_t before, after;
+        bool is_said;
+    } cases[] = {{0, 0, false},
+                 {0, every - 1, false},
+                 {0, every, true},
+                 {every - 1, every, true},
+                 {every, 2 * every - 1, false},
+                 {every + 1, 5 * every, true},
+                 {4096 * every - 1, 4096 * every, true}};
+    const int other = NET_LOCAL_WINDOW / 2;
+    int fds[2];
+
+    make_pair(fds);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        ck_assert_int_eq(setsockopt(fds[0], IPPROTO_TCP, TCP_WINDOW_CLAMP, &other, sizeof(other)),
+                         0);
+        ck_assert_int_eq(window_of(fds[0]), other);
+        net_bound_local_window(fds[0], cases[i].before, cases[i].after);
+        ck_assert_int_eq(window_of(fds[0]), cases[i].is_said ? NET_LOCAL_WINDOW : other);
+    }
+    (void)close(fds[0]);
+    (void)close(fds[1]);
+}
+END_TEST
+
 START_TEST(unused_port_has_no_known_holder)
 {
     struct error err = {0};
@@ -288,6 +330,7 @@ int main(void)
     tcase_add_test(cases, bytes_arrive_whole_then_the_end_is_seen);
     tcase_add_test(cases, silent_peer_times_out);
     tcase_add_test(cases, reset_is_a_lost_peer);
+    tcase_add_test(cases, a_local_window_is_bounded_every_so_many_bytes);
     tcase_add_test(cases, unused_port_has_no_known_holder);
     suite_add_tcase(suite, cases);
     return support_run(suite);
