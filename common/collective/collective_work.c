@@ -227,8 +227,7 @@ static void warn(struct collective_work *w, int64_t now_ns)
     int64_t waited_ns = now_ns - w->started_ns;
 
     /* Some wait for what never comes: look once whether all run the same operation. */
-    if ((ops->unchecked || ops->composite) && !collective_call_is_pair(w->args.call) &&
-        !w->compared && waited_ns >= COLLECTIVE_COMPARE_NS) {
+    if ((ops->unchecked || ops->composite) && !w->compared && waited_ns >= COLLECTIVE_COMPARE_NS) {
         w->compared = true;
         verdict_compare(w->group, w);
     }

@@ -282,8 +282,14 @@ void verdict_reach(struct collective *g, const struct collective_work *w, enum v
         (void)error_set(err, STATUS_MISMATCH, "%s", own.text);
 }
 
-static void tell_mismatch(struct collective *g, unsigned culprit, struct mesh_verdict *v)
+/* Tell the verdict v on `culprit` (rank in the group) if it is that the ranks run different
+ * operations: no use to wait for the rest of the time.  But one that is in another send or receive
+ * may come to ours in turn. */
+static void tell_mismatch(struct collective *g, const struct collective_work *w, unsigned culprit,
+                          struct mesh_verdict *v)
 {
+    if (v->fault != FAULT_DESYNC || collective_call_is_pair(w->signature.call))
+        return;
     v->group = g->id;
     v->generation = g->generation;
     v->culprit = g->members[culprit];
@@ -298,8 +304,7 @@ void verdict_compare(struct collective *g, const struct collective_work *w)
     ask_members(g, GLANCE_MS);
     v.fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature, &culprit,
                                  v.text, sizeof(v.text));
-    if (v.fault == FAULT_DESYNC)
-        tell_mismatch(g, culprit, &v);
+    tell_mismatch(g, w, culprit, &v);
 }
 
 void verdict_warn(struct collective *g, const struct collective_work *w, double seconds)
@@ -321,9 +326,7 @@ void verdict_warn(struct collective *g, const struct collective_work *w, double 
     else
         log_warning("%s: waiting for %.1f of %.1f s for rank %u (%s): %s", what, seconds,
                     (double)g->timeout_ms * 1e-3, v.culprit, fault_name(v.fault), v.text);
-    /* No use to wait for the rest.  A rank in another send or receive may come to ours in turn. */
-    if (v.fault == FAULT_DESYNC && !collective_call_is_pair(w->signature.call))
-        tell_mismatch(g, culprit, &v);
+    tell_mismatch(g, w, culprit, &v);
 }
 
 enum run_outcome collective_mismatch(struct collective *group, const struct collective_work *work,

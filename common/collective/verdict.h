@@ -28,11 +28,11 @@ void verdict_reach(struct collective *g, const struct collective_work *w, enum v
  * the user who keeps it waiting.  For whoever waits, or watches a wait. */
 void collective_report(struct collective_work *w, int64_t now_ns);
 
-/* Log who keeps the operation waiting, `seconds` into it. */
+/* Log who keeps the operation waiting, `seconds` into it; on a mismatch as verdict_compare. */
 void verdict_warn(struct collective *g, const struct collective_work *w, double seconds);
 
 /* Do the members that have come run the same operation?  If not, tell the verdict, which raises the
- * alarm. */
+ * alarm; never for a send or receive, which may have its turn later. */
 void verdict_compare(struct collective *g, const struct collective_work *w);
 
 /* ---- what the members' trails say; verdict_trail.c ---- */
