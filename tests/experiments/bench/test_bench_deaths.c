@@ -19,6 +19,7 @@
 
 #define WAIT_MS        60000
 #define TEST_TIMEOUT_S 120
+#define RANKS          3 /* of start_long_run */
 
 static pid_t parent_of(const char *pid)
 {
@@ -73,14 +74,33 @@ static void start_long_run(struct process *p, const char *backend)
     process_wait_output(p, "  ring\n", WAIT_MS);
 }
 
+/* To be called before they may end: their numbers may be another's afterwards. */
+static void watch(const pid_t ranks[RANKS], int ret_pidfds[RANKS])
+{
+    for (size_t r = 0; r < RANKS; r++) {
+        ret_pidfds[r] = pidfd_open(ranks[r], 0);
+        ck_assert_int_ge(ret_pidfds[r], 0);
+    }
+}
+
+static void await_ends(const int pidfds[RANKS])
+{
+    for (size_t r = 0; r < RANKS; r++) {
+        struct pollfd ended = {.fd = pidfds[r], .events = POLLIN};
+
+        ck_assert_int_eq(poll(&ended, 1, WAIT_MS), 1);
+        (void)close(pidfds[r]);
+    }
+}
+
 START_TEST(a_dead_rank_fails_the_bench)
 {
     struct process p;
-    pid_t ranks[3];
+    pid_t ranks[RANKS];
     int code;
 
     start_long_run(&p, "ring");
-    find_children(p.pid, ranks, 3);
+    find_children(p.pid, ranks, RANKS);
     ck_assert_int_eq(kill(ranks[1], SIGKILL), 0);
     code = process_wait(&p, WAIT_MS);
     ck_assert_msg(code == 1, "%s", process_output(&p));
@@ -93,21 +113,15 @@ END_TEST
 START_TEST(ranks_die_with_their_parent)
 {
     struct process p;
-    pid_t ranks[3];
-    struct pollfd ended[3];
+    pid_t ranks[RANKS];
+    int pidfds[RANKS];
 
     start_long_run(&p, "ring");
-    find_children(p.pid, ranks, 3);
-    for (size_t r = 0; r < 3; r++) {
-        ended[r] = (struct pollfd){.fd = pidfd_open(ranks[r], 0), .events = POLLIN};
-        ck_assert_int_ge(ended[r].fd, 0);
-    }
+    find_children(p.pid, ranks, RANKS);
+    watch(ranks, pidfds);
     process_signal(&p, SIGKILL);
     (void)process_wait(&p, WAIT_MS);
-    for (size_t r = 0; r < 3; r++) {
-        ck_assert_int_eq(poll(&ended[r], 1, WAIT_MS), 1);
-        (void)close(ended[r].fd);
-    }
+    await_ends(pidfds);
 }
 END_TEST
 
@@ -116,18 +130,15 @@ START_TEST(ranks_under_mpirun_die_with_the_parent)
 {
     struct process p;
     pid_t mpirun;
-    pid_t ranks[3];
-    struct pollfd ended[3];
+    pid_t ranks[RANKS];
+    int pidfds[RANKS];
 
     if (!bench_has_backend("mpi"))
         return;
     start_long_run(&p, "mpi,ring");
     find_children(p.pid, &mpirun, 1);
-    find_children(mpirun, ranks, 3);
-    for (size_t r = 0; r < 3; r++) {
-        ended[r] = (struct pollfd){.fd = pidfd_open(ranks[r], 0), .events = POLLIN};
-        ck_assert_int_ge(ended[r].fd, 0);
-    }
+    find_children(mpirun, ranks, RANKS);
+    watch(ranks, pidfds);
     if (_i == 0) {
         ck_assert_int_eq(kill(ranks[1], SIGKILL), 0);
         ck_assert_int_eq(process_wait(&p, WAIT_MS), 1);
@@ -136,10 +147,7 @@ START_TEST(ranks_under_mpirun_die_with_the_parent)
         process_signal(&p, SIGKILL);
         (void)process_wait(&p, WAIT_MS);
     }
-    for (size_t r = 0; r < 3; r++) {
-        ck_assert_int_eq(poll(&ended[r], 1, WAIT_MS), 1);
-        (void)close(ended[r].fd);
-    }
+    await_ends(pidfds);
 }
 END_TEST
 
