@@ -18,6 +18,21 @@
 #define WITHIN_MS    (HEARTBEAT_MS + 500)
 #define TIMEOUT_MS   5000 /* of opening the group, too */
 
+/* The victim holds at its 4th operation; heartbeats find it long before the time-out. */
+static struct chaos_config make_config(const char *backend, unsigned size, unsigned victim,
+                                       size_t count)
+{
+    return (struct chaos_config){.backend = backend,
+                                 .size = size,
+                                 .count = count,
+                                 .timeout_ms = 60000,
+                                 .heartbeat_timeout_ms = HEARTBEAT_MS,
+                                 .victim = victim,
+                                 .second_victim = size,
+                                 .role = CHAOS_HOLD,
+                                 .at = 4};
+}
+
 static void check_report(const struct chaos_world *w, unsigned rank, const struct chaos_report *r,
                          unsigned culprit, enum fault fault)
 {
@@ -86,17 +101,11 @@ static const struct loss_case {
 static void lose(const char *backend, const void *argument)
 {
     const struct loss_case *c = argument;
+    struct chaos_config config = make_config(backend, c->size, c->victim, c->count);
     struct chaos_world w;
-    struct chaos_config config = {.backend = backend,
-                                  .size = c->size,
-                                  .count = c->count,
-                                  .timeout_ms = 60000,
-                                  .heartbeat_timeout_ms = HEARTBEAT_MS,
-                                  .victim = c->victim,
-                                  .second_victim = c->size,
-                                  .role = c->held ? CHAOS_HOLD : CHAOS_WORK,
-                                  .at = 4};
 
+    if (!c->held)
+        config.role = CHAOS_WORK;
     chaos_start(&w, &config);
     for (unsigned r = 0; r < c->size; r++)
         chaos_await(&w, r, 3);
@@ -117,16 +126,12 @@ END_TEST
 static void stop(const char *backend, const void *argument)
 {
     const struct loss_case *c = argument;
+    struct chaos_config config = make_config(backend, c->size, c->victim, c->count);
     struct chaos_world w;
-    struct chaos_config config = {.backend = backend,
-                                  .size = c->size,
-                                  .count = c->count,
-                                  .timeout_ms = TIMEOUT_MS,
-                                  .heartbeat_timeout_ms = 60000,
-                                  .victim = c->victim,
-                                  .second_victim = c->size,
-                                  .role = CHAOS_WORK};
 
+    config.timeout_ms = TIMEOUT_MS;
+    config.heartbeat_timeout_ms = 60000;
+    config.role = CHAOS_WORK;
     chaos_start(&w, &config);
     for (unsigned r = 0; r < c->size; r++)
         chaos_await(&w, r, 3);
@@ -147,22 +152,14 @@ END_TEST
 /* The others close the group in order while the victim is gone: nobody hangs. */
 static void lose_at_close(const char *backend, const void *number)
 {
+    struct chaos_config config = make_config(backend, 3, 1, SMALL);
     struct chaos_world w;
-    struct chaos_config config = {.backend = backend,
-                                  .size = 3,
-                                  .count = SMALL,
-                                  .timeout_ms = 60000,
-                                  .heartbeat_timeout_ms = HEARTBEAT_MS,
-                                  .victim = 1,
-                                  .second_victim = 3,
-                                  .role = CHAOS_HOLD,
-                                  .at = 4,
-                                  .close_after = 3};
     struct chaos_report reports[3];
     struct lateness lateness;
     int64_t struck_ns;
     int64_t late_ns;
 
+    config.close_after = 3;
     chaos_start(&w, &config);
     chaos_await_hold(&w, 1);
     lateness_begin(&lateness);
@@ -190,20 +187,13 @@ END_TEST
 /* Two ranks die at once: all survivors name the same one of them. */
 static void lose_two(const char *backend, const void *unused)
 {
+    struct chaos_config config = make_config(backend, 4, 1, SMALL);
     struct chaos_world w;
-    struct chaos_config config = {.backend = backend,
-                                  .size = 4,
-                                  .count = SMALL,
-                                  .timeout_ms = 60000,
-                                  .heartbeat_timeout_ms = HEARTBEAT_MS,
-                                  .victim = 1,
-                                  .second_victim = 2,
-                                  .role = CHAOS_HOLD,
-                                  .at = 3};
     struct chaos_report first;
     struct chaos_report last;
 
     (void)unused;
+    config.second_victim = 2;
     chaos_start(&w, &config);
     chaos_await_hold(&w, 1);
     chaos_await_hold(&w, 2);
