@@ -1,12 +1,14 @@
 /*
  * Two levels and the automatic choice: the pure plan, all-reduces of several chunks over every
- * shape of hosts, and what auto makes of who shares a host.
+ * shape of hosts, what auto makes of who shares a host, and transfers that wait for each other.
  */
 #include "tests/common/collective/ring_world.h"
 
+#include "common/collective/collective_ops.h"
 #include "common/collective/hier/hier_plan.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -246,6 +248,81 @@ START_TEST(automatic_choice)
 }
 END_TEST
 
+/* ---- transfers ---- */
+
+struct chain {
+    sem_t first_waits, last_may_send;
+};
+
+static struct collective_work *start_transfer(struct collective *group, enum collective_call call,
+                                              unsigned peer, int32_t *value)
+{
+    struct error err = {0};
+    struct collective_args args = {.call = call,
+                                   .dtype = DTYPE_INT32,
+                                   .input = value,
+                                   .output = value,
+                                   .count = 1,
+                                   .root = peer};
+    struct collective_work *work = NULL;
+
+    assert_ok(collective_start(group, &args, &work, &err));
+    return work;
+}
+
+/* Poll until the work has looked what the others do. */
+static void await_comparison(struct collective_work *work)
+{
+    bool is_done = false;
+
+    while (!work->compared && !is_done)
+        collective_poll(work, &is_done);
+}
+
+/* Rank 2 sends to rank 1, then rank 1 to rank 0. */
+static void pass_on(struct collective *group, unsigned rank, unsigned size, void *argument)
+{
+    struct error err = {0};
+    struct chain *c = argument;
+    struct collective_work *work;
+    int32_t value = (int32_t)rank;
+    bool is_done;
+
+    (void)size;
+    if (rank == 0) {
+        ck_assert_int_eq(sem_wait(&c->first_waits), 0);
+        work = start_transfer(group, COLLECTIVE_RECV, 1, &value);
+        await_comparison(work);
+        ck_assert_int_eq(sem_post(&c->last_may_send), 0);
+        assert_ok(collective_wait(work, INT64_MAX, &err));
+        ck_assert_int_eq(value, 2);
+    } else if (rank == 1) {
+        work = start_transfer(group, COLLECTIVE_RECV, 2, &value);
+        collective_poll(work, &is_done); /* it has begun */
+        ck_assert_int_eq(sem_post(&c->first_waits), 0);
+        assert_ok(collective_wait(work, INT64_MAX, &err));
+        work = start_transfer(group, COLLECTIVE_SEND, 0, &value);
+        assert_ok(collective_wait(work, INT64_MAX, &err));
+    } else {
+        ck_assert_int_eq(sem_wait(&c->last_may_send), 0);
+        work = start_transfer(group, COLLECTIVE_SEND, 1, &value);
+        assert_ok(collective_wait(work, INT64_MAX, &err));
+    }
+}
+
+/* Rank 0 sees that rank 1 is in another transfer, and must not take it for a mismatch. */
+START_TEST(a_transfer_waits_for_another)
+{
+    struct chain c;
+
+    ck_assert_int_eq(sem_init(&c.first_waits, 0, 0), 0);
+    ck_assert_int_eq(sem_init(&c.last_may_send, 0, 0), 0);
+    world_run("hier", 3, pass_on, &c);
+    (void)sem_destroy(&c.first_waits);
+    (void)sem_destroy(&c.last_may_send);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("hier");
@@ -257,6 +334,7 @@ int main(void)
     tcase_add_loop_test(cases, sums_of_several_chunks, 0, sizeof(shapes) / sizeof(shapes[0]));
     tcase_add_test(cases, averages);
     tcase_add_test(cases, automatic_choice);
+    tcase_add_test(cases, a_transfer_waits_for_another);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }
