@@ -98,7 +98,7 @@ static void *lock_and_count(void *user)
             mine = strcmp(value, name) == 0;
             free(value);
         }
-        assert_ok(store_get(w->store, "unsafe", 0, &value, &size, &err));
+        assert_ok(store_get(w->store, "unsafe", 30000, &value, &size, &err));
         ck_assert(parse_int64(value, &number));
         free(value);
         (void)snprintf(text, sizeof(text), "%" PRId64, number + 1);

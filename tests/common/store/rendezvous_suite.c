@@ -14,6 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { run_out_ms = 4000 }; /* of time-outs that are to run out: they bound the opening, too */
+
 /* One rank that meets the others in a thread of its own. */
 struct meeting {
     pthread_t thread;
@@ -82,18 +84,18 @@ START_TEST(missing_ranks_are_named)
     char wanted[700];
     int64_t start_ns;
 
-    open_job(&job, 7, 600);
+    open_job(&job, 7, run_out_ms);
     there[0] = job.stores[0];
     there[1] = job.stores[2];
     there[2] = job.stores[6];
     start_ns = clock_now_ns();
     meet_all(meetings, there, 3);
-    check_waited(start_ns, 600);
+    check_waited(start_ns, run_out_ms);
     (void)snprintf(wanted, sizeof(wanted),
                    " s for 4 of 7 ranks at %s (--init-method): ranks 1, 3-5 are missing", job.url);
     for (unsigned i = 0; i < 3; i++) {
         check_meeting(&meetings[i], STATUS_TIMEOUT, wanted);
-        check_meeting(&meetings[i], STATUS_TIMEOUT, "waited 0.");
+        check_says_waited(meetings[i].err.text, run_out_ms);
     }
     close_job(&job);
 }
@@ -104,7 +106,7 @@ START_TEST(one_missing_rank)
     struct job job;
     struct meeting meetings[2];
 
-    open_job(&job, 3, 200);
+    open_job(&job, 3, run_out_ms);
     meet_all(meetings, job.stores, 2);
     for (unsigned i = 0; i < 2; i++) {
         check_meeting(&meetings[i], STATUS_TIMEOUT, "for 1 of 3 ranks at ");
@@ -175,7 +177,7 @@ START_TEST(late_stranger)
     meet_all(meetings, job.stores, 3);
     for (unsigned i = 0; i < 3; i++)
         check_meeting(&meetings[i], STATUS_OK, "");
-    stranger = open_rank(job.url, "job", 3, 4, 300);
+    stranger = open_rank(job.url, "job", 3, 4, 10000);
     assert_fails(store_rendezvous(stranger, &err), STATUS_MISMATCH,
                  "rank 3 has 4, but rank 0 has 3, rank 1 has 3, rank 2 has 3");
     store_close(stranger, 0);
@@ -215,7 +217,7 @@ START_TEST(hostile_announcements)
     struct error err = {0};
     struct job job;
 
-    open_job(&job, 2, 300);
+    open_job(&job, 2, 10000);
     assert_ok(
         store_set(job.stores[0], "sparring/store/rank/1", texts[_i], strlen(texts[_i]), &err));
     assert_ok(store_set(job.stores[0], "sparring/store/verdict", "mismatch", 8, &err));
@@ -234,7 +236,7 @@ START_TEST(hostile_verdict)
     struct error err = {0};
     struct job job;
 
-    open_job(&job, 2, 300);
+    open_job(&job, 2, 10000);
     assert_ok(store_set(job.stores[0], "sparring/store/verdict", "per\x1bhaps", 8, &err));
     assert_fails(store_rendezvous(job.stores[0], &err), STATUS_DATA, "verdict 'per?haps'");
     close_job(&job);
@@ -327,12 +329,13 @@ static void lose_rank_2(struct store *store, unsigned rank)
     check_waited(start_ns, 300);
 }
 
+/* Rank 0 lingers for as long as the other two may be behind it, and not for ever. */
 START_TEST(killed_rank_delays_nobody_for_long)
 {
     const int64_t start_ns = clock_now_ns();
 
-    run_processes_but(4, 2, 500, lose_rank_2);
-    ck_assert_int_lt((clock_now_ns() - start_ns) / 1000000, 15000);
+    run_processes_but(4, 2, 5000, lose_rank_2);
+    ck_assert_int_lt((clock_now_ns() - start_ns) / 1000000, 25000);
 }
 END_TEST
 

@@ -61,7 +61,7 @@ START_TEST(nobody_listens)
                  "rank 0, which serves it, is missing");
     check_waited(start_ns, 700);
     ck_assert_ptr_nonnull(strstr(err.text, url));
-    ck_assert_ptr_nonnull(strstr(err.text, "waited 0.7 s"));
+    check_says_waited(err.text, 700);
     ck_assert_ptr_null(store);
 }
 END_TEST
@@ -149,7 +149,7 @@ START_TEST(beside_the_agent_store)
         status = store_open(&config, &host, &err);
         if (status == STATUS_OK) {
             launch.rank = 1;
-            config.timeout_ms = 200;
+            config.timeout_ms = 4000; /* of opening, too */
             assert_ok(store_open(&config, &other, &err));
         }
         (void)close(fd);
@@ -239,7 +239,7 @@ START_TEST(killed_host_is_named_at_once)
 
     g.store = open_rank(url, "job", 1, 2, 20000);
     ck_assert_int_eq(pthread_create(&g.thread, NULL, get_never, &g), 0);
-    ck_assert(!store_find_failure(g.store, 100, &err)); /* by now the other call is held, too */
+    ck_assert(!store_find_failure(g.store, 2000, &err)); /* by now the other call is held, too */
     kill_host(host);
     start_ns = clock_now_ns();
     (void)pthread_join(g.thread, NULL);
@@ -273,7 +273,7 @@ START_TEST(stopped_host_is_lost)
                  "lost the store of rank 0");
     check_waited(start_ns, 200);
     ck_assert_int_eq(kill(host, SIGCONT), 0);
-    assert_fails(store_get(store, "never", 200, &value, &size, &err), STATUS_TIMEOUT, "'never'");
+    assert_fails(store_get(store, "never", 4000, &value, &size, &err), STATUS_TIMEOUT, "'never'");
     kill_host(host);
     store_close(store, 0);
 }
