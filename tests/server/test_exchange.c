@@ -6,6 +6,8 @@
 #include "tests/server/raw_job.h"
 #include "tests/support/support.h"
 
+#define RUN_OUT_MS 4000 /* of time-outs that are to run out: they bound the joins before, too */
+
 START_TEST(test_a_good_job)
 {
     open_service(20000, NULL);
@@ -238,19 +240,19 @@ END_TEST
 
 START_TEST(test_a_rank_that_never_opens_its_stream)
 {
-    open_service(300, NULL);
+    open_service(RUN_OUT_MS, NULL);
     join_both();
     raw_start_stream(&workers[0]);
     raw_send_right(&workers[0], CHUNK_INIT, 0, 0, 1);
     check_result("rank 0", raw_wait_closed(&workers[0].stream), STATUS_TIMEOUT,
-                 "waited in round 0 for rank 1: nothing came for 0.3 s");
+                 "waited in round 0 for rank 1: nothing came for 4.0 s");
     close_service();
 }
 END_TEST
 
 START_TEST(test_values_that_never_come)
 {
-    open_service(300, NULL);
+    open_service(RUN_OUT_MS, NULL);
     join_both();
     for (unsigned i = 0; i < 2; i++) {
         raw_start_stream(&workers[i]);

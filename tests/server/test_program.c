@@ -156,7 +156,7 @@ START_TEST(test_stop_gives_up_on_a_round)
 {
     struct process p;
 
-    start_server(&p, "600");
+    start_server(&p, "4000"); /* the joins have as long */
     start_job();
     raw_send_right(&workers[0], CHUNK_PUSH, 0, 1, 1);
     process_signal(&p, SIGTERM);

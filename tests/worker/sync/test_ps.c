@@ -464,7 +464,7 @@ START_TEST(test_a_missing_rank_is_named)
     struct rank r;
 
     bench_open(&b, 3, 1);
-    b.timeout_ms = 400;
+    b.timeout_ms = RUN_OUT_MS;
     bench_serve(&b);
     rank_open(&r, &b, 1);
     (void)start_rank(&r);
