@@ -82,7 +82,7 @@ static void make_pair(int fds[2])
 {
     struct error err = {0};
     struct endpoint e = any_port;
-    int64_t deadline_ns = clock_deadline_ns(5000);
+    int64_t deadline_ns = clock_deadline_ns(20000);
     int listen_fd;
 
     assert_ok(net_listen(&e, "test", &listen_fd, &e.port, &err));
@@ -146,7 +146,7 @@ START_TEST(connect_gives_up_at_the_deadline)
     (void)close(listen_fd); /* now nobody listens there */
     assert_fails(net_connect(&e, clock_deadline_ns(50), &fd, &err), STATUS_UNREACHABLE, "refused");
     ck_assert_int_ge(clock_now_ns() - start_ns, 50 * 1000000);
-    ck_assert_int_lt(clock_now_ns() - start_ns, (int64_t)5000 * 1000000);
+    ck_assert_int_lt(clock_now_ns() - start_ns, (int64_t)10000 * 1000000);
 }
 END_TEST
 
@@ -234,7 +234,7 @@ START_TEST(silent_peer_times_out)
 
     make_pair(fds);
     assert_ok(net_send_all(fds[0], "abc", 3, clock_deadline_ns(1000), &err));
-    assert_fails(net_recv_all(fds[1], data, 5, clock_deadline_ns(20), &err), STATUS_TIMEOUT,
+    assert_fails(net_recv_all(fds[1], data, 5, clock_deadline_ns(1000), &err), STATUS_TIMEOUT,
                  "3 of 5 bytes");
     assert_fails(net_send_all(fds[0], data, sizeof(data), clock_deadline_ns(20), &err),
                  STATUS_TIMEOUT, "of 67108864 bytes");

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define DEADLINE_MS 20000
+#define RUN_OUT_MS  4000 /* of a deadline that is to run out: it bounds the connecting, too */
 
 static struct echo echo;
 static struct rpc_client *client;
@@ -105,7 +106,7 @@ START_TEST(unknown_method_is_answered_at_once)
     for (int i = 0; i < 20; i++)
         assert_fails(call_unary("/test.v1.Echo/Missing", "", DEADLINE_MS, &reply, &size),
                      STATUS_UNSUPPORTED, "no method '/test.v1.Echo/Missing'");
-    ck_assert_int_lt(clock_now_ns() - before, (int64_t)DEADLINE_MS * 1000000 / 4);
+    ck_assert_int_lt(clock_now_ns() - before, (int64_t)DEADLINE_MS * 1000000 / 2);
     close_pair();
 }
 END_TEST
@@ -114,12 +115,13 @@ START_TEST(deadline_ends_a_held_call)
 {
     uint8_t *reply;
     size_t size;
-    int64_t before = clock_now_ns();
+    int64_t before;
 
     open_pair();
-    assert_fails(call_unary(ECHO_HOLD, "", 300, &reply, &size), STATUS_TIMEOUT,
+    before = clock_now_ns();
+    assert_fails(call_unary(ECHO_HOLD, "", RUN_OUT_MS, &reply, &size), STATUS_TIMEOUT,
                  "did not end within");
-    ck_assert_int_lt(clock_now_ns() - before, (int64_t)5 * 1000000000);
+    ck_assert_int_lt(clock_now_ns() - before, (RUN_OUT_MS + INT64_C(10000)) * 1000000);
     echo_wait(&echo, &echo.closed, 1);
     ck_assert_uint_eq(echo.cancelled, 1);
     close_pair();

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define DEADLINE_MS 20000
-#define REFUSAL_MS  1500
+#define REFUSAL_MS  5000 /* in which a handshake has to fail */
 
 static struct error err;
 
