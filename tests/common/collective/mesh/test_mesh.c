@@ -123,7 +123,7 @@ static void missing_body(struct mesh *m, unsigned rank)
                             &err));
     if (rank != 2)
         assert_fails(
-            mesh_exchange(m, everyone, RANKS, "late", "x", 1, all, clock_deadline_ns(2000), &err),
+            mesh_exchange(m, everyone, RANKS, "late", "x", 1, all, clock_deadline_ns(5000), &err),
             STATUS_TIMEOUT, "rank 2 did not come to 'late'");
     /* Rank 2 stays until the others have seen that it does not come. */
     assert_ok(

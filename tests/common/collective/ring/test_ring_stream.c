@@ -366,7 +366,7 @@ START_TEST(the_missing_rank_is_named)
     struct ring_hello stranger = right_hello(1);
 
     stranger.cookie++;
-    open_door(300);
+    open_door(3000); /* for the two to be heard */
     (void)knock(&hello);
     (void)knock(&stranger);
     (void)pthread_join(door.thread, NULL);

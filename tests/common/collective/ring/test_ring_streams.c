@@ -417,7 +417,7 @@ START_TEST(a_link_that_goes_down_meanwhile)
 {
     struct report reports[2];
 
-    if (!run_processes("cut", 3000, true, reports))
+    if (!run_processes("cut", 8000, true, reports))
         return;
     for (unsigned r = 0; r < 2; r++) {
         (void)printf("rank %u: %s after %lld ms\n", r, reports[r].text,
