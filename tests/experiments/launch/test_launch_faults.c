@@ -198,7 +198,7 @@ START_TEST(no_orphans)
     ck_assert_uint_eq(launch_find_pids(keeper, "pid ", &pidfds[6], 1), 1);
     process_signal(&p, SIGKILL);
     ck_assert_int_eq(process_wait(&p, LAUNCH_TIMEOUT_MS), 137);
-    launch_await_ends(pidfds, 7, 10000);
+    launch_await_ends(pidfds, 7, LAUNCH_TIMEOUT_MS);
 }
 END_TEST
 
@@ -256,7 +256,7 @@ END_TEST
 START_TEST(reader_stalls)
 {
     const char *fifo = launch_fifo("hold");
-    const char *script = "(sh -c 'echo \"launcher $$\" >&2; exec \"$0\" --tee --grace-ms=100 yes' "
+    const char *script = "(sh -c 'echo \"launcher $$\" >&2; exec \"$0\" --tee --grace-ms=5000 yes' "
                          "\"$0\"; echo \"code $?\" >&2) | "
                          "(read line; echo reading >&2; read x < \"$1\"; exit 0)";
     struct process p;

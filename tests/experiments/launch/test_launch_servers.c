@@ -149,9 +149,9 @@ START_TEST(server_says_nothing)
     const char *program = install(ORDERLY WAIT);
     const char *out =
         launch_with(program, 4, NULL,
-                    ARGS("--servers=1", "--start-timeout-ms=200", "sh", "-c", "echo a rank ran"));
+                    ARGS("--servers=1", "--start-timeout-ms=4000", "sh", "-c", "echo a rank ran"));
 
-    assert_holds(out, "server 0 does not listen after 200 ms (--start-timeout-ms)\n");
+    assert_holds(out, "server 0 does not listen after 4000 ms (--start-timeout-ms)\n");
     assert_holds(out, "server stopped\n");
     assert_lacks(out, "a rank ran");
 }
@@ -234,7 +234,7 @@ START_TEST(servers_die_with_the_launcher)
     ck_assert_uint_eq(launch_find_pids(process_output(&p), "server-pid ", &pidfd, 1), 1);
     process_signal(&p, SIGKILL);
     ck_assert_int_eq(process_wait(&p, LAUNCH_TIMEOUT_MS), 137);
-    launch_await_ends(&pidfd, 1, 10000);
+    launch_await_ends(&pidfd, 1, LAUNCH_TIMEOUT_MS);
 }
 END_TEST
 
