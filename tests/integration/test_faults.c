@@ -15,6 +15,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#define WAIT_MS 40000   /* for what must come */
+#define LONG_MS "60000" /* a time-out of the ranks that nobody comes to */
+
 #define SMALL "--model", "mlp:16-8-4", "--data", "random:512,16,4", "--batch-size", "8"
 #define ENDLESS                                                                                    \
     "--model", "mlp:64-64-8", "--data", "random:512,64,8", "--batch-size", "8", "--steps",         \
@@ -48,7 +51,7 @@ static void start_workers(struct process *workers, unsigned count, const char *s
                            "--log-level", "debug"));
     }
     for (unsigned rank = 0; rank < count; rank++)
-        process_wait_output(&workers[rank], "training starts", 20000);
+        process_wait_output(&workers[rank], "training starts", WAIT_MS);
 }
 
 static void expect_named(struct process *workers, unsigned count, unsigned victim, const char *text,
@@ -70,10 +73,10 @@ START_TEST(test_killed_rank_is_named_by_all)
 {
     struct process workers[4];
 
-    start_workers(workers, 4, "allreduce", "", "5000");
+    start_workers(workers, 4, "allreduce", "", LONG_MS);
     process_signal(&workers[2], SIGKILL);
-    ck_assert_int_eq(process_wait(&workers[2], 1000), 128 + SIGKILL);
-    expect_named(workers, 4, 2, "rank 2 was lost, it is dead", 10000);
+    ck_assert_int_eq(process_wait(&workers[2], WAIT_MS), 128 + SIGKILL);
+    expect_named(workers, 4, 2, "rank 2 was lost, it is dead", WAIT_MS);
 }
 END_TEST
 
@@ -81,11 +84,11 @@ START_TEST(test_stopped_rank_is_named_within_the_timeout)
 {
     struct process workers[3];
 
-    start_workers(workers, 3, "allreduce", "", "2000");
+    start_workers(workers, 3, "allreduce", "", "10000");
     process_signal(&workers[1], SIGSTOP);
-    expect_named(workers, 3, 1, "rank 1", 12000);
+    expect_named(workers, 3, 1, "rank 1", WAIT_MS);
     process_signal(&workers[1], SIGKILL);
-    (void)process_wait(&workers[1], 1000);
+    (void)process_wait(&workers[1], WAIT_MS);
 }
 END_TEST
 
@@ -99,7 +102,7 @@ static void start_server(struct process *server, char *address, size_t size)
     process_start(server, NULL,
                   ARGS(support_program("sparring-server"), "--listen", "127.0.0.1:0", "--port-file",
                        port_file));
-    process_wait_output(server, "serving on", 10000);
+    process_wait_output(server, "serving on", WAIT_MS);
     assert_ok(file_read(port_file, 64, &text, &length, &err));
     (void)snprintf(address, size, "127.0.0.1:%.*s", (int)strcspn(text, "\n"), text);
     free(text);
@@ -112,12 +115,12 @@ START_TEST(test_killed_worker_of_a_server)
     char address[64];
 
     start_server(&server, address, sizeof(address));
-    start_workers(workers, 3, "ps", address, "5000");
+    start_workers(workers, 3, "ps", address, LONG_MS);
     process_signal(&workers[1], SIGKILL);
-    (void)process_wait(&workers[1], 1000);
-    expect_named(workers, 3, 1, "rank 1", 10000);
+    (void)process_wait(&workers[1], WAIT_MS);
+    expect_named(workers, 3, 1, "rank 1", WAIT_MS);
     process_signal(&server, SIGTERM);
-    ck_assert_int_eq(process_wait(&server, 10000), 0);
+    ck_assert_int_eq(process_wait(&server, WAIT_MS), 0);
 }
 END_TEST
 
@@ -128,10 +131,10 @@ START_TEST(test_killed_server_is_named)
     char address[64];
 
     start_server(&server, address, sizeof(address));
-    start_workers(workers, 2, "ps", address, "5000");
+    start_workers(workers, 2, "ps", address, LONG_MS);
     process_signal(&server, SIGKILL);
-    (void)process_wait(&server, 1000);
-    expect_named(workers, 2, 2, address, 10000);
+    (void)process_wait(&server, WAIT_MS);
+    expect_named(workers, 2, 2, address, WAIT_MS);
 }
 END_TEST
 
@@ -139,11 +142,11 @@ START_TEST(test_ranks_told_to_stop_say_so)
 {
     struct process workers[2];
 
-    start_workers(workers, 2, "allreduce", "", "5000");
+    start_workers(workers, 2, "allreduce", "", LONG_MS);
     for (unsigned rank = 0; rank < 2; rank++)
         process_signal(&workers[rank], SIGTERM);
     for (unsigned rank = 0; rank < 2; rank++) {
-        ck_assert_int_eq(process_wait(&workers[rank], 10000), 6);
+        ck_assert_int_eq(process_wait(&workers[rank], WAIT_MS), 6);
         expect_text(process_output(&workers[rank]), "stopped by signal 15");
     }
 }
@@ -151,16 +154,16 @@ END_TEST
 
 START_TEST(test_missing_rank_is_named)
 {
-    const char *output = process_run(4, 10000, NULL,
+    const char *output = process_run(4, WAIT_MS, NULL,
                                      ARGS(support_program("sparring-worker"), SMALL, "--steps", "1",
                                           "--init-method", "tcp://127.0.0.1:0", "--world-size", "2",
-                                          "--rank", "0", "--timeout-ms", "1000"));
+                                          "--rank", "0", "--timeout-ms", "4000"));
 
     expect_text(output, "rank 1");
-    output = process_run(4, 10000, NULL,
+    output = process_run(4, WAIT_MS, NULL,
                          ARGS(support_program("sparring-worker"), SMALL, "--steps", "1",
                               "--init-method", "tcp://127.0.0.1:1", "--world-size", "2", "--rank",
-                              "1", "--timeout-ms", "1000"));
+                              "1", "--timeout-ms", "4000"));
     expect_text(output, "127.0.0.1:1");
     expect_text(output, "rank 0");
 }
@@ -178,7 +181,7 @@ START_TEST(test_port_in_use_names_holder_and_origin)
 
     assert_ok(net_listen(&any, "test", &fd, &number, &err));
     (void)snprintf(port, sizeof(port), "MASTER_PORT=%u", number);
-    output = process_run(1, 10000, ARGS("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", port),
+    output = process_run(1, WAIT_MS, ARGS("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", port),
                          ARGS(support_program("sparring-worker"), SMALL, "--steps", "1"));
     expect_text(output, "MASTER_PORT");
     (void)snprintf(holder, sizeof(holder), "pid %d", getpid());
@@ -194,8 +197,8 @@ static void run_pair(const char *const *first, const char *const *second, const 
 
     process_start(&a, NULL, first);
     process_start(&b, NULL, second);
-    ck_assert_int_gt(process_wait(&a, 20000), 0);
-    ck_assert_int_gt(process_wait(&b, 20000), 0);
+    ck_assert_int_gt(process_wait(&a, WAIT_MS), 0);
+    ck_assert_int_gt(process_wait(&b, WAIT_MS), 0);
     for (; *texts; texts++) {
         expect_text(process_output(&a), *texts);
         expect_text(process_output(&b), *texts);
@@ -210,10 +213,10 @@ START_TEST(test_every_difference_is_listed)
     (void)snprintf(url, sizeof(url), "file://%s", support_path("differ"));
     run_pair(ARGS(worker, "--model", "mlp:16-8-4", "--data", "random:512,16,4", "--batch-size", "8",
                   "--steps", "5", "--init-method", url, "--world-size", "2", "--rank", "0",
-                  "--timeout-ms", "8000"),
+                  "--timeout-ms", LONG_MS),
              ARGS(worker, "--model", "mlp:16-9-4", "--data", "random:512,16,4", "--batch-size",
                   "16", "--steps", "5", "--init-method", url, "--world-size", "2", "--rank", "1",
-                  "--timeout-ms", "8000"),
+                  "--timeout-ms", LONG_MS),
              ARGS("fc1.weight", "fc2.weight", "batch size", "(8, 16)", "(9, 16)"));
 }
 END_TEST
@@ -225,9 +228,9 @@ START_TEST(test_world_size_mismatch)
 
     (void)snprintf(url, sizeof(url), "file://%s", support_path("sizes"));
     run_pair(ARGS(worker, SMALL, "--steps", "5", "--init-method", url, "--world-size", "2",
-                  "--rank", "0", "--timeout-ms", "4000"),
+                  "--rank", "0", "--timeout-ms", LONG_MS),
              ARGS(worker, SMALL, "--steps", "5", "--init-method", url, "--world-size", "3",
-                  "--rank", "1", "--timeout-ms", "4000"),
+                  "--rank", "1", "--timeout-ms", LONG_MS),
              ARGS("world size", "3", "2"));
 }
 END_TEST
@@ -256,11 +259,11 @@ START_TEST(test_full_disk)
     char *text;
     size_t size;
 
-    expect_text(process_run(1, 20000, NULL,
+    expect_text(process_run(1, WAIT_MS, NULL,
                             ARGS("/bin/sh", "-c", "ulimit -f 40; exec \"$@\"", "sh", worker, SMALL,
                                  "--steps", "200", "--run-dir", run_dir)),
                 "rank0.jsonl");
-    expect_text(process_run(1, 20000, NULL,
+    expect_text(process_run(1, WAIT_MS, NULL,
                             ARGS("/bin/sh", "-c", "ulimit -f 8; exec \"$@\"", "sh", worker,
                                  "--model", thin_model(63), "--data", "random:512,16,4",
                                  "--batch-size", "8", "--steps", "3", "--save", save)),
@@ -268,7 +271,7 @@ START_TEST(test_full_disk)
     assert_ok(file_read(save, 64, &text, &size, &err)); /* what was there is still there */
     ck_assert_str_eq(text, "old");
     free(text);
-    expect_text(process_run(1, 20000, NULL,
+    expect_text(process_run(1, WAIT_MS, NULL,
                             ARGS("/bin/sh", "-c", "ulimit -f 1; exec \"$@\"", "sh", worker, SMALL,
                                  "--steps", "3")),
                 "sparring-model' to 4096 bytes: the limit on the size of files (ulimit -f)");
@@ -285,12 +288,12 @@ START_TEST(test_bad_files)
                         17);
     (void)support_write("train-labels-idx1-ubyte", "\0\0\x08\x01\0\0\0\x02\1\2", 10);
     (void)snprintf(data, sizeof(data), "mnist:%s", folder);
-    expect_text(process_run(3, 20000, NULL,
+    expect_text(process_run(3, WAIT_MS, NULL,
                             ARGS(worker, "--model", "mlp:784-10", "--data", data, "--steps", "1")),
                 "train-images-idx3-ubyte");
     (void)snprintf(data, sizeof(data), "%s",
                    support_write("x.safetensors", "\x03\0\0\0\0\0\0\0{}", 10));
-    expect_text(process_run(3, 20000, NULL,
+    expect_text(process_run(3, WAIT_MS, NULL,
                             ARGS(worker, "--model", "mlp:784-10", "--data", data, "--steps", "1")),
                 "x.safetensors");
 }
@@ -300,11 +303,11 @@ START_TEST(test_usage)
 {
     const char *worker = support_program("sparring-worker");
 
-    expect_text(process_run(2, 10000, NULL, ARGS(worker, "--batchsize", "3")), "batch-size");
-    expect_text(process_run(2, 10000, NULL, ARGS(worker, SMALL)), "--epochs");
-    expect_text(process_run(3, 10000, ARGS("RANK=1"), ARGS(worker, SMALL, "--steps", "1")),
+    expect_text(process_run(2, WAIT_MS, NULL, ARGS(worker, "--batchsize", "3")), "batch-size");
+    expect_text(process_run(2, WAIT_MS, NULL, ARGS(worker, SMALL)), "--epochs");
+    expect_text(process_run(3, WAIT_MS, ARGS("RANK=1"), ARGS(worker, SMALL, "--steps", "1")),
                 "WORLD_SIZE");
-    expect_text(process_run(3, 10000, NULL,
+    expect_text(process_run(3, WAIT_MS, NULL,
                             ARGS(worker, "--model", "mlp:16-x-4", "--data", "random:9,16,4",
                                  "--steps", "1")),
                 "mlp:16-x-4");
@@ -316,7 +319,7 @@ int main(void)
     Suite *suite = suite_create("faults");
     TCase *cases = tcase_create("faults");
 
-    tcase_set_timeout(cases, 120);
+    tcase_set_timeout(cases, 240);
     tcase_add_test(cases, test_killed_rank_is_named_by_all);
     tcase_add_test(cases, test_stopped_rank_is_named_within_the_timeout);
     tcase_add_test(cases, test_killed_worker_of_a_server);

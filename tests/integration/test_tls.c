@@ -30,7 +30,7 @@ static void start_server(struct process *server, char *address, size_t size)
                        port_file, "--tls-ca", certificate_file("ca", "pem"), "--tls-cert",
                        certificate_file("node", "pem"), "--tls-key",
                        certificate_file("node", "key")));
-    process_wait_output(server, "serving on", 10000);
+    process_wait_output(server, "serving on", 40000);
     assert_ok(file_read(port_file, 64, &text, &length, &err));
     (void)snprintf(address, size, "127.0.0.1:%.*s", (int)strcspn(text, "\n"), text);
     free(text);
@@ -55,18 +55,18 @@ START_TEST(test_job_under_tls)
     ck_assert_str_eq(json_string_value(json_object_get(summary, "status")), "ok");
     json_decref(summary);
 
-    (void)process_run(4, 20000, NULL,
+    (void)process_run(4, 40000, NULL,
                       ARGS(support_program("sparring-worker"), SMALL, "--sync", "ps", "--servers",
-                           address, "--timeout-ms", "1500"));
+                           address, "--timeout-ms", "4000"));
     process_signal(&server, SIGTERM);
-    ck_assert_int_eq(process_wait(&server, 10000), 0);
+    ck_assert_int_eq(process_wait(&server, 40000), 0);
 }
 END_TEST
 
 START_TEST(test_plaintext_stays_on_loopback)
 {
     const char *output = process_run(
-        2, 10000, NULL, ARGS(support_program("sparring-server"), "--listen", "0.0.0.0:0"));
+        2, 40000, NULL, ARGS(support_program("sparring-server"), "--listen", "0.0.0.0:0"));
 
     ck_assert_ptr_nonnull(strstr(output, "--insecure"));
 }
