@@ -6,8 +6,6 @@
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 
-#include "common/base/net.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,19 +26,6 @@ static void check_run(const char *run_dir)
     for (unsigned rank = 0; rank < 2; rank++)
         ck_assert_uint_eq(job_losses(run_dir, rank, losses, 400), 160);
     json_decref(summary);
-}
-
-/* A port that was free a moment ago, for programs that must agree on one beforehand. */
-static unsigned free_port(void)
-{
-    struct endpoint any = {.host = "127.0.0.1", .port = 0};
-    struct error err = {0};
-    uint16_t port;
-    int fd;
-
-    assert_ok(net_listen(&any, "test", &fd, &port, &err));
-    (void)close(fd);
-    return port;
 }
 
 START_TEST(test_launch)
@@ -70,7 +55,7 @@ START_TEST(test_by_hand)
 {
     char url[64];
 
-    (void)snprintf(url, sizeof(url), "tcp://127.0.0.1:%u", free_port());
+    (void)snprintf(url, sizeof(url), "tcp://127.0.0.1:%u", support_port());
     run_by_hand(url, support_path("by-hand"));
 }
 END_TEST
@@ -93,7 +78,7 @@ START_TEST(test_mpirun)
         (void)printf("skipped: mpirun is not installed\n");
         return;
     }
-    (void)snprintf(port, sizeof(port), "MASTER_PORT=%u", free_port());
+    (void)snprintf(port, sizeof(port), "MASTER_PORT=%u", support_port());
     (void)process_run(0, JOB_TIMEOUT_MS,
                       ARGS("OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", port),
                       ARGS("/usr/bin/mpirun", "--oversubscribe", "-n", "2",

@@ -4,11 +4,13 @@
 #include "common/base/file.h"
 #include "common/base/parse.h"
 
+#include <arpa/inet.h>
 #include <ftw.h>
-#include <stdint.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -106,6 +108,20 @@ const char *support_program(const char *name)
     const char *bin = getenv("SPARRING_BIN");
 
     return keep_path(bin ? bin : "build/dev/bin", name);
+}
+
+uint16_t support_port(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); /* never closed: it holds the port */
+    int on = 1;
+
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, length), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &length), 0);
+    return ntohs(address.sin_port);
 }
 
 double support_random(void)

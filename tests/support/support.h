@@ -8,6 +8,7 @@
 
 #include <check.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* The expression returns STATUS_OK; else fail with err's text. */
 #define assert_ok(expression)                                                                      \
@@ -49,6 +50,11 @@ const char *support_source(const char *name);
 
 /* Path of one of our programs in the build ("sparring-worker"). */
 const char *support_program(const char *name);
+
+/* A TCP port of 127.0.0.1 that the kernel gives to nobody else before this test's process ends.  It
+ * is bound and does not listen: connections are refused until somebody listens there, which
+ * whoever sets SO_REUSEADDR can, as net_listen and gRPC's servers do. */
+uint16_t support_port(void);
 
 /* Uniform in [0, 1) from a generator seeded by $SPARRING_TEST_SEED or the clock; the seed is
  * printed once, so a failure can be repeated. */

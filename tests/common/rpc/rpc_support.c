@@ -301,18 +301,6 @@ size_t make_text(uint8_t *bytes, const char *text)
     return length + 2;
 }
 
-uint16_t free_port(void)
-{
-    struct endpoint any = {"127.0.0.1", 0};
-    struct error err = {0};
-    uint16_t port = 0;
-    int fd = -1;
-
-    assert_ok(net_listen(&any, "the test", &fd, &port, &err));
-    ck_assert_int_eq(close(fd), 0);
-    return port;
-}
-
 void count_release(void *counter)
 {
     (void)atomic_fetch_add((atomic_uint *)counter, 1);

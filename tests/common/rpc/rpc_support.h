@@ -60,9 +60,6 @@ void seen_wait_messages(struct seen *seen, unsigned least);
 /* Bytes of a message with one string field, number 1; returns the size (at most 129). */
 size_t make_text(uint8_t *bytes, const char *text);
 
-/* A TCP port of loopback that was free a moment ago. */
-uint16_t free_port(void);
-
 /* A payload that counts its release. */
 void count_release(void *counter); /* counter: atomic_uint */
 

@@ -68,7 +68,7 @@ static void *ask_in_thread(void *user)
 
 START_TEST(server_that_comes_up_later)
 {
-    uint16_t port = free_port();
+    uint16_t port = support_port();
     struct rpc_client *client = client_open(port);
     struct rpc_server_config config = {.listen = {"127.0.0.1", port}, .listen_origin = "the test"};
     struct echo echo;
@@ -87,13 +87,13 @@ END_TEST
 
 START_TEST(second_server_on_a_port_names_the_holder)
 {
-    struct rpc_server_config config = {.listen = {"127.0.0.1", 0}, .listen_origin = "--listen"};
+    struct rpc_server_config config = {.listen = {"127.0.0.1", support_port()},
+                                       .listen_origin = "--listen"};
     struct echo first;
     struct echo second;
     char holder[64];
 
     echo_open_with(&first, &config);
-    config.listen.port = rpc_server_port(first.server);
     assert_fails(echo_try_open(&second, &config, &err), STATUS_IO, "(from --listen)");
     (void)snprintf(holder, sizeof(holder), "in use by pid %d", (int)getpid());
     ck_assert_msg(strstr(err.text, holder), "'%s' lacks '%s'", err.text, holder);
@@ -530,7 +530,7 @@ START_TEST(calls_of_every_kind_while_the_server_comes_and_goes)
 {
     enum { THREADS = 4 };
     struct rpc_server_config config = {
-        .listen = {"127.0.0.1", free_port()}, .listen_origin = "the test", .threads = 2};
+        .listen = {"127.0.0.1", support_port()}, .listen_origin = "the test", .threads = 2};
     static struct chaos chaos[THREADS];
     pthread_t threads[THREADS];
     static struct echo echoes[12];

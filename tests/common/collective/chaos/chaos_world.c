@@ -260,19 +260,13 @@ static void child_body(struct child *c)
 
 static void choose_store(char *text, size_t size)
 {
-    struct endpoint e = {.host = "127.0.0.1", .port = 0};
-    struct error err = {0};
-    int fd;
-
     static unsigned stores; /* a job that was killed leaves its own behind */
 
     if (!use_grpc) {
         (void)snprintf(text, size, "file://%s/store%u", support_folder(), stores++);
         return;
     }
-    assert_ok(net_listen(&e, "test", &fd, &e.port, &err)); /* a free port, free again at once */
-    (void)close(fd);
-    (void)snprintf(text, size, "tcp://127.0.0.1:%u", (unsigned)e.port);
+    (void)snprintf(text, size, "tcp://127.0.0.1:%u", (unsigned)support_port());
 }
 
 static void start_rank(struct chaos_world *w, unsigned rank, const char *init_method)
