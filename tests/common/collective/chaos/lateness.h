@@ -22,4 +22,7 @@ void lateness_begin(struct lateness *l);
 /* The sum of all delays since then. */
 int64_t lateness_end_ns(struct lateness *l);
 
+/* What a limit allows on top: a thread that has worked gets a core later than one that slept. */
+#define LATENESS_ROOM_MS 5000
+
 #endif
