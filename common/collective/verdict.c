@@ -96,7 +96,7 @@ static void ask_members(struct collective *g, int64_t wait_ms)
     }
 }
 
-/* A member that is connected and says nothing, not even an answer. */
+/* A member that is connected and says nothing, not even an answer, and not for want of a core. */
 static bool find_silent(const struct collective *g, struct mesh_verdict *v)
 {
     for (unsigned r = 0; r < g->world_size; r++) {
@@ -105,7 +105,8 @@ static bool find_silent(const struct collective *g, struct mesh_verdict *v)
             continue;
         v->fault = mesh_suspect(g->mesh, g->members[r], v->text, sizeof(v->text));
         v->culprit = g->members[r];
-        return true;
+        if (v->fault != FAULT_NONE)
+            return true;
     }
     return false;
 }

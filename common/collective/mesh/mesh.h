@@ -135,7 +135,8 @@ void mesh_ask_trail(struct mesh *m, const unsigned *ranks, unsigned count, uint6
 enum fault mesh_fault(struct mesh *m, unsigned rank, char *ret_text, size_t size);
 
 /* What a rank that did not answer is most likely to be (STOPPED, NETWORK, DEAD), before its silence
- * has lasted long enough to count as lost. */
+ * has lasted long enough to count as lost; NONE for a process of this host that only gets no core.
+ */
 enum fault mesh_suspect(struct mesh *m, unsigned rank, char *text, size_t size);
 
 /* Tell all peers what broke a group, so that all name the same culprit.  The first verdict of a

@@ -185,15 +185,16 @@ enum fault mesh_fault(struct mesh *m, unsigned rank, char *ret_text, size_t size
 enum fault mesh_suspect(struct mesh *m, unsigned rank, char *text, size_t size)
 {
     const struct mesh_peer *p = &m->peers[rank];
-    enum fault fault;
+    enum fault fault = FAULT_NONE;
 
     (void)pthread_mutex_lock(&m->lock);
-    fault = p->fault;
-    if (p->state == MESH_PEER_UP)
+    if (p->state != MESH_PEER_UP) {
+        fault = p->fault;
+        (void)snprintf(text, size, "%s", p->how);
+    } else if (!is_starved(m, rank)) {
         fault =
             mesh_judge_silence(m, rank, (double)(clock_now_ns() - p->heard_ns) * 1e-9, text, size);
-    else
-        (void)snprintf(text, size, "%s", p->how);
+    }
     (void)pthread_mutex_unlock(&m->lock);
     return fault;
 }
