@@ -12,8 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A join answers this long before its call's own deadline would cut it off without a reason. */
-#define ANSWER_MARGIN_NS INT64_C(250000000)
+/* A join answers so long before its call's own deadline would cut it off without a reason: a part
+ * of its time, within limits, because a busy host needs a while to say it. */
+#define ANSWER_MARGIN_PART     8
+#define ANSWER_MARGIN_LEAST_NS INT64_C(250000000)
+#define ANSWER_MARGIN_MOST_NS  INT64_C(2000000000)
 
 struct join_call {
     struct service *service;
@@ -23,13 +26,22 @@ struct join_call {
 
 /* ------------------------------------------------------------------ join */
 
+static int64_t answer_margin_ns(int64_t left_ns)
+{
+    int64_t margin_ns = left_ns / ANSWER_MARGIN_PART;
+
+    if (margin_ns < ANSWER_MARGIN_LEAST_NS)
+        return ANSWER_MARGIN_LEAST_NS;
+    return margin_ns < ANSWER_MARGIN_MOST_NS ? margin_ns : ANSWER_MARGIN_MOST_NS;
+}
+
 static int64_t join_deadline(const struct service *s, const struct rpc_call *call)
 {
     int64_t own_ns = clock_deadline_ns(s->timeout_ms);
     int64_t call_ns = rpc_call_deadline_ns(call);
 
     if (call_ns != INT64_MAX)
-        call_ns -= ANSWER_MARGIN_NS;
+        call_ns -= answer_margin_ns(call_ns - clock_now_ns());
     return own_ns < call_ns ? own_ns : call_ns;
 }
 
