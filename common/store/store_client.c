@@ -266,10 +266,10 @@ static void grpc_close(void *impl)
     free(client);
 }
 
-/* Wait until the store answers. */
-static enum status greet(struct store_client *client, int64_t deadline_ns, struct error *err)
+/* Wait until the store answers; since start_ns. */
+static enum status greet(struct store_client *client, int64_t start_ns, int64_t deadline_ns,
+                         struct error *err)
 {
-    const int64_t start_ns = clock_now_ns();
     const struct store_request request = {0};
     struct store_reply reply = {0};
     struct error detail = {0};
@@ -295,13 +295,14 @@ static enum status connect_client(struct store_client *client, const struct stor
 {
     const struct rpc_client_config rpc = {
         .target = *target, .security = config->security, .max_message_bytes = WIRE_STORE_MAX};
+    const int64_t start_ns = clock_now_ns();
     char text[280];
     enum status status;
 
     endpoint_format(target, text, sizeof(text));
     (void)snprintf(client->address, sizeof(client->address), "tcp://%s", text);
     status = rpc_client_open(&rpc, &client->rpc, err);
-    return status == STATUS_OK ? greet(client, deadline_ns, err) : status;
+    return status == STATUS_OK ? greet(client, start_ns, deadline_ns, err) : status;
 }
 
 static enum status grpc_open(const struct store_config *config, const struct init_method *method,

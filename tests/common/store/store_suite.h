@@ -42,7 +42,7 @@ void close_job(struct job *job);
 /* The time since start_ns is at least least_ms, and not much more. */
 void check_waited(int64_t start_ns, int64_t least_ms);
 
-/* The text holds "waited X s", with X at least least_ms, and not much more. */
+/* The text holds "waited X s", with X about least_ms, and not much more. */
 void check_says_waited(const char *text, int64_t least_ms);
 
 /* The value of a key that must be there, compared with `wanted`. */
