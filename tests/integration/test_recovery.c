@@ -224,7 +224,7 @@ START_TEST(test_survivors_go_on)
     }
     check_summary(run_dir, loss);
     ck_assert_ptr_nonnull(
-        strstr(process_run(0, 20000, NULL, ARGS(support_program("sparring"), "inspect", run_dir)),
+        strstr(process_run(0, 60000, NULL, ARGS(support_program("sparring"), "inspect", run_dir)),
                "ok after a loss: without rank "));
 }
 END_TEST
@@ -265,11 +265,11 @@ START_TEST(test_inspect_names_a_killed_rank)
     const char *text;
 
     await_step(run_dir, 2, 20);
-    text = process_run(0, 20000, NULL, ARGS(support_program("sparring"), "inspect", run_dir));
+    text = process_run(0, 60000, NULL, ARGS(support_program("sparring"), "inspect", run_dir));
     ck_assert_msg(strstr(text, "running.") != NULL, "%.3000s", text);
     strike(run_dir, &loss);
     ck_assert_int_eq(process_wait(&launch, JOB_TIMEOUT_MS), 128 + SIGKILL);
-    text = process_run(0, 20000, NULL, ARGS(support_program("sparring"), "inspect", run_dir));
+    text = process_run(0, 60000, NULL, ARGS(support_program("sparring"), "inspect", run_dir));
     ck_assert_msg(strstr(text, "FAILED: rank 2 ") != NULL, "%.3000s", text);
     ck_assert_msg(strstr(text, "all_reduce #") != NULL, "%.3000s", text);
 }
@@ -277,12 +277,12 @@ END_TEST
 
 START_TEST(test_what_cannot_shrink_says_so)
 {
-    const char *text = process_run(2, 20000, NULL,
+    const char *text = process_run(2, 60000, NULL,
                                    ARGS(support_program("sparring-worker"), JOB, "--steps", "5",
                                         "--on-rank-loss", "shrink", "--uneven", "join"));
 
     ck_assert_ptr_nonnull(strstr(text, "--uneven"));
-    text = process_run(2, 20000, NULL,
+    text = process_run(2, 60000, NULL,
                        ARGS(support_program("sparring-worker"), JOB, "--steps", "5",
                             "--on-rank-loss", "shrink", "--sync", "local"));
     ck_assert_ptr_nonnull(strstr(text, "--sync allreduce"));

@@ -10,7 +10,7 @@ bool certificate_can_make(void)
     struct process probe;
 
     process_start(&probe, NULL, ARGS("openssl", "version"));
-    if (process_wait(&probe, 20000) == 0)
+    if (process_wait(&probe, 60000) == 0)
         return true;
     (void)printf("skipped: TLS tests need the openssl command\n");
     return false;
@@ -26,7 +26,7 @@ const char *certificate_file(const char *name, const char *suffix)
 
 void certificate_make_authority(const char *name)
 {
-    (void)process_run(0, 20000, NULL,
+    (void)process_run(0, 60000, NULL,
                       ARGS("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
                            "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=test",
                            "-keyout", certificate_file(name, "key"), "-out",
@@ -35,12 +35,12 @@ void certificate_make_authority(const char *name)
 
 void certificate_make(const char *name, const char *authority, const char *alt_name)
 {
-    (void)process_run(0, 20000, NULL,
+    (void)process_run(0, 60000, NULL,
                       ARGS("openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
                            "-nodes", "-subj", "/CN=test", "-addext", alt_name, "-keyout",
                            certificate_file(name, "key"), "-out", certificate_file(name, "csr")));
     (void)process_run(
-        0, 20000, NULL,
+        0, 60000, NULL,
         ARGS("openssl", "x509", "-req", "-days", "2", "-copy_extensions", "copy", "-CAcreateserial",
              "-in", certificate_file(name, "csr"), "-CA", certificate_file(authority, "pem"),
              "-CAkey", certificate_file(authority, "key"), "-out", certificate_file(name, "pem")));
