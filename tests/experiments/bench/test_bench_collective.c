@@ -17,8 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WAIT_MS        60000
-#define TEST_TIMEOUT_S 120
+#define WAIT_MS        200000 /* for what must come */
+#define TEST_TIMEOUT_S 240
 
 static double number(const json_t *row, const char *name)
 {

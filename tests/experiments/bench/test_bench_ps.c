@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#define WAIT_MS 60000
+#define WAIT_MS 100000
 
 static double number(const json_t *row, const char *name)
 {
