@@ -21,11 +21,11 @@
 typedef Grpc__Health__V1__HealthCheckResponse__ServingStatus serving_status;
 #define SERVING(state) GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__##state
 
+/* Listed from its start, so that one that never asks is ended with the others. */
 struct watcher {
     struct rpc_health *health;
     struct rpc_call *call; /* valid until `closed` */
-    bool listed;
-    bool known; /* the service it asked for is one of ours */
+    bool known;            /* it asked, and for a service of ours */
     struct watcher *previous, *next;
 };
 
@@ -119,6 +119,20 @@ static void check_closed(struct rpc_call *call, const struct rpc_result *result,
 
 /* ------------------------------------------------------------------ Watch */
 
+static void list_watcher(struct watcher *w)
+{
+    struct rpc_health *health = w->health;
+
+    (void)pthread_mutex_lock(&health->lock);
+    w->next = health->first;
+    if (w->next)
+        w->next->previous = w;
+    health->first = w;
+    if (health->finished)
+        rpc_call_finish(w->call, STATUS_UNAVAILABLE, "the server is closing");
+    (void)pthread_mutex_unlock(&health->lock);
+}
+
 static void watch_start(struct rpc_call *call, void *user)
 {
     struct watcher *w = NULL;
@@ -127,6 +141,7 @@ static void watch_start(struct rpc_call *call, void *user)
     if (mem_calloc(1, sizeof(*w), "health watcher", &w, &err) == STATUS_OK) {
         w->health = user;
         w->call = call;
+        list_watcher(w);
         rpc_call_receive(call);
     } else {
         rpc_call_finish(call, err.status, err.text);
@@ -139,24 +154,19 @@ static void watch_message(struct rpc_call *call, struct rpc_message *message, vo
     struct watcher *w = user;
     struct rpc_health *health = w->health;
     struct error err = {0};
+    bool known = false;
 
     if (!message) {
         rpc_call_finish(call, STATUS_PROTOCOL, "Watch needs one request");
         return;
     }
-    if (read_request(health, message, &w->known, &err) != STATUS_OK) {
+    if (read_request(health, message, &known, &err) != STATUS_OK) {
         rpc_call_finish(call, err.status, err.text);
         return;
     }
     (void)pthread_mutex_lock(&health->lock);
-    send_state(call, w->known ? state_of(health) : SERVING(SERVICE_UNKNOWN));
-    if (health->finished)
-        rpc_call_finish(call, STATUS_UNAVAILABLE, "the server is closing");
-    w->listed = true;
-    w->next = health->first;
-    if (w->next)
-        w->next->previous = w;
-    health->first = w;
+    send_state(call, known ? state_of(health) : SERVING(SERVICE_UNKNOWN));
+    w->known = known; /* from here on drain tells it */
     (void)pthread_mutex_unlock(&health->lock);
 }
 
@@ -169,14 +179,12 @@ static void watch_closed(struct rpc_call *call, const struct rpc_result *result,
     if (!w)
         return;
     (void)pthread_mutex_lock(&w->health->lock);
-    if (w->listed) {
-        if (w->previous)
-            w->previous->next = w->next;
-        else
-            w->health->first = w->next;
-        if (w->next)
-            w->next->previous = w->previous;
-    }
+    if (w->previous)
+        w->previous->next = w->next;
+    else
+        w->health->first = w->next;
+    if (w->next)
+        w->next->previous = w->previous;
     (void)pthread_mutex_unlock(&w->health->lock);
     free(w);
 }

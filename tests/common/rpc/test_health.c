@@ -130,6 +130,29 @@ START_TEST(watch_tells_every_change)
 }
 END_TEST
 
+/* A watch that was opened and asks for nothing must not hold up the end of the server. */
+START_TEST(a_watcher_that_never_asks)
+{
+    struct seen seen;
+    struct rpc_call *call;
+    unsigned state = 0;
+    int64_t before;
+
+    open_pair();
+    seen_init(&seen);
+    assert_ok(rpc_client_call(client, WATCH, INT64_MAX, &seen_handler, &seen, &call, &err));
+    assert_ok(check("", &state)); /* behind the watch on the same connection: it is there */
+    before = clock_now_ns();
+    echo_close(&echo, DEADLINE_MS);
+    ck_assert_int_lt(clock_now_ns() - before, (int64_t)DEADLINE_MS * 1000000 / 2);
+    seen_wait_closed(&seen);
+    ck_assert_int_eq(seen.result.status, STATUS_UNAVAILABLE);
+    ck_assert_str_eq(seen.result.text, "the server is closing");
+    rpc_call_unref(call);
+    rpc_client_close(client);
+}
+END_TEST
+
 START_TEST(watchers_may_leave)
 {
     struct seen seen[10];
@@ -185,6 +208,7 @@ int main(void)
     tcase_set_timeout(tests, 100);
     tcase_add_test(tests, check_answers_for_each_service);
     tcase_add_test(tests, watch_tells_every_change);
+    tcase_add_test(tests, a_watcher_that_never_asks);
     tcase_add_test(tests, watchers_may_leave);
     tcase_add_test(tests, stock_client);
     suite_add_tcase(suite, tests);
