@@ -32,6 +32,14 @@ enum status {
 #undef X
 };
 
+/* How many there are: -status is an index below it. */
+enum {
+    STATUS_COUNT = 0
+#define X(name, value, text, exit_code) +1
+    STATUS_LIST(X)
+#undef X
+};
+
 /* The constant's name without prefix ("TIMEOUT"); "?" for a value outside the list. */
 const char *status_name(enum status status);
 

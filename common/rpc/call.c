@@ -72,6 +72,7 @@ enum status rpc_call_open(const struct rpc_call_setup *setup, struct rpc_call **
     call->grpc = setup->grpc;
     call->queue = setup->queue;
     call->calls = setup->calls;
+    call->counts = setup->counts;
     call->opened_ns = clock_now_ns();
     call->deadline_ns = setup->deadline_ns;
     (void)snprintf(call->path, sizeof(call->path), "%s", setup->path);
@@ -119,6 +120,8 @@ static void close_call(struct rpc_call *call)
     grpc_call_unref(call->grpc);
     call->grpc = NULL;
     call->handler->closed(call, &result, call->user);
+    if (call->counts)
+        rpc_counts_end(call->counts, result.status);
     rpc_calls_remove(call); /* the server or client may be freed from here on */
     rpc_call_unref(call);
 }
@@ -256,6 +259,7 @@ void rpc_call_start_server(struct rpc_call *call)
     grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
 
     rpc_calls_add(call);
+    rpc_counts_start(call->counts);
     op.data.recv_close_on_server.cancelled = &call->peer_cancelled;
     rpc_call_start_batch(call, &op, 1, &call->on_close);
     lock(call);

@@ -25,6 +25,7 @@ struct rpc_call {
     grpc_call *grpc;
     struct rpc_queue *queue; /* its thread runs everything below `queue thread only` */
     struct rpc_calls *calls;
+    struct rpc_counts *counts;        /* server, until `closed` */
     struct rpc_call *previous, *next; /* under calls->lock */
     int64_t opened_ns;
     int64_t deadline_ns;

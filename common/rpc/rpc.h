@@ -171,6 +171,19 @@ enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_s
 
 uint16_t rpc_server_port(const struct rpc_server *server);
 
+/* What became of the calls of one method since the server was opened. */
+struct rpc_call_counts {
+    const char *path; /* lives as long as the server; "other": methods it does not have */
+    uint64_t started; /* never less than all of `ended`; the difference is open now */
+    uint64_t ended[STATUS_COUNT]; /* by -status of the rpc_result */
+};
+
+/* Methods that the server counts: those of its config, health's, and "other", in this order. */
+size_t rpc_server_method_count(const struct rpc_server *server);
+
+/* The counts of one of them (index below rpc_server_method_count); any thread. */
+void rpc_server_counts(const struct rpc_server *server, size_t index, struct rpc_call_counts *ret);
+
 /* Health becomes NOT_SERVING and new calls are refused with STATUS_UNAVAILABLE; calls under way go
  * on. */
 void rpc_server_drain(struct rpc_server *server);

@@ -51,6 +51,18 @@ void rpc_library_open(void);
 /* One integer setting of a channel or server. */
 grpc_arg rpc_channel_arg(const char *key, int value);
 
+/* ------------------------------------------------------------------ counts.c */
+
+/* The calls of one method of a server; any thread. */
+struct rpc_counts {
+    atomic_uint_fast64_t started;
+    atomic_uint_fast64_t ended[STATUS_COUNT];
+};
+
+void rpc_counts_start(struct rpc_counts *counts);
+void rpc_counts_end(struct rpc_counts *counts, enum status status);
+void rpc_counts_read(const struct rpc_counts *counts, struct rpc_call_counts *ret);
+
 /* ------------------------------------------------------------------ call.c */
 
 /* The live calls of a server or a client. */
@@ -73,8 +85,9 @@ struct rpc_call_setup {
     void *user;
     const char *path;
     int64_t deadline_ns;
-    grpc_channel *channel; /* client; NULL on the server's side */
-    const char *target;    /* client: "host:port", for texts */
+    grpc_channel *channel;     /* client; NULL on the server's side */
+    const char *target;        /* client: "host:port", for texts */
+    struct rpc_counts *counts; /* server: of its method, which outlives the call; client: NULL */
 };
 
 /* A call with one reference, not yet live. */

@@ -49,8 +49,9 @@ struct rpc_server {
     size_t queue_count;
     struct rpc_method *methods; /* owned with their paths: the caller's, then health's */
     size_t method_count;
-    size_t own_method_count; /* of the caller */
-    void **registered;       /* core's handle of each method */
+    size_t own_method_count;   /* of the caller */
+    void **registered;         /* core's handle of each method */
+    struct rpc_counts *counts; /* of each method, and of unknown ones; owned */
     struct slot *slots;
     struct rpc_health *health;
     atomic_bool draining; /* refuse new calls */
@@ -156,7 +157,8 @@ static void slot_done(struct rpc_tag *tag, bool ok)
     bool unknown = slot->method == server->method_count;
     bool again = ok && !atomic_load(&server->closing);
     char path[128] = "";
-    struct rpc_call_setup setup = {.calls = &server->calls, .queue = slot->queue};
+    struct rpc_call_setup setup = {
+        .calls = &server->calls, .queue = slot->queue, .counts = &server->counts[slot->method]};
     struct rpc_call *call;
 
     if (ok) {
@@ -233,6 +235,9 @@ static enum status copy_methods(struct rpc_server *server, const struct rpc_serv
     if (status == STATUS_OK)
         status =
             mem_calloc(count, sizeof(*server->registered), "methods", &server->registered, err);
+    if (status == STATUS_OK)
+        status =
+            mem_calloc(count + 1, sizeof(*server->counts), "call counters", &server->counts, err);
     if (status != STATUS_OK)
         return status;
     rpc_health_methods(server->health, health);
@@ -321,6 +326,7 @@ static void release(struct rpc_server *server)
     }
     free(server->methods);
     free(server->registered);
+    free(server->counts);
     free(server->slots);
     rpc_health_close(server->health);
     rpc_calls_release(&server->calls);
@@ -377,6 +383,18 @@ enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_s
 uint16_t rpc_server_port(const struct rpc_server *server)
 {
     return server->port;
+}
+
+size_t rpc_server_method_count(const struct rpc_server *server)
+{
+    return server->method_count + 1;
+}
+
+void rpc_server_counts(const struct rpc_server *server, size_t index, struct rpc_call_counts *ret)
+{
+    assert(index <= server->method_count);
+    rpc_counts_read(&server->counts[index], ret);
+    ret->path = index < server->method_count ? server->methods[index].path : "other";
 }
 
 /* ------------------------------------------------------------------ drain and close */

@@ -371,6 +371,11 @@ uint16_t store_server_port(const struct store_server *server)
     return rpc_server_port(server->rpc);
 }
 
+const struct rpc_server *store_server_rpc(const struct store_server *server)
+{
+    return server->rpc;
+}
+
 void store_server_close(struct store_server *server)
 {
     if (!server)

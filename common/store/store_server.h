@@ -18,6 +18,9 @@ enum status store_server_open(const struct endpoint *listen, const char *origin,
 
 uint16_t store_server_port(const struct store_server *server);
 
+/* The server beneath, for its counts. */
+const struct rpc_server *store_server_rpc(const struct store_server *server);
+
 /* Who still waits is told that the store closes.  NULL allowed. */
 void store_server_close(struct store_server *server);
 
