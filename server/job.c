@@ -103,6 +103,7 @@ void job_count_push(struct job *j, unsigned rank, size_t bytes, int64_t now_ns)
     if (j->arrived++ == 0)
         j->current = (struct round_record){.round = job_round(j), .begin_ns = now_ns};
     j->ranks[rank].pushed++;
+    j->ranks[rank].pushes++;
     j->current.rx_payload_bytes += bytes;
 }
 
@@ -123,6 +124,7 @@ void job_count_complete(struct job *j, const struct shard_answer *answer, int64_
     r->tx_payload_bytes += (uint64_t)j->members.world_size * answer->count * sizeof(float);
     r->sum_ns += answer->sum_ns;
     r->wait_ns += answer->wait_ns;
+    stats_count_staleness(&j->totals.staleness, 0, j->members.world_size); /* all read round - 1 */
     if (++j->completed < j->shard.length)
         return;
     r->end_ns = now_ns;

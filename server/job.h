@@ -16,6 +16,7 @@
 #include "common/base/error.h"
 #include "common/rpc/rpc.h"
 #include "common/rpc/wire.h"
+#include "common/rpc/wire_stats.h"
 #include "common/shard_map/shard_map.h"
 #include "server/membership.h"
 #include "server/shard.h"
@@ -36,6 +37,7 @@ struct job_rank {
     bool has_streamed;       /* it opened its stream, which may be closed by now */
     int64_t heard_ns;        /* its last chunk, or the start of the job */
     size_t pushed;           /* partitions of the current round */
+    uint64_t pushes;         /* partitions of all rounds */
 };
 
 /* One round on this server; METRICS.md defines the figures. */
@@ -52,7 +54,8 @@ struct job_totals {
     uint64_t rx_payload_bytes, tx_payload_bytes;                 /* of rounds >= 1 */
     uint64_t initial_rx_payload_bytes, initial_tx_payload_bytes; /* of round 0 */
     int64_t sum_ns, wait_ns;
-    uint64_t unrecorded; /* rounds whose record was dropped: the disk was too slow */
+    struct stats_staleness staleness; /* of the pushes that were summed */
+    uint64_t unrecorded;              /* rounds whose record was dropped: the disk was too slow */
 };
 
 struct job {

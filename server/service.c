@@ -36,6 +36,7 @@ static enum status open_rpc(struct service *s, const struct service_config *conf
         {.path = SERVICE_JOIN, .handler = &join_handler, .user = s},
         {.path = SERVICE_EXCHANGE, .handler = &exchange_handler, .user = s},
         {.path = SERVICE_LEAVE, .handler = &leave_handler, .user = s},
+        {.path = SERVICE_STATS, .handler = &stats_handler, .user = s},
     };
     struct rpc_server_config rpc = {
         .listen = config->listen,
@@ -45,8 +46,14 @@ static enum status open_rpc(struct service *s, const struct service_config *conf
         .methods = methods,
         .method_count = sizeof(methods) / sizeof(methods[0]),
     };
+    struct rpc_server *server;
+    enum status status;
 
-    return rpc_server_open(&rpc, &s->rpc, err);
+    status = rpc_server_open(&rpc, &server, err);
+    (void)pthread_mutex_lock(&s->lock);
+    s->rpc = status == STATUS_OK ? server : NULL;
+    (void)pthread_mutex_unlock(&s->lock);
+    return status;
 }
 
 enum status service_open(const struct service_config *config, struct service **ret_service,
@@ -63,6 +70,7 @@ enum status service_open(const struct service_config *config, struct service **r
         return status;
     }
     s->timeout_ms = config->timeout_ms;
+    s->start_time_seconds = clock_wall_seconds();
     record_init(&s->record, config->run_dir);
     status = keeper_start(s, err);
     if (status == STATUS_OK)
@@ -140,6 +148,9 @@ void service_end_job(struct service *s, struct job *j, const struct error *failu
     first = job_end(j, failure, clock_now_ns());
     if (first) {
         j->users++; /* ours: the keeper must not free it yet */
+        stats_add_job(j, &s->past);
+        s->jobs_ok += failure == NULL;
+        s->jobs_failed += failure != NULL;
         retire(s, j);
     }
     (void)pthread_mutex_unlock(&s->lock);

@@ -1,6 +1,7 @@
 /*
- * service: one parameter-server shard as a gRPC service: Join, Exchange, Leave.  It serves one job
- * at a time and is ready for the next once all workers of a job have left or the job has failed.
+ * service: one parameter-server shard as a gRPC service: Join, Exchange, Leave, Stats.  It serves
+ * one job at a time and is ready for the next once all workers of a job have left or the job has
+ * failed.
  *
  * Threads.  Calls are handled on rpc's threads and never block.  One thread of the service's own,
  * the keeper, watches deadlines, builds jobs, writes records and frees what is no longer used.
@@ -11,12 +12,14 @@
 #include "common/base/error.h"
 #include "common/base/net.h"
 #include "common/rpc/rpc.h"
+#include "common/rpc/wire_stats.h"
 
 #include <stdint.h>
 
 #define SERVICE_JOIN     "/sparring.v1.ParameterServer/Join"
 #define SERVICE_EXCHANGE "/sparring.v1.ParameterServer/Exchange"
 #define SERVICE_LEAVE    "/sparring.v1.ParameterServer/Leave"
+#define SERVICE_STATS    "/sparring.v1.ParameterServer/Stats"
 
 struct service_config {
     struct endpoint listen;    /* port 0: any free one */
@@ -34,6 +37,10 @@ enum status service_open(const struct service_config *config, struct service **r
                          struct error *err);
 
 uint16_t service_port(const struct service *s);
+
+/* What it counts and what it does now, in memory of the caller's (free).  Takes the service's lock
+ * for a moment; any thread, until service_close. */
+enum status service_stats(struct service *s, struct server_stats **ret_stats, struct error *err);
 
 /* Health says NOT_SERVING, new calls are refused, the round under way is given timeout_ms to end;
  * then the workers are told, and everything is closed and freed.  NULL is allowed. */

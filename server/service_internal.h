@@ -8,21 +8,25 @@
 #include "server/job.h"
 #include "server/record.h"
 #include "server/service.h"
+#include "server/stats.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 
 struct service {
-    struct rpc_server *rpc;
-    int64_t timeout_ms;   /* constant */
-    struct record record; /* keeper only, once it runs */
+    int64_t timeout_ms;        /* constant */
+    double start_time_seconds; /* constant, Unix time */
+    struct record record;      /* keeper only, once it runs */
     pthread_t keeper;
     bool keeper_started;
 
-    pthread_mutex_t lock;   /* guards what follows, and the jobs (see job.h) */
-    pthread_cond_t changed; /* CLOCK_MONOTONIC; wakes the keeper, and service_close */
-    struct job *current;    /* served now; NULL: none */
-    struct job *over;       /* list of those that wait to be recorded and freed */
+    pthread_mutex_t lock;       /* guards what follows, and the jobs (see job.h) */
+    pthread_cond_t changed;     /* CLOCK_MONOTONIC; wakes the keeper, and service_close */
+    struct rpc_server *rpc;     /* constant once it is open: calls may come before that */
+    struct stats_counters past; /* of the jobs that are over */
+    uint64_t jobs_ok, jobs_failed;
+    struct job *current; /* served now; NULL: none */
+    struct job *over;    /* list of those that wait to be recorded and freed */
     bool draining;
     int64_t drain_deadline_ns;
     bool stop; /* all calls are closed: the keeper ends when nothing is left to do */
@@ -37,11 +41,13 @@ void service_end_job(struct service *s, struct job *j, const struct error *failu
 /* One use of the job (job->users) ends.  Takes the lock; the job may be gone afterwards. */
 void service_drop_job(struct service *s, struct job *j);
 
-/* ------------------------------------------------------------------ control.c, exchange.c */
+/* ------------------------------------------------------------------ control.c, exchange.c, stats.c
+ */
 
 extern const struct rpc_handler join_handler;
 extern const struct rpc_handler leave_handler;
 extern const struct rpc_handler exchange_handler;
+extern const struct rpc_handler stats_handler;
 
 /* Answer the joins of a job that runs now.  Keeper only, no lock. */
 void control_answer_joins(struct service *s, struct job *j);

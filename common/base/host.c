@@ -64,6 +64,20 @@ void host_info_json(const struct host_info *host, struct strbuf *out)
     strbuf_add(out, "}");
 }
 
+uint64_t host_rss_bytes(void)
+{
+    FILE *file = fopen("/proc/self/statm", "re");
+    unsigned long long size = 0, resident = 0;
+    long page = sysconf(_SC_PAGESIZE);
+
+    if (!file)
+        return 0;
+    if (fscanf(file, "%llu %llu", &size, &resident) != 2)
+        resident = 0;
+    (void)fclose(file);
+    return page > 0 ? (uint64_t)resident * (uint64_t)page : 0;
+}
+
 uint64_t host_peak_rss_bytes(void)
 {
     struct rusage usage;

@@ -21,6 +21,9 @@ void host_info_read(struct host_info *ret);
 /* {"name":..,"cpu":..,"cores":..,"memory_bytes":..,"kernel":..,"compiler":..} */
 void host_info_json(const struct host_info *host, struct strbuf *out);
 
+/* Resident memory of this process now; 0 where /proc does not tell. */
+uint64_t host_rss_bytes(void);
+
 /* Largest resident memory and processor time (user and system) of this process so far. */
 uint64_t host_peak_rss_bytes(void);
 double host_cpu_seconds(void);
