@@ -467,6 +467,14 @@ static const struct option_spec specs[] = {
      .offset = AT(tls_key),
      .metavar = "FILE",
      .help = "Its private key (PEM)."},
+    {.name = "token-file",
+     .env = "SPARRING_TOKEN_FILE",
+     .kind = OPTION_TEXT,
+     .offset = AT(token_file),
+     .metavar = "FILE",
+     .help =
+         "File with the bearer token that the servers, and the store of rank 0, want with every "
+         "call; needs TLS."},
     {.name = "insecure",
      .env = "SPARRING_INSECURE",
      .kind = OPTION_BOOL,

@@ -63,6 +63,7 @@ struct worker_options {
     char group[OPTION_TEXT_MAX];
     int64_t timeout_ms;
     char tls_ca[OPTION_TEXT_MAX], tls_cert[OPTION_TEXT_MAX], tls_key[OPTION_TEXT_MAX];
+    char token_file[OPTION_TEXT_MAX];
     bool insecure;
     /* results */
     char run_dir[OPTION_TEXT_MAX];

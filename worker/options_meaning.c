@@ -157,6 +157,7 @@ struct rpc_security worker_options_security(const struct worker_options *o)
         .ca_file = o->tls_ca,
         .cert_file = o->tls_cert,
         .key_file = o->tls_key,
+        .token_file = o->token_file,
         .insecure = o->insecure,
     };
 }

@@ -24,7 +24,9 @@
     X(UNSUPPORTED, -14, "unsupported", 2) /* a pair that does not go together */                   \
     X(UNAVAILABLE, -15, "unavailable", 4) /* draining, or not ready */                             \
     X(CANCELLED, -16, "cancelled", 6)     /* a signal asked us to stop */                          \
-    X(INTERNAL, -17, "internal error", 1)
+    X(INTERNAL, -17, "internal error", 1)                                                          \
+    X(UNAUTHENTICATED, -18, "not authenticated", 3) /* the peer wants a token and got none */      \
+    X(DENIED, -19, "permission denied", 3)          /* the peer knows us, and says no */
 
 enum status {
 #define X(name, value, text, exit_code) STATUS_##name = (value),

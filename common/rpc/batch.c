@@ -38,6 +38,7 @@ struct outgoing {
     grpc_byte_buffer *buffer; /* owned */
     grpc_slice text;          /* of the status, owned */
     grpc_metadata name;       /* of the status */
+    grpc_metadata token;      /* client; its value is owned */
 };
 
 static grpc_op *add_op(struct outgoing *out, grpc_op_type type)
@@ -60,6 +61,11 @@ static void collect_outgoing(struct rpc_call *call, struct outgoing *out)
         if (call->is_client) /* wait for a server that is not up yet, until the deadline */
             op->flags = GRPC_INITIAL_METADATA_WAIT_FOR_READY |
                         GRPC_INITIAL_METADATA_WAIT_FOR_READY_EXPLICITLY_SET;
+        if (call->is_client && call->token->length > 0) {
+            out->token = rpc_token_metadata(call->token);
+            op->data.send_initial_metadata.count = 1;
+            op->data.send_initial_metadata.metadata = &out->token;
+        }
         call->initial_sent = true;
     }
     out->message = rpc_send_pop(call, out->slices, &out->slice_count);
@@ -104,6 +110,7 @@ static void start_send(struct rpc_call *call, struct outgoing *out)
     rpc_call_start_batch(call, out->ops, out->count, &call->on_send);
     grpc_byte_buffer_destroy(out->buffer); /* the batch has moved the slices out */
     grpc_slice_unref(out->text);
+    grpc_slice_unref(out->token.value);
 }
 
 static void start_receive(struct rpc_call *call)

@@ -67,6 +67,7 @@ enum status rpc_call_open(const struct rpc_call_setup *setup, struct rpc_call **
     atomic_init(&call->refs, 1);
     call->is_client = setup->channel != NULL;
     call->channel = setup->channel;
+    call->token = setup->token;
     call->handler = setup->handler;
     call->user = setup->user;
     call->grpc = setup->grpc;

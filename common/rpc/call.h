@@ -21,7 +21,8 @@ struct rpc_call {
     bool is_client;
     const struct rpc_handler *handler;
     void *user;
-    grpc_channel *channel; /* client; these four only until `closed` */
+    const struct rpc_token *token; /* client; until `closed` */
+    grpc_channel *channel;         /* client; these four only until `closed` */
     grpc_call *grpc;
     struct rpc_queue *queue; /* its thread runs everything below `queue thread only` */
     struct rpc_calls *calls;

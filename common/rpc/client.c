@@ -24,6 +24,7 @@ struct rpc_client {
     struct rpc_queue queue;
     struct rpc_calls calls;
     char target[300]; /* "host:port" */
+    struct rpc_token token;
 };
 
 /* ------------------------------------------------------------------ open and close */
@@ -61,6 +62,7 @@ static void release(struct rpc_client *client)
         grpc_channel_destroy(client->channel);
     rpc_queue_stop(&client->queue);
     rpc_calls_release(&client->calls);
+    rpc_token_close(&client->token);
     free(client);
 }
 
@@ -82,7 +84,9 @@ enum status rpc_client_open(const struct rpc_client_config *config, struct rpc_c
         free(client);
         return status;
     }
-    status = rpc_client_credentials(&config->security, &credentials, err);
+    status = rpc_token_open(&config->security, &config->target, &client->token, err);
+    if (status == STATUS_OK)
+        status = rpc_client_credentials(&config->security, &credentials, err);
     if (status != STATUS_OK)
         goto out;
     client->queue.grpc = grpc_completion_queue_create_for_next(NULL);
@@ -135,6 +139,7 @@ static enum status open_call(struct rpc_client *client, const char *path, int64_
         .deadline_ns = deadline_ns,
         .channel = client->channel,
         .target = client->target,
+        .token = &client->token,
     };
 
     setup.grpc =

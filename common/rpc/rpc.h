@@ -50,6 +50,10 @@ struct rpc_security {
     const char *cert_file;
     const char *key_file;
     bool insecure; /* allow a plaintext bind to an address that is not loopback */
+    /* A bearer token, read at open; NULL or "": none.  A client sends it with every call; a server
+     * refuses every call without it but those of grpc.health.v1 (STATUS_UNAUTHENTICATED), before it
+     * reads their messages.  With TLS or a Unix socket only, else STATUS_INVALID. */
+    const char *token_file;
 };
 
 /* ------------------------------------------------------------------ messages */

@@ -85,8 +85,9 @@ struct rpc_call_setup {
     void *user;
     const char *path;
     int64_t deadline_ns;
-    grpc_channel *channel;     /* client; NULL on the server's side */
-    const char *target;        /* client: "host:port", for texts */
+    grpc_channel *channel;         /* client; NULL on the server's side */
+    const char *target;            /* client: "host:port", for texts */
+    const struct rpc_token *token; /* client; outlives the call */
     struct rpc_counts *counts; /* server: of its method, which outlives the call; client: NULL */
 };
 
@@ -120,6 +121,52 @@ enum status rpc_server_credentials(const struct rpc_security *security,
                                    grpc_server_credentials **ret, struct error *err);
 enum status rpc_client_credentials(const struct rpc_security *security,
                                    grpc_channel_credentials **ret, struct error *err);
+
+/* ------------------------------------------------------------------ token.c */
+
+#define RPC_TOKEN_MIN 16 /* characters */
+#define RPC_TOKEN_MAX 512
+
+/* The value of the `authorization` metadata, padded with zeros. */
+struct rpc_token {
+    char header[sizeof("Bearer ") + RPC_TOKEN_MAX];
+    size_t length; /* 0: there is no token */
+};
+
+/* Read security->token_file, if one is given, for a connection to or from `endpoint`.
+ * STATUS_INVALID when that one is neither TLS nor a Unix socket, or the file's content is no
+ * token. */
+enum status rpc_token_open(const struct rpc_security *security, const struct endpoint *endpoint,
+                           struct rpc_token *ret, struct error *err);
+void rpc_token_close(struct rpc_token *token); /* leaves zeros */
+
+/* Does the metadata carry the token?  In a time that tells nothing about it. */
+bool rpc_token_matches(const struct rpc_token *token, const grpc_metadata_array *metadata);
+
+/* The metadata to send; the caller unrefs the value. */
+grpc_metadata rpc_token_metadata(const struct rpc_token *token);
+
+/* ------------------------------------------------------------------ gate.c */
+
+/* Which new calls a server takes. */
+struct rpc_gate {
+    struct rpc_token token; /* constant */
+    atomic_bool draining;
+    atomic_uint strangers; /* calls refused for want of the token */
+};
+
+/* A call that stands at the gate. */
+struct rpc_visit {
+    bool is_public; /* needs no token, and is served while the server drains */
+    const grpc_metadata_array *metadata;
+};
+
+/* The handler that refuses the call, its user being the gate; NULL: the call may come in. */
+const struct rpc_handler *rpc_gate_refusal(const struct rpc_gate *gate,
+                                           const struct rpc_visit *visit);
+
+/* The handler of methods that do not exist; its user is the path, used in `start` only. */
+extern const struct rpc_handler rpc_unknown_handler;
 
 /* ------------------------------------------------------------------ listen.c */
 

@@ -9,7 +9,7 @@
  * aborts the process): health and watches end; shutdown_and_notify while the threads keep polling;
  * grace; cancel all calls; wait until the server reported, every slot came back and every call is
  * closed; destroy the server; drain and join the queues.
- * Locks: calls.lock guards the counters below it; `draining` and `closing` are atomics.
+ * Locks: calls.lock guards the counters below it; `closing` is an atomic.
  */
 #include "common/rpc/rpc_internal.h"
 
@@ -54,49 +54,14 @@ struct rpc_server {
     struct rpc_counts *counts; /* of each method, and of unknown ones; owned */
     struct slot *slots;
     struct rpc_health *health;
-    atomic_bool draining; /* refuse new calls */
-    atomic_bool closing;  /* and ask for no more */
+    struct rpc_gate gate;
+    atomic_bool closing; /* ask for no more calls */
     struct rpc_tag on_shutdown;
     struct rpc_calls calls;
     /* under calls.lock */
     size_t armed; /* slots that core holds */
     bool shut_down;
 };
-
-/* ------------------------------------------------------------------ refusals */
-
-static void refuse_unknown(struct rpc_call *call, void *user)
-{
-    char text[256];
-
-    (void)snprintf(text, sizeof(text), "no method '%s' here", (const char *)user);
-    rpc_call_finish(call, STATUS_UNSUPPORTED, text);
-    rpc_call_set_user(call, NULL);
-}
-
-static void refuse_draining(struct rpc_call *call, void *user)
-{
-    (void)user;
-    rpc_call_finish(call, STATUS_UNAVAILABLE, "the server is draining");
-}
-
-static void refused_message(struct rpc_call *call, struct rpc_message *message, void *user)
-{
-    (void)call; /* never asked for */
-    (void)message;
-    (void)user;
-}
-
-static void refused_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
-{
-    (void)call;
-    (void)result;
-    (void)user;
-}
-
-static const struct rpc_handler unknown_handler = {refuse_unknown, refused_message, refused_closed};
-static const struct rpc_handler draining_handler = {refuse_draining, refused_message,
-                                                    refused_closed};
 
 /* ------------------------------------------------------------------ slots */
 
@@ -150,6 +115,34 @@ static int64_t to_deadline_ns(gpr_timespec deadline)
     return clock_now_ns() + left.tv_sec * NS_PER_SECOND + left.tv_nsec;
 }
 
+/* Who handles the call in the slot.  `path` is filled for a method that does not exist. */
+static void choose_handler(struct slot *slot, char *path, size_t size, struct rpc_call_setup *setup)
+{
+    struct rpc_server *server = slot->server;
+    bool unknown = slot->method == server->method_count;
+    struct rpc_visit visit = {.is_public = !unknown && slot->method >= server->own_method_count,
+                              .metadata = &slot->metadata};
+    const struct rpc_handler *refusal = rpc_gate_refusal(&server->gate, &visit);
+
+    if (unknown) {
+        (void)snprintf(path, size, "%.*s", (int)GRPC_SLICE_LENGTH(slot->details.method),
+                       (const char *)GRPC_SLICE_START_PTR(slot->details.method));
+        setup->path = path;
+        setup->handler = &rpc_unknown_handler;
+        setup->user = path;
+    } else {
+        const struct rpc_method *method = &server->methods[slot->method];
+
+        setup->path = method->path;
+        setup->handler = method->handler;
+        setup->user = method->user;
+    }
+    if (refusal) {
+        setup->handler = refusal;
+        setup->user = &server->gate;
+    }
+}
+
 static void slot_done(struct rpc_tag *tag, bool ok)
 {
     struct slot *slot = tag->owner;
@@ -164,19 +157,7 @@ static void slot_done(struct rpc_tag *tag, bool ok)
     if (ok) {
         setup.grpc = slot->call;
         setup.deadline_ns = to_deadline_ns(unknown ? slot->details.deadline : slot->deadline);
-        if (unknown) {
-            (void)snprintf(path, sizeof(path), "%.*s", (int)GRPC_SLICE_LENGTH(slot->details.method),
-                           (const char *)GRPC_SLICE_START_PTR(slot->details.method));
-            setup.path = path;
-            setup.handler = &unknown_handler;
-            setup.user = path;
-        } else {
-            bool refuse = atomic_load(&server->draining) && slot->method < server->own_method_count;
-
-            setup.path = server->methods[slot->method].path;
-            setup.handler = refuse ? &draining_handler : server->methods[slot->method].handler;
-            setup.user = server->methods[slot->method].user;
-        }
+        choose_handler(slot, path, sizeof(path), &setup);
     }
     clear(slot);
     if (again)
@@ -330,6 +311,7 @@ static void release(struct rpc_server *server)
     free(server->slots);
     rpc_health_close(server->health);
     rpc_calls_release(&server->calls);
+    rpc_token_close(&server->gate.token);
     free(server);
 }
 
@@ -362,7 +344,9 @@ enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_s
     rpc_library_open();
     raise_file_limit();
     server->grpc = create_server(config);
-    status = copy_methods(server, config, err);
+    status = rpc_token_open(&config->security, &config->listen, &server->gate.token, err);
+    if (status == STATUS_OK)
+        status = copy_methods(server, config, err);
     if (status == STATUS_OK)
         status = start_queues(server, config->threads, err);
     if (status == STATUS_OK)
@@ -401,7 +385,7 @@ void rpc_server_counts(const struct rpc_server *server, size_t index, struct rpc
 
 void rpc_server_drain(struct rpc_server *server)
 {
-    atomic_store(&server->draining, true);
+    atomic_store(&server->gate.draining, true);
     rpc_health_drain(server->health);
 }
 

@@ -39,6 +39,10 @@ grpc_status_code rpc_code_from_status(enum status status)
         return GRPC_STATUS_UNIMPLEMENTED;
     case STATUS_CANCELLED:
         return GRPC_STATUS_CANCELLED;
+    case STATUS_UNAUTHENTICATED:
+        return GRPC_STATUS_UNAUTHENTICATED;
+    case STATUS_DENIED:
+        return GRPC_STATUS_PERMISSION_DENIED;
     case STATUS_IO:
     case STATUS_INTERNAL:
         break;
@@ -63,7 +67,9 @@ enum status rpc_status_from_code(grpc_status_code code)
     case GRPC_STATUS_ALREADY_EXISTS:
         return STATUS_EXISTS;
     case GRPC_STATUS_PERMISSION_DENIED:
+        return STATUS_DENIED;
     case GRPC_STATUS_UNAUTHENTICATED:
+        return STATUS_UNAUTHENTICATED;
     case GRPC_STATUS_RESOURCE_EXHAUSTED: /* from core: a message above the receiver's limit */
         return STATUS_PROTOCOL;
     case GRPC_STATUS_FAILED_PRECONDITION:

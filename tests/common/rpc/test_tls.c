@@ -1,11 +1,13 @@
 /*
  * test_tls: mutual TLS with certificates made here by the openssl command (skipped without it):
- * the round trip, and every way of not being let in, with words that name what is wrong.
+ * the round trip, and every way of not being let in, with words that name what is wrong; and the
+ * bearer token that a server may want on top.
  */
 #include "tests/common/rpc/rpc_support.h"
 #include "tests/support/certificate.h"
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +33,8 @@ static void open_tls(struct echo *echo, const char *name)
 }
 
 /* One unary call with that security; err tells. */
-static enum status ask(uint16_t port, const struct rpc_security *security, int64_t timeout_ms)
+static enum status ask_for(const char *path, uint16_t port, const struct rpc_security *security,
+                           int64_t timeout_ms)
 {
     struct rpc_client_config config = {.target = {"127.0.0.1", port}, .security = *security};
     struct rpc_client *client;
@@ -41,11 +44,16 @@ static enum status ask(uint16_t port, const struct rpc_security *security, int64
     enum status status;
 
     assert_ok(rpc_client_open(&config, &client, &err));
-    status = rpc_client_unary(client, ECHO_UNARY, request, size, clock_deadline_ns(timeout_ms),
-                              &reply, &size, &err);
+    status = rpc_client_unary(client, path, request, size, clock_deadline_ns(timeout_ms), &reply,
+                              &size, &err);
     rpc_client_close(client);
     free(reply);
     return status;
+}
+
+static enum status ask(uint16_t port, const struct rpc_security *security, int64_t timeout_ms)
+{
+    return ask_for(ECHO_UNARY, port, security, timeout_ms);
 }
 
 START_TEST(round_trip)
@@ -148,6 +156,136 @@ START_TEST(files_are_checked)
 }
 END_TEST
 
+/* ------------------------------------------------------------------ the token */
+
+#define TOKEN "a-token.of_32~characters+and/more"
+
+/* A server that wants the token; the client's security, still without one. */
+static struct rpc_security open_with_token(struct echo *echo)
+{
+    struct rpc_server_config config = {.listen = {"127.0.0.1", 0}, .listen_origin = "the test"};
+
+    certificate_make_authority("ca");
+    certificate_make("server", "ca", "subjectAltName=IP:127.0.0.1");
+    config.security = security_of("ca", "server");
+    config.security.token_file = support_write("token", TOKEN "\n", strlen(TOKEN) + 1);
+    log_set_level(LOG_QUIET); /* it tells of every second refusal */
+    echo_open_with(echo, &config);
+    return security_of("ca", "server");
+}
+
+START_TEST(token_lets_in)
+{
+    static const char *const wrong[] = {
+        "a-token.of_32~characters+and/mor",   /* a prefix */
+        "a-token.of_32~characters+and/more=", /* and more */
+        "A-token.of_32~characters+and/more",  /* a letter's case */
+        "another-token-of-the-same-length!"}; /* (its last byte is replaced below) */
+    struct rpc_security security;
+    struct echo echo;
+    uint16_t port;
+
+    if (!certificate_can_make())
+        return;
+    security = open_with_token(&echo);
+    port = rpc_server_port(echo.server);
+    assert_fails(ask(port, &security, DEADLINE_MS), STATUS_UNAUTHENTICATED, "--token-file");
+    assert_fails(ask_for("/test.v1.Echo/Nothing", port, &security, DEADLINE_MS),
+                 STATUS_UNAUTHENTICATED, "--token-file");
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        char text[64];
+
+        (void)snprintf(text, sizeof(text), "%s", wrong[i]);
+        text[strcspn(text, "!")] = i == 3 ? 'x' : '\0';
+        security.token_file = support_write("wrong", text, strlen(text));
+        assert_fails(ask(port, &security, DEADLINE_MS), STATUS_UNAUTHENTICATED, "--token-file");
+    }
+    security.token_file = NULL;
+    assert_fails(ask_for("/grpc.health.v1.Health/Check", port, &security, DEADLINE_MS),
+                 STATUS_NOT_FOUND, "unknown service"); /* health answers without one */
+    ck_assert_uint_eq(echo.closed, 0);                 /* no handler has seen any of them */
+    security.token_file = support_path("token");
+    assert_ok(ask(port, &security, DEADLINE_MS));
+    assert_fails(ask_for("/test.v1.Echo/Nothing", port, &security, DEADLINE_MS), STATUS_UNSUPPORTED,
+                 "no method");
+    echo_close(&echo, DEADLINE_MS);
+}
+END_TEST
+
+/* What fills the stream of somebody without the token is never read. */
+START_TEST(nothing_is_read_without_the_token)
+{
+    static uint8_t data[4 << 20];
+    struct rpc_security security;
+    struct rpc_client_config config;
+    struct rpc_client *client;
+    struct rpc_call *call;
+    struct seen seen;
+    struct echo echo;
+
+    if (!certificate_can_make())
+        return;
+    security = open_with_token(&echo);
+    config = (struct rpc_client_config){.target = {"127.0.0.1", rpc_server_port(echo.server)},
+                                        .security = security};
+    assert_ok(rpc_client_open(&config, &client, &err));
+    seen_init(&seen);
+    assert_ok(rpc_client_call(client, ECHO_STREAM, clock_deadline_ns(DEADLINE_MS), &seen_handler,
+                              &seen, &call, &err));
+    rpc_call_receive(call);
+    for (int i = 0; i < 8; i++) /* the refusal may be here already */
+        (void)rpc_call_send(call, NULL, 0, &(struct rpc_payload){data, sizeof(data), NULL, NULL});
+    seen_wait_closed(&seen);
+    ck_assert_int_eq(seen.result.status, STATUS_UNAUTHENTICATED);
+    ck_assert_uint_eq(seen.messages, 0);
+    rpc_call_unref(call);
+    rpc_client_close(client);
+    echo_close(&echo, DEADLINE_MS);
+    ck_assert_uint_eq(echo.closed, 0);
+    ck_assert_uint_eq(echo.sent, 0);
+}
+END_TEST
+
+/* Nobody sends a secret in plaintext, nor waits for one; and nobody says what it is. */
+START_TEST(token_files_are_checked)
+{
+    static const struct {
+        const char *content, *text;
+    } bad[] = {{"", "has 0 characters (allowed: 16 to 512)"},
+               {"too-short\n", "has 9 characters (allowed: 16 to 512)"},
+               {"two words are no token\n", "a byte at position 3 that no token has"},
+               {"0123456789abcdef\n0123456789abcdef\n", "a byte at position 16 that no token has"}};
+    struct rpc_server_config config = {.listen = {"127.0.0.1", 0}, .listen_origin = "the test"};
+    struct rpc_client_config client_config = {.target = {"127.0.0.1", 1}};
+    struct rpc_client *client;
+    struct echo echo;
+    char long_token[600];
+
+    config.security.token_file = support_write("token", TOKEN, strlen(TOKEN));
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_INVALID,
+                 "goes only over TLS or a Unix socket");
+    client_config.security = config.security;
+    assert_fails(rpc_client_open(&client_config, &client, &err), STATUS_INVALID,
+                 "goes only over TLS or a Unix socket");
+    if (!certificate_can_make())
+        return;
+    certificate_make_authority("ca");
+    certificate_make("server", "ca", "subjectAltName=IP:127.0.0.1");
+    config.security = security_of("ca", "server");
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        config.security.token_file = support_write("token", bad[i].content, strlen(bad[i].content));
+        assert_fails(echo_try_open(&echo, &config, &err), STATUS_INVALID, bad[i].text);
+        ck_assert_ptr_nonnull(strstr(err.text, config.security.token_file));
+        ck_assert(bad[i].content[0] == '\0' || strstr(err.text, bad[i].content) == NULL);
+    }
+    memset(long_token, 'x', sizeof(long_token));
+    config.security.token_file = support_write("token", long_token, sizeof(long_token));
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_INVALID, "has 600 characters");
+    config.security.token_file = support_path("nowhere");
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_NOT_FOUND, "nowhere");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("rpc_tls");
@@ -157,6 +295,9 @@ int main(void)
     tcase_add_test(tests, round_trip);
     tcase_add_test(tests, strangers_are_not_let_in);
     tcase_add_test(tests, files_are_checked);
+    tcase_add_test(tests, token_lets_in);
+    tcase_add_test(tests, nothing_is_read_without_the_token);
+    tcase_add_test(tests, token_files_are_checked);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }
