@@ -115,8 +115,12 @@ static enum status take_join(struct join_call *jc, struct rpc_call *call,
     const uint8_t *head = rpc_message_head(message, &size);
     enum status status = wire_unpack_join_request(head, size, &request, err);
 
-    if (status != STATUS_OK)
+    if (status == STATUS_OK)
+        status = service_check_rank(s, call, request.rank, err);
+    if (status != STATUS_OK) {
+        wire_release_join_request(&request);
         return status;
+    }
     (void)pthread_mutex_lock(&s->lock);
     status = admit(jc, call, &request, err);
     (void)pthread_mutex_unlock(&s->lock);
@@ -289,6 +293,8 @@ static void leave_message(struct rpc_call *call, struct rpc_message *message, vo
     }
     head = rpc_message_head(message, &size);
     status = wire_unpack_leave_request(head, size, &request, &err);
+    if (status == STATUS_OK)
+        status = service_check_rank(s, call, request.rank, &err);
     if (status == STATUS_OK) {
         (void)pthread_mutex_lock(&s->lock);
         status = note_leave(s, &request, &ended, &failure, &err);

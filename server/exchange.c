@@ -257,8 +257,10 @@ static enum status bind_stream(struct stream *st, struct rpc_call *call, unsigne
                                struct error *err)
 {
     struct job *j;
-    enum status status;
+    enum status status = service_check_rank(st->service, call, rank, err);
 
+    if (status != STATUS_OK)
+        return status;
     (void)pthread_mutex_lock(&st->service->lock);
     j = st->service->current;
     status = check_bind(j, rank, err);

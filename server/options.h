@@ -17,6 +17,7 @@ struct server_options {
     int64_t timeout_ms;
     char tls_ca[OPTION_TEXT_MAX], tls_cert[OPTION_TEXT_MAX], tls_key[OPTION_TEXT_MAX];
     char token_file[OPTION_TEXT_MAX];
+    bool bind_ranks;
     bool insecure;
     char run_dir[OPTION_TEXT_MAX];
     char log_level[OPTION_TEXT_MAX];

@@ -56,12 +56,25 @@ static enum status open_rpc(struct service *s, const struct service_config *conf
     return status;
 }
 
+static enum status check_identity(const struct service_config *config, struct error *err)
+{
+    const char *certificate = config->security.cert_file;
+
+    if (config->bind_ranks && (!certificate || certificate[0] == '\0'))
+        return error_set(err, STATUS_INVALID,
+                         "--bind-ranks reads ranks from the workers' certificates: give --tls-ca, "
+                         "--tls-cert and --tls-key, too");
+    return STATUS_OK;
+}
+
 enum status service_open(const struct service_config *config, struct service **ret_service,
                          struct error *err)
 {
     struct service *s;
-    enum status status = mem_calloc(1, sizeof(*s), "service", &s, err);
+    enum status status = check_identity(config, err);
 
+    if (status == STATUS_OK)
+        status = mem_calloc(1, sizeof(*s), "service", &s, err);
     if (status != STATUS_OK)
         return status;
     status = init_locks(s, err);
@@ -70,6 +83,7 @@ enum status service_open(const struct service_config *config, struct service **r
         return status;
     }
     s->timeout_ms = config->timeout_ms;
+    s->bind_ranks = config->bind_ranks;
     s->start_time_seconds = clock_wall_seconds();
     record_init(&s->record, config->run_dir);
     status = keeper_start(s, err);

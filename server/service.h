@@ -25,6 +25,7 @@ struct service_config {
     struct endpoint listen;    /* port 0: any free one */
     const char *listen_origin; /* "--listen"; where the address came from, for messages */
     struct rpc_security security;
+    bool bind_ranks;     /* a peer speaks for the ranks that its certificate names, and no others */
     unsigned threads;    /* of rpc; 0: as many as cores, at most 4 */
     int64_t timeout_ms;  /* how long ranks may wait for a silent one, in a join and in a round */
     const char *run_dir; /* borrowed; records go to <run_dir>/server<index>.jsonl; NULL: nowhere */

@@ -15,6 +15,7 @@
 
 struct service {
     int64_t timeout_ms;        /* constant */
+    bool bind_ranks;           /* constant */
     double start_time_seconds; /* constant, Unix time */
     struct record record;      /* keeper only, once it runs */
     pthread_t keeper;
@@ -40,6 +41,13 @@ void service_end_job(struct service *s, struct job *j, const struct error *failu
 
 /* One use of the job (job->users) ends.  Takes the lock; the job may be gone afterwards. */
 void service_drop_job(struct service *s, struct job *j);
+
+/* ------------------------------------------------------------------ identity.c */
+
+/* STATUS_DENIED when ranks are bound to certificates and the one of the call's peer does not name
+ * this rank.  From a handler. */
+enum status service_check_rank(const struct service *s, const struct rpc_call *call, unsigned rank,
+                               struct error *err);
 
 /* ------------------------------------------------------------------ control.c, exchange.c, stats.c
  */

@@ -140,6 +140,11 @@ void rpc_call_set_user(struct rpc_call *call, void *user);
 /* "ipv4:127.0.0.1:4711"; for messages to people, not for authentication. */
 const char *rpc_call_peer(const struct rpc_call *call);
 
+/* Server, from a handler before `closed`: the URI number `index` among the alternative names of the
+ * certificate that the peer has proved to own, into text ("" when it does not fit or has a NUL
+ * inside); false: there are no more, or the connection is plaintext. */
+bool rpc_call_peer_uri(const struct rpc_call *call, size_t index, char *text, size_t size);
+
 /* Moment (clock_now_ns) at which the call's deadline passes; INT64_MAX without one. */
 int64_t rpc_call_deadline_ns(const struct rpc_call *call);
 

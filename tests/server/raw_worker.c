@@ -101,7 +101,14 @@ struct rpc_result raw_wait_closed(struct raw_call *c)
 
 void raw_open(struct raw_worker *w, uint16_t port, unsigned rank)
 {
-    struct rpc_client_config config = {.target = {.host = "127.0.0.1", .port = port}};
+    raw_open_with(w, port, rank, &(struct rpc_security){0});
+}
+
+void raw_open_with(struct raw_worker *w, uint16_t port, unsigned rank,
+                   const struct rpc_security *security)
+{
+    struct rpc_client_config config = {.target = {.host = "127.0.0.1", .port = port},
+                                       .security = *security};
 
     memset(w, 0, sizeof(*w));
     w->rank = rank;

@@ -33,6 +33,8 @@ struct raw_worker {
 };
 
 void raw_open(struct raw_worker *w, uint16_t port, unsigned rank);
+void raw_open_with(struct raw_worker *w, uint16_t port, unsigned rank,
+                   const struct rpc_security *security);
 void raw_close(struct raw_worker *w);
 
 /* Join terms that tests start from: 2 ranks, one server, 2 full partitions of 4 KiB and one of 100
