@@ -1,41 +1,161 @@
 #include "server/policy.h"
 
+#include <assert.h>
 #include <string.h>
 
-void policy_init(struct policy *p, unsigned world_size, struct policy_rank *ranks)
+void policy_init(struct policy *p, const struct consistency *consistency, unsigned world_size,
+                 struct policy_rank *ranks)
 {
-    *p = (struct policy){.world_size = world_size, .ranks = ranks};
+    *p = (struct policy){.consistency = *consistency, .world_size = world_size, .ranks = ranks};
     memset(ranks, 0, world_size * sizeof(*ranks));
+}
+
+/* Contributions that complete the round under way: of ranks that have finished without one none
+ * will come. */
+static unsigned required(const struct policy *p)
+{
+    unsigned wanted = p->world_size - p->consistency.backup;
+    unsigned possible = p->world_size - p->finished + p->finished_arrived;
+
+    return wanted < possible ? wanted : possible;
+}
+
+/* Where the ranks make rounds together. */
+static enum policy_verdict check_round(const struct policy *p, const struct policy_rank *r,
+                                       uint64_t round)
+{
+    if (round <= p->steps && (p->consistency.backup == 0 || round == 0))
+        return POLICY_STALE;
+    if (round > p->steps + 1)
+        return POLICY_AHEAD;
+    if (r->read != POLICY_READ_DONE)
+        return POLICY_UNINITIALISED;
+    if (round <= r->clock)
+        return POLICY_TWICE;
+    if (r->parked)
+        return POLICY_AHEAD;
+    if (round <= p->steps)
+        return POLICY_LATE;
+    return p->arrived + 1 == required(p) ? POLICY_COMPLETE : POLICY_ACCEPTED;
+}
+
+/* Where each contribution is a step. */
+static enum policy_verdict check_step(const struct policy_rank *r, uint64_t round)
+{
+    if (round > r->clock + 1)
+        return POLICY_AHEAD;
+    if (r->read != POLICY_READ_DONE)
+        return POLICY_UNINITIALISED;
+    if (round <= r->clock)
+        return POLICY_TWICE;
+    return r->parked ? POLICY_AHEAD : POLICY_COMPLETE;
 }
 
 enum policy_verdict policy_check(const struct policy *p, unsigned rank, uint64_t round)
 {
     const struct policy_rank *r = &p->ranks[rank];
 
-    if (round <= p->round)
-        return POLICY_STALE;
-    if (round != p->round + 1)
-        return POLICY_AHEAD;
-    if (r->read != POLICY_READ_DONE)
-        return POLICY_UNINITIALISED;
-    if (r->clock == round)
-        return POLICY_TWICE;
-    return p->arrived + 1 == p->world_size ? POLICY_COMPLETE : POLICY_ACCEPTED;
+    if (r->finished)
+        return POLICY_FINISHED;
+    return consistency_steps_each(&p->consistency) ? check_step(r, round)
+                                                   : check_round(p, r, round);
+}
+
+static void complete(struct policy *p)
+{
+    p->steps++;
+    p->arrived = 0;
+    p->finished_arrived = 0;
+}
+
+/* Only ssp asks for it. */
+static void find_slowest(struct policy *p)
+{
+    p->slowest = UINT64_MAX;
+    for (unsigned rank = 0; rank < p->world_size; rank++)
+        if (!p->ranks[rank].finished && p->ranks[rank].clock < p->slowest)
+            p->slowest = p->ranks[rank].clock;
 }
 
 enum policy_verdict policy_push(struct policy *p, unsigned rank, uint64_t round)
 {
+    struct policy_rank *r = &p->ranks[rank];
     enum policy_verdict verdict = policy_check(p, rank, round);
+    bool slowest = r->clock == p->slowest;
 
-    if (verdict != POLICY_ACCEPTED && verdict != POLICY_COMPLETE)
+    if (verdict != POLICY_ACCEPTED && verdict != POLICY_COMPLETE && verdict != POLICY_LATE)
         return verdict;
-    p->ranks[rank].clock = round;
-    p->arrived++;
-    if (verdict == POLICY_COMPLETE) {
-        p->round = round;
-        p->arrived = 0;
-    }
+    r->clock = round;
+    r->parked = true;
+    if (verdict == POLICY_LATE)
+        return verdict;
+    if (verdict == POLICY_COMPLETE)
+        complete(p);
+    else
+        p->arrived++;
+    if (p->consistency.staleness > 0 && slowest)
+        find_slowest(p);
     return verdict;
+}
+
+uint64_t policy_staleness(const struct policy *p, unsigned rank)
+{
+    return p->steps - p->ranks[rank].seen;
+}
+
+static bool may_answer(const struct policy *p, const struct policy_rank *r)
+{
+    if (!r->parked)
+        return false;
+    if (r->finished)
+        return p->finished == p->world_size;
+    switch (p->consistency.mode) {
+    case CONSISTENCY_BSP:
+        return r->clock <= p->steps;
+    case CONSISTENCY_SSP:
+        if (p->consistency.staleness == 0)
+            return r->clock <= p->steps;
+        return r->clock <= p->consistency.staleness ||
+               r->clock - p->consistency.staleness <= p->slowest;
+    case CONSISTENCY_ASP:
+        return true;
+    }
+    return false;
+}
+
+void policy_answer(struct policy *p, unsigned rank)
+{
+    p->ranks[rank].parked = false;
+    p->ranks[rank].seen = p->steps;
+}
+
+bool policy_next_answer(struct policy *p, unsigned *rank)
+{
+    for (unsigned r = *rank; r < p->world_size; r++)
+        if (may_answer(p, &p->ranks[r])) {
+            policy_answer(p, r);
+            *rank = r;
+            return true;
+        }
+    return false;
+}
+
+enum policy_verdict policy_finish(struct policy *p, unsigned rank, bool wants_final)
+{
+    struct policy_rank *r = &p->ranks[rank];
+
+    assert(!consistency_is_lockstep(&p->consistency));
+    if (r->finished)
+        return POLICY_FINISHED;
+    r->finished = true;
+    p->finished++;
+    p->finished_arrived += p->consistency.backup > 0 && r->clock == p->steps + 1;
+    r->parked = wants_final;
+    find_slowest(p);
+    if (p->arrived == 0 || p->arrived < required(p))
+        return POLICY_ACCEPTED;
+    complete(p);
+    return POLICY_COMPLETE;
 }
 
 enum policy_verdict policy_set(struct policy *p)
@@ -53,6 +173,7 @@ enum policy_verdict policy_pull(struct policy *p, unsigned rank)
     if (r->read != POLICY_READ_NONE)
         return POLICY_TWICE;
     r->read = p->initialised ? POLICY_READ_DONE : POLICY_READ_PARKED;
+    r->seen = p->steps;
     return p->initialised ? POLICY_COMPLETE : POLICY_ACCEPTED;
 }
 
@@ -74,6 +195,8 @@ const char *policy_verdict_text(enum policy_verdict verdict)
         return "was accepted";
     case POLICY_COMPLETE:
         return "completed its round";
+    case POLICY_LATE:
+        return "came late";
     case POLICY_UNINITIALISED:
         return "came before this rank has read the initial values";
     case POLICY_TWICE:
@@ -82,6 +205,8 @@ const char *policy_verdict_text(enum policy_verdict verdict)
         return "belongs to a round that is complete";
     case POLICY_AHEAD:
         return "belongs to a round that cannot have begun";
+    case POLICY_FINISHED:
+        return "came after the rank's last one";
     }
     return "is unknown";
 }

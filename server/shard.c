@@ -56,7 +56,8 @@ static void init_parts(struct shard *s)
         struct shard_part *part = &s->parts[slot];
 
         (void)pthread_mutex_init(&part->lock, NULL);
-        policy_init(&part->policy, s->config.world_size, s->ranks + slot * s->config.world_size);
+        policy_init(&part->policy, &(struct consistency){.mode = CONSISTENCY_BSP},
+                    s->config.world_size, s->ranks + slot * s->config.world_size);
         part->offset = p->local_offset;
         part->count = p->count;
         slot++;
@@ -253,6 +254,10 @@ static enum status take(struct shard *s, struct shard_part *part, unsigned rank,
 static void complete(struct shard *s, struct shard_part *part, uint64_t round, float *sum,
                      struct shard_answer *ret)
 {
+    unsigned rank = 0;
+
+    while (policy_next_answer(&part->policy, &rank)) /* the caller answers all of them */
+        rank++;
     if (s->config.update)
         optimizer_update(&s->optimizer, round, part->offset, part->count, s->values + part->offset,
                          sum);
@@ -272,7 +277,7 @@ static enum status push(struct shard *s, struct shard_part *part, unsigned rank,
 
     if (verdict != POLICY_ACCEPTED && verdict != POLICY_COMPLETE)
         return error_set(err, STATUS_PROTOCOL, "the push %s (round %" PRIu64 " is complete)",
-                         policy_verdict_text(verdict), part->policy.round);
+                         policy_verdict_text(verdict), part->policy.steps);
     if (part->policy.arrived == 0) {
         part->first_ns = arrival_ns;
         part->sum_ns = 0;

@@ -1,21 +1,45 @@
 /*
- * Every state that 1 to 3 ranks can reach within three rounds, and in each of them every event,
- * good and bad, against a model that only remembers who did what.
+ * Every state that the ranks of each mode can reach, and in each of them every event, good and bad,
+ * against a model that only remembers who did what and decides by the definitions: bsp, backup
+ * workers, ssp, asp.  A state is remembered and looked at once.  Invariants of each:
+ *
+ *   - no deadlock: while somebody has rounds to make, somebody can move;
+ *   - each contribution is applied once or dropped once, never both;
+ *   - ssp: a rank reads at clock c only when every other has pushed c - s times, so nobody is ever
+ *     more than s + 1 pushes ahead;
+ *   - the staleness of a contribution is the number of steps since its rank's read.
  */
 #include "server/policy.h"
 
 #include "tests/support/support.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#define RANKS_MAX  3u
-#define ROUNDS_MAX 3u
-#define STATES_MAX 4096u
+/* Check's own assertions each write to a pipe: too slow for hundreds of millions of them. */
+#define REQUIRE(condition)                                                                         \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            ck_abort_msg("%s", #condition);                                                        \
+    } while (0)
 
+#define RANKS_MAX  4u
+#define ROUNDS_MAX 4u
+#define STATES_MAX (1u << 20)
+
+/* Masks have one bit per rank. */
 struct model {
-    bool set;
-    bool asked[RANKS_MAX], got[RANKS_MAX];
-    bool in[RANKS_MAX][ROUNDS_MAX + 2]; /* [rank][round] */
+    uint8_t set;
+    uint8_t asked, got;               /* round 0 */
+    uint8_t applied[ROUNDS_MAX + 1];  /* [round]: whose contribution is in a sum or a step */
+    uint8_t dropped[ROUNDS_MAX + 1];  /* [round]: whose contribution came late */
+    uint8_t waiting;                  /* for the answer to a contribution */
+    uint8_t finished, wants_final;    /* contributes no more; waits for the final values */
+    uint8_t final;                    /* has them */
+    uint8_t clock[RANKS_MAX];         /* last round that the rank contributed to, late or not */
+    uint8_t steps;                    /* optimizer steps */
+    uint8_t folded;                   /* rounds that were whole, whose masks are forgotten */
+    uint8_t steps_at_read[RANKS_MAX]; /* of the values that the rank has */
 };
 
 struct state {
@@ -24,53 +48,117 @@ struct state {
     struct policy_rank ranks[RANKS_MAX];
 };
 
-static unsigned world_size;
-static struct state states[STATES_MAX];
+/* What is explored. */
+struct world {
+    struct consistency consistency;
+    unsigned ranks, rounds;
+    bool leaves;    /* ranks may finish at any point, not only behind their last round */
+    bool staleness; /* remember what each rank has read: more states */
+};
+
+static struct world world;
+static struct state *states;
 static size_t state_count;
-static size_t verdicts[POLICY_AHEAD + 1]; /* how often each was seen */
+static uint32_t *table;                      /* of state index + 1, by hash */
+static size_t verdicts[POLICY_FINISHED + 1]; /* how often each was seen */
 
-static unsigned contributions(const struct model *m, uint64_t round)
+/* ------------------------------------------------------------------ the model */
+
+static bool has(uint8_t mask, unsigned rank)
 {
-    unsigned sum = 0;
-
-    for (unsigned rank = 0; rank < world_size; rank++)
-        sum += m->in[rank][round];
-    return sum;
+    return mask >> rank & 1;
 }
 
-static uint64_t rounds_done(const struct model *m)
+static uint8_t bit(unsigned rank)
 {
-    uint64_t round = 0;
-
-    while (round < ROUNDS_MAX && contributions(m, round + 1) == world_size)
-        round++;
-    return round;
+    return (uint8_t)(1u << rank);
 }
 
-static enum policy_verdict model_push(struct model *m, unsigned rank, uint64_t round)
+static unsigned count(uint8_t mask)
 {
-    uint64_t done = rounds_done(m);
+    return (unsigned)__builtin_popcount(mask);
+}
 
-    if (round <= done)
+static bool together(void) /* in rounds, as opposed to each contribution a step */
+{
+    return world.consistency.mode == CONSISTENCY_BSP ||
+           (world.consistency.mode == CONSISTENCY_SSP && world.consistency.staleness == 0);
+}
+
+/* Together: is the round's sum whole?  All ranks but b, or all from whom one can still come. */
+static bool is_whole(const struct model *m, unsigned round)
+{
+    uint8_t all = (uint8_t)((1u << world.ranks) - 1);
+    uint8_t hopeless = m->finished & (uint8_t)~m->applied[round];
+    unsigned wanted = world.ranks - world.consistency.backup;
+    unsigned possible = count(all & (uint8_t)~hopeless);
+
+    if (round <= m->folded)
+        return true;
+    return m->applied[round] != 0 &&
+           count(m->applied[round]) >= (wanted < possible ? wanted : possible);
+}
+
+/* May the rank, which waits at its clock, be answered? */
+static bool may_read(const struct model *m, unsigned rank)
+{
+    unsigned clock = m->clock[rank];
+
+    if (world.consistency.mode == CONSISTENCY_ASP)
+        return true;
+    if (together())
+        return clock <= m->steps;
+    for (unsigned other = 0; other < world.ranks; other++)
+        if (!has(m->finished, other) && m->clock[other] + world.consistency.staleness < clock)
+            return false;
+    return true;
+}
+
+static enum policy_verdict model_check(const struct model *m, unsigned rank, unsigned round)
+{
+    unsigned clock = m->clock[rank];
+
+    if (has(m->finished, rank))
+        return POLICY_FINISHED;
+    if (together() && round <= m->steps && (world.consistency.backup == 0 || round == 0))
         return POLICY_STALE;
-    if (round > done + 1)
+    if (round > (together() ? m->steps : clock) + 1u)
         return POLICY_AHEAD;
-    if (!m->got[rank])
+    if (!has(m->got, rank))
         return POLICY_UNINITIALISED;
-    if (m->in[rank][round])
+    if (round <= clock)
         return POLICY_TWICE;
-    m->in[rank][round] = true;
-    return contributions(m, round) == world_size ? POLICY_COMPLETE : POLICY_ACCEPTED;
+    if (has(m->waiting, rank))
+        return POLICY_AHEAD;
+    if (!together())
+        return POLICY_COMPLETE;
+    if (round <= m->steps)
+        return POLICY_LATE;
+    return POLICY_ACCEPTED; /* or COMPLETE, which the sum decides */
 }
 
-static enum policy_verdict model_pull(struct model *m, unsigned rank)
+static enum policy_verdict model_push(struct model *m, unsigned rank, unsigned round)
 {
-    if (m->asked[rank])
-        return POLICY_TWICE;
-    m->asked[rank] = true;
-    m->got[rank] = m->set;
-    return m->set ? POLICY_COMPLETE : POLICY_ACCEPTED;
+    enum policy_verdict verdict = model_check(m, rank, round);
+
+    if (verdict == POLICY_LATE) {
+        m->dropped[round] |= bit(rank);
+        m->clock[rank] = (uint8_t)round;
+        return verdict; /* answered at once */
+    }
+    if (verdict != POLICY_ACCEPTED && verdict != POLICY_COMPLETE)
+        return verdict;
+    REQUIRE(!has(m->applied[round] | m->dropped[round], rank));
+    m->applied[round] |= bit(rank);
+    m->clock[rank] = (uint8_t)round;
+    m->waiting |= bit(rank);
+    if (verdict == POLICY_ACCEPTED && is_whole(m, round))
+        verdict = POLICY_COMPLETE;
+    m->steps = (uint8_t)(m->steps + (verdict == POLICY_COMPLETE));
+    return verdict;
 }
+
+/* ------------------------------------------------------------------ states */
 
 static void copy_state(struct state *to, const struct state *from)
 {
@@ -78,46 +166,141 @@ static void copy_state(struct state *to, const struct state *from)
     to->policy.ranks = to->ranks;
 }
 
-/* The fast one says what the model says about every rank and round. */
-static void check_same(const struct state *s)
+static unsigned sum_of_masks(const uint8_t *masks)
 {
-    ck_assert_uint_eq(s->policy.round, rounds_done(&s->model));
-    ck_assert_uint_eq(s->policy.arrived, contributions(&s->model, s->policy.round + 1));
-    ck_assert_int_eq(s->policy.initialised, s->model.set);
-    for (unsigned rank = 0; rank < world_size; rank++) {
-        uint64_t clock = s->ranks[rank].clock;
+    unsigned sum = 0;
 
-        ck_assert(clock == s->policy.round || clock == s->policy.round + 1);
-        ck_assert(clock == 0 || s->model.in[rank][clock]);
-        ck_assert(!s->model.in[rank][clock + 1]);
-        ck_assert_int_eq(s->ranks[rank].read == POLICY_READ_DONE, s->model.got[rank]);
-        ck_assert_int_eq(s->ranks[rank].read != POLICY_READ_NONE, s->model.asked[rank]);
-    }
+    for (unsigned round = 1; round <= world.rounds; round++)
+        sum += count(masks[round]);
+    return sum;
 }
 
-/* Remember the state unless it is known or beyond the last round. */
-static void visit(const struct state *s)
+/* The fast one agrees about every rank, and the invariants hold. */
+static void check_state(const struct state *s)
 {
-    check_same(s);
-    for (size_t i = 0; i < state_count; i++)
-        if (memcmp(&states[i].model, &s->model, sizeof(s->model)) == 0)
+    const struct model *m = &s->model;
+    unsigned fastest = 0, slowest = UINT32_MAX;
+
+    REQUIRE(s->policy.steps == m->steps);
+    REQUIRE(s->policy.initialised == m->set);
+    for (unsigned round = 1; round <= world.rounds; round++) {
+        REQUIRE((m->applied[round] & m->dropped[round]) == 0);
+        if (together())
+            REQUIRE(is_whole(m, round) == (round <= m->steps));
+    }
+    if (!together())
+        REQUIRE(sum_of_masks(m->applied) == m->steps);
+    for (unsigned rank = 0; rank < world.ranks; rank++) {
+        const struct policy_rank *r = &s->ranks[rank];
+        unsigned clock = m->clock[rank];
+
+        REQUIRE(r->clock == clock);
+        REQUIRE((r->read == POLICY_READ_DONE) == has(m->got, rank));
+        REQUIRE((r->read != POLICY_READ_NONE) == has(m->asked, rank));
+        REQUIRE(r->finished == has(m->finished, rank));
+        REQUIRE(r->parked == has(m->waiting | (m->wants_final & (uint8_t)~m->final), rank));
+        fastest = clock > fastest ? clock : fastest;
+        if (!has(m->finished, rank) && clock < slowest)
+            slowest = clock;
+    }
+    if (world.consistency.mode == CONSISTENCY_SSP && slowest != UINT32_MAX && !m->finished)
+        REQUIRE(fastest - slowest <= (world.consistency.staleness + 1));
+}
+
+static uint32_t hash(const struct model *m)
+{
+    const unsigned char *bytes = (const unsigned char *)m;
+    uint32_t h = 2166136261u;
+
+    for (size_t i = 0; i < sizeof(*m); i++)
+        h = (h ^ bytes[i]) * 16777619u;
+    return h;
+}
+
+/* Who took part in a round that is over decides nothing any more. */
+static void fold(struct model *m)
+{
+    while (together() && m->folded < m->steps)
+        m->applied[++m->folded] = 0;
+    for (unsigned round = 0; round <= m->folded; round++)
+        m->dropped[round] = 0;
+}
+
+/* Remember the state unless it is known. */
+static void visit(struct state *s)
+{
+    uint32_t at;
+
+    check_state(s);
+    if (!world.staleness)
+        memset(s->model.steps_at_read, 0, sizeof(s->model.steps_at_read));
+    fold(&s->model);
+    at = hash(&s->model) % (2 * STATES_MAX);
+    while (table[at]) {
+        if (memcmp(&states[table[at] - 1].model, &s->model, sizeof(s->model)) == 0)
             return;
-    ck_assert_uint_lt(state_count, STATES_MAX);
+        at = (at + 1) % (2 * STATES_MAX);
+    }
+    REQUIRE(state_count < STATES_MAX);
+    table[at] = (uint32_t)state_count + 1;
     copy_state(&states[state_count++], s);
 }
 
-static void try_push(const struct state *from, unsigned rank, uint64_t round)
+/* ------------------------------------------------------------------ events */
+
+static void note_read(struct state *s, unsigned rank)
+{
+    s->model.steps_at_read[rank] = s->model.steps;
+    REQUIRE(policy_staleness(&s->policy, rank) == 0);
+}
+
+/* The policy answers exactly whom the definitions allow, each once, in rising order. */
+static void take_answers(struct state *s)
+{
+    struct model *m = &s->model;
+    uint8_t all = (uint8_t)((1u << world.ranks) - 1);
+    unsigned next = 0;
+
+    for (unsigned rank = 0; rank < world.ranks; rank++) {
+        bool reads = has(m->waiting, rank) && may_read(m, rank);
+        bool ends = has(m->wants_final & (uint8_t)~m->final, rank) && m->finished == all;
+        unsigned answered = next;
+
+        if (!reads && !ends)
+            continue;
+        REQUIRE(policy_next_answer(&s->policy, &answered));
+        REQUIRE(answered == rank);
+        next = rank + 1;
+        m->waiting &= (uint8_t)~bit(rank);
+        if (ends)
+            m->final |= bit(rank);
+        note_read(s, rank);
+    }
+    REQUIRE(!policy_next_answer(&s->policy, &next));
+    next = 0;
+    REQUIRE(!policy_next_answer(&s->policy, &next));
+}
+
+static void try_push(const struct state *from, unsigned rank, unsigned round)
 {
     struct state s;
     enum policy_verdict wanted, check;
 
     copy_state(&s, from);
+    if (world.staleness)
+        REQUIRE(policy_staleness(&s.policy, rank) ==
+                (uint64_t)(s.model.steps - s.model.steps_at_read[rank]));
     wanted = model_push(&s.model, rank, round);
     check = policy_check(&s.policy, rank, round);
-    check_same(from);
-    ck_assert_int_eq(check, wanted);
-    ck_assert_int_eq(policy_push(&s.policy, rank, round), wanted);
+    REQUIRE(check == wanted);
+    REQUIRE(policy_push(&s.policy, rank, round) == wanted);
     verdicts[wanted]++;
+    if (wanted == POLICY_LATE) {
+        policy_answer(&s.policy, rank);
+        note_read(&s, rank);
+    } else {
+        take_answers(&s);
+    }
     visit(&s);
 }
 
@@ -125,10 +308,16 @@ static void try_pull(const struct state *from, unsigned rank)
 {
     struct state s;
     enum policy_verdict wanted;
+    struct model *m = &s.model;
 
     copy_state(&s, from);
-    wanted = model_pull(&s.model, rank);
-    ck_assert_int_eq(policy_pull(&s.policy, rank), wanted);
+    wanted = has(m->asked, rank) ? POLICY_TWICE : m->set ? POLICY_COMPLETE : POLICY_ACCEPTED;
+    REQUIRE(policy_pull(&s.policy, rank) == wanted);
+    m->asked |= bit(rank);
+    if (wanted == POLICY_COMPLETE) {
+        m->got |= bit(rank);
+        note_read(&s, rank);
+    }
     visit(&s);
 }
 
@@ -139,44 +328,175 @@ static void try_set(const struct state *from)
     unsigned rank;
 
     copy_state(&s, from);
-    ck_assert(s.model.set || !policy_next_parked(&s.policy, &rank));
-    ck_assert_int_eq(policy_set(&s.policy), s.model.set ? POLICY_TWICE : POLICY_COMPLETE);
+    REQUIRE(s.model.set || !policy_next_parked(&s.policy, &rank));
+    REQUIRE(policy_set(&s.policy) == (s.model.set ? POLICY_TWICE : POLICY_COMPLETE));
     s.model.set = true;
     while (policy_next_parked(&s.policy, &rank)) {
-        ck_assert(s.model.asked[rank] && !s.model.got[rank]);
-        s.model.got[rank] = true;
+        REQUIRE(has(s.model.asked, rank) && !has(s.model.got, rank));
+        s.model.got |= bit(rank);
     }
+    REQUIRE(s.model.asked == s.model.got);
     visit(&s);
+}
+
+static void try_finish(const struct state *from, unsigned rank, bool wants_final)
+{
+    struct state s;
+    struct model *m = &s.model;
+    enum policy_verdict wanted = POLICY_ACCEPTED;
+
+    copy_state(&s, from);
+    if (has(m->finished, rank)) {
+        REQUIRE(policy_finish(&s.policy, rank, wants_final) == POLICY_FINISHED);
+        check_state(from);
+        return;
+    }
+    m->finished |= bit(rank);
+    m->waiting &= (uint8_t)~bit(rank);
+    m->wants_final |= wants_final ? bit(rank) : 0;
+    if (together() && m->steps < world.rounds && is_whole(m, m->steps + 1u)) {
+        wanted = POLICY_COMPLETE;
+        m->steps++;
+    }
+    REQUIRE(policy_finish(&s.policy, rank, wants_final) == wanted);
+    take_answers(&s);
+    visit(&s);
+}
+
+/* ------------------------------------------------------------------ exploring */
+
+/* Somebody can move, or all have made all their rounds. */
+static void check_alive(const struct model *m)
+{
+    bool busy = false, movable = !m->set;
+
+    for (unsigned rank = 0; rank < world.ranks; rank++) {
+        bool idle = has(m->finished, rank)
+                        ? !has(m->wants_final, rank) || has(m->final, rank)
+                        : m->clock[rank] == world.rounds && !has(m->waiting, rank);
+
+        busy = busy || !idle;
+        if (has(m->finished, rank) || has(m->waiting, rank))
+            continue;
+        movable = movable || !idle || m->wants_final != 0; /* it may finish, too */
+    }
+    REQUIRE(!busy || movable);
+}
+
+static bool lockstep(void)
+{
+    return together() && world.consistency.backup == 0;
+}
+
+static void try_rank(const struct state *from, unsigned rank)
+{
+    bool may_finish = world.leaves ||
+                      (from->model.clock[rank] == world.rounds && !has(from->model.waiting, rank));
+
+    try_pull(from, rank);
+    for (unsigned round = 0; round <= world.rounds; round++)
+        if (!together() || from->model.steps < world.rounds || round <= from->model.steps)
+            try_push(from, rank, round);
+    if (!lockstep() && may_finish)
+        for (int wants_final = 0; wants_final < 2; wants_final++)
+            try_finish(from, rank, wants_final != 0);
 }
 
 static void explore(void)
 {
-    struct state start = {0};
+    struct state start;
+    struct state from;
 
+    memset(&start, 0, sizeof(start));
+    memset(table, 0, 2 * STATES_MAX * sizeof(*table));
     state_count = 0;
-    policy_init(&start.policy, world_size, start.ranks);
+    policy_init(&start.policy, &world.consistency, world.ranks, start.ranks);
     visit(&start);
     for (size_t i = 0; i < state_count; i++) {
-        try_set(&states[i]);
-        for (unsigned rank = 0; rank < world_size; rank++) {
-            try_pull(&states[i], rank);
-            if (rounds_done(&states[i].model) == ROUNDS_MAX)
-                continue;
-            for (uint64_t round = 0; round <= ROUNDS_MAX; round++)
-                try_push(&states[i], rank, round);
-        }
+        copy_state(&from, &states[i]);
+        check_alive(&from.model);
+        try_set(&from);
+        for (unsigned rank = 0; rank < world.ranks; rank++)
+            try_rank(&from, rank);
     }
 }
 
-START_TEST(test_every_state)
+static const struct consistency modes[] = {
+    {.mode = CONSISTENCY_BSP},
+    {.mode = CONSISTENCY_BSP, .backup = 1},
+    {.mode = CONSISTENCY_BSP, .backup = 2},
+    {.mode = CONSISTENCY_SSP, .staleness = 0},
+    {.mode = CONSISTENCY_SSP, .staleness = 1},
+    {.mode = CONSISTENCY_SSP, .staleness = 2},
+    {.mode = CONSISTENCY_SSP, .staleness = 3},
+    {.mode = CONSISTENCY_ASP},
+};
+
+#define MODES (sizeof(modes) / sizeof(modes[0]))
+
+static void explore_world(const struct consistency *mode, unsigned ranks, unsigned rounds,
+                          bool leaves, bool staleness)
 {
-    for (world_size = 1; world_size <= RANKS_MAX; world_size++) {
-        explore();
-        ck_assert_uint_gt(state_count, 5u * world_size);
-    }
-    for (int verdict = 0; verdict <= POLICY_AHEAD; verdict++)
+    world = (struct world){*mode, ranks, rounds, leaves, staleness};
+    if (mode->backup >= ranks)
+        return;
+    explore();
+    ck_assert_uint_gt(state_count, 5u * ranks);
+}
+
+static void open_states(void)
+{
+    states = malloc(STATES_MAX * sizeof(*states));
+    table = malloc(2 * STATES_MAX * sizeof(*table));
+    ck_assert(states && table);
+}
+
+static void close_states(void)
+{
+    free(states);
+    free(table);
+}
+
+/* Up to 4 ranks make 4 rounds each, in every order. */
+START_TEST(test_every_order)
+{
+    open_states();
+    for (unsigned ranks = 1; ranks <= RANKS_MAX; ranks++)
+        explore_world(&modes[_i], ranks, ROUNDS_MAX, false, false);
+    close_states();
+}
+END_TEST
+
+/* Ranks leave at every point, also in the middle of a round. */
+START_TEST(test_every_leave)
+{
+    open_states();
+    for (unsigned ranks = 1; ranks <= 3; ranks++)
+        explore_world(&modes[_i], ranks, 3, true, false);
+    close_states();
+}
+END_TEST
+
+/* What each rank has read is remembered, so every staleness that can occur does. */
+START_TEST(test_every_staleness)
+{
+    open_states();
+    for (unsigned ranks = 1; ranks <= 3; ranks++)
+        explore_world(&modes[_i], ranks, 3, false, true);
+    close_states();
+}
+END_TEST
+
+/* All verdicts are reached by what is explored. */
+START_TEST(test_every_verdict)
+{
+    open_states();
+    for (size_t i = 0; i < MODES; i++)
+        explore_world(&modes[i], 3, 2, true, false);
+    for (int verdict = 0; verdict <= POLICY_FINISHED; verdict++)
         ck_assert_msg(verdicts[verdict] > 0, "never: %s",
                       policy_verdict_text((enum policy_verdict)verdict));
+    close_states();
 }
 END_TEST
 
@@ -185,13 +505,19 @@ START_TEST(test_far_rounds)
     struct policy_rank ranks[2];
     struct policy p;
 
-    policy_init(&p, 2, ranks);
-    (void)policy_set(&p);
-    (void)policy_pull(&p, 0);
-    ck_assert_int_eq(policy_push(&p, 0, UINT64_MAX), POLICY_AHEAD);
-    ck_assert_int_eq(policy_push(&p, 1, 1), POLICY_UNINITIALISED);
-    ck_assert_int_eq(policy_push(&p, 0, 1), POLICY_ACCEPTED);
-    ck_assert_int_eq(policy_push(&p, 0, 2), POLICY_AHEAD);
+    for (size_t i = 0; i < MODES; i++) {
+        if (modes[i].backup >= 2)
+            continue;
+        policy_init(&p, &modes[i], 2, ranks);
+        (void)policy_set(&p);
+        (void)policy_pull(&p, 0);
+        ck_assert_int_eq(policy_push(&p, 0, UINT64_MAX), POLICY_AHEAD);
+        ck_assert_int_eq(policy_push(&p, 1, 1), POLICY_UNINITIALISED);
+        ck_assert_int_eq(policy_push(&p, 0, 1), modes[i].backup || consistency_steps_each(&modes[i])
+                                                    ? POLICY_COMPLETE
+                                                    : POLICY_ACCEPTED);
+        ck_assert_int_eq(policy_push(&p, 0, 2), POLICY_AHEAD);
+    }
 }
 END_TEST
 
@@ -200,7 +526,11 @@ int main(void)
     Suite *suite = suite_create("policy");
     TCase *tests = tcase_create("policy");
 
-    tcase_add_test(tests, test_every_state);
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, test_every_order, 0, (int)MODES);
+    tcase_add_loop_test(tests, test_every_leave, 0, (int)MODES);
+    tcase_add_loop_test(tests, test_every_staleness, 0, (int)MODES);
+    tcase_add_test(tests, test_every_verdict);
     tcase_add_test(tests, test_far_rounds);
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -1,0 +1,57 @@
+#include "common/consistency/consistency.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <string.h>
+
+static const char *const names[] = {
+    [CONSISTENCY_BSP] = "bsp", [CONSISTENCY_SSP] = "ssp", [CONSISTENCY_ASP] = "asp"};
+
+const char *consistency_name(enum consistency_mode mode)
+{
+    return names[mode];
+}
+
+bool consistency_parse(const char *name, enum consistency_mode *ret)
+{
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcmp(name, names[i]) == 0) {
+            *ret = (enum consistency_mode)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool consistency_is_lockstep(const struct consistency *c)
+{
+    return c->mode != CONSISTENCY_ASP && c->staleness == 0 && c->backup == 0;
+}
+
+bool consistency_steps_each(const struct consistency *c)
+{
+    return c->mode == CONSISTENCY_ASP || c->staleness > 0;
+}
+
+unsigned consistency_divisor(const struct consistency *c, unsigned world_size)
+{
+    return consistency_steps_each(c) ? 1 : world_size - c->backup;
+}
+
+enum status consistency_check(const struct consistency *c, unsigned world_size, struct error *err)
+{
+    if (c->mode != CONSISTENCY_SSP && c->staleness > 0)
+        return error_set(err, STATUS_INVALID, "a staleness bound of %" PRIu32 " needs ssp, not %s",
+                         c->staleness, names[c->mode]);
+    if (c->staleness > CONSISTENCY_STALENESS_MAX)
+        return error_set(err, STATUS_INVALID, "a staleness bound of %" PRIu32 " (at most %u)",
+                         c->staleness, CONSISTENCY_STALENESS_MAX);
+    if (c->mode != CONSISTENCY_BSP && c->backup > 0)
+        return error_set(err, STATUS_INVALID, "%" PRIu32 " backup workers need bsp, not %s",
+                         c->backup, names[c->mode]);
+    if (c->backup > 0 && c->backup >= world_size)
+        return error_set(err, STATUS_INVALID,
+                         "%" PRIu32 " backup workers among %u ranks leave nobody to wait for",
+                         c->backup, world_size);
+    return STATUS_OK;
+}

@@ -1,0 +1,51 @@
+/*
+ * consistency: how far the ranks of a parameter server may drift apart; the part of a job's terms
+ * that server and worker have to read alike.
+ *
+ *   bsp     bulk synchronous: a round of a partition is the sum of all n ranks' gradients.  With b
+ *           backup workers it is the sum of the first n - b; what comes later is dropped
+ *           (Chen et al. 2016, per partition as TensorFlow's SyncReplicasOptimizer).
+ *   ssp(s)  stale synchronous: a rank that has pushed c times reads once every rank has pushed
+ *           c - s times (Ho et al. 2013).  With s = 0 nobody can read between two pushes of a
+ *           round: that is bsp, and is run as bsp.
+ *   asp     asynchronous: nobody waits.
+ *
+ * In asp and in ssp with s > 0 each push is an optimizer step of its own.  The learning-rate rule:
+ * there a rank sends its gradient undivided and the server steps with lr / n, so that n pushes move
+ * as far as one step of bsp.
+ */
+#ifndef SPARRING_COMMON_CONSISTENCY_CONSISTENCY_H
+#define SPARRING_COMMON_CONSISTENCY_CONSISTENCY_H
+
+#include "common/base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CONSISTENCY_STALENESS_MAX 1000000u
+
+enum consistency_mode { CONSISTENCY_BSP, CONSISTENCY_SSP, CONSISTENCY_ASP };
+
+struct consistency {
+    enum consistency_mode mode;
+    uint32_t staleness; /* s of ssp, else 0 */
+    uint32_t backup;    /* b of bsp, else 0 */
+};
+
+/* "bsp", "ssp", "asp". */
+const char *consistency_name(enum consistency_mode mode);
+bool consistency_parse(const char *name, enum consistency_mode *ret);
+
+/* Every rank waits for every other in each round: bsp without backup workers, and ssp(0). */
+bool consistency_is_lockstep(const struct consistency *c);
+
+/* Each push is an optimizer step of its own: asp, and ssp with s > 0. */
+bool consistency_steps_each(const struct consistency *c);
+
+/* What a rank divides its gradient by before it pushes: the pushes that one step is the mean of. */
+unsigned consistency_divisor(const struct consistency *c, unsigned world_size);
+
+/* STATUS_INVALID: a bound of another mode, one out of range, or as many backup workers as ranks. */
+enum status consistency_check(const struct consistency *c, unsigned world_size, struct error *err);
+
+#endif
