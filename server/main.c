@@ -12,10 +12,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static enum status write_port(const char *path, uint16_t port, struct error *err)
+static enum status write_port(const char *path, const struct endpoint *bound, struct error *err)
 {
-    char text[16];
-    int length = snprintf(text, sizeof(text), "%u\n", port);
+    char text[sizeof(bound->host) + 8];
+    int length = endpoint_unix_path(bound)
+                     ? snprintf(text, sizeof(text), "%s\n", bound->host)
+                     : snprintf(text, sizeof(text), "%u\n", (unsigned)bound->port);
 
     return path[0] ? file_publish(path, text, (size_t)length, err) : STATUS_OK;
 }
@@ -51,7 +53,7 @@ static enum status run(const void *parsed, const struct option_result *origins, 
     bound = config.listen;
     bound.port = service_port(service);
     endpoint_format(&bound, address, sizeof(address));
-    status = write_port(options->port_file, bound.port, err);
+    status = write_port(options->port_file, &bound, err);
     if (status == STATUS_OK) {
         log_info("serving on %s", address);
         wait_for_signal();

@@ -16,13 +16,15 @@ static const struct option_spec specs[] = {
      .offset = AT(listen),
      .default_text = "127.0.0.1:5757",
      .metavar = "H:P",
-     .help = "Address and port to serve on; port 0 takes any free one (see --port-file)."},
+     .help = "Address and port to serve on; port 0 takes any free one (see --port-file).  Or "
+             "unix:/path for workers of this host: a socket for this user alone, in a folder that "
+             "nobody else may write to."},
     {.name = "port-file",
      .env = "SPARRING_PORT_FILE",
      .kind = OPTION_TEXT,
      .offset = AT(port_file),
      .metavar = "FILE",
-     .help = "Write the port here once the server answers."},
+     .help = "Write the port (or unix:/path) here once the server answers."},
     {.name = "timeout-ms",
      .env = "SPARRING_TIMEOUT_MS",
      .kind = OPTION_INT,

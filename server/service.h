@@ -22,7 +22,7 @@
 #define SERVICE_STATS    "/sparring.v1.ParameterServer/Stats"
 
 struct service_config {
-    struct endpoint listen;    /* port 0: any free one */
+    struct endpoint listen;    /* port 0: any free one; or a Unix socket */
     const char *listen_origin; /* "--listen"; where the address came from, for messages */
     struct rpc_security security;
     bool bind_ranks;     /* a peer speaks for the ranks that its certificate names, and no others */
@@ -37,6 +37,7 @@ struct service;
 enum status service_open(const struct service_config *config, struct service **ret_service,
                          struct error *err);
 
+/* 0 for a Unix socket. */
 uint16_t service_port(const struct service *s);
 
 /* What it counts and what it does now, in memory of the caller's (free).  Takes the service's lock

@@ -353,7 +353,8 @@ static const struct option_spec specs[] = {
      .kind = OPTION_TEXT,
      .offset = AT(servers),
      .metavar = "H:P,...",
-     .help = "Parameter servers; sparring launch --servers K sets them."},
+     .help = "Parameter servers, host:port or unix:/path each; sparring launch --servers K sets "
+             "them."},
     {.name = "consistency",
      .env = "SPARRING_CONSISTENCY",
      .kind = OPTION_CHOICE,
@@ -431,8 +432,8 @@ static const struct option_spec specs[] = {
      .offset = AT(init_method),
      .default_text = "env://",
      .metavar = "URL",
-     .help = "Rendezvous: env:// (MASTER_ADDR, MASTER_PORT), tcp://host:port (rank 0 hosts) or "
-             "file:///path."},
+     .help = "Rendezvous: env:// (MASTER_ADDR, MASTER_PORT), tcp://host:port (rank 0 hosts), "
+             "unix:///path (the same on one host) or file:///path."},
     {.name = "group",
      .env = "SPARRING_GROUP",
      .kind = OPTION_TEXT,

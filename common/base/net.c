@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define LISTEN_BACKLOG     1024
@@ -55,14 +56,38 @@ static const char *resolve_error(int code)
     return code == EAI_SYSTEM ? strerror(errno) : gai_strerror(code);
 }
 
-static int resolve(const struct endpoint *e, int flags, struct addrinfo **ret_list)
+/* The addresses of an end point: those of a name, or the one of a path. */
+struct addresses {
+    struct addrinfo *list; /* getaddrinfo's, or &single */
+    struct addrinfo single;
+    struct sockaddr_un path;
+};
+
+/* 0, or a code of getaddrinfo.  Release it when 0. */
+static int addresses_find(struct addresses *a, const struct endpoint *e, int flags)
 {
     struct addrinfo hints = {
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
+    const char *path = endpoint_unix_path(e);
     char port[8];
 
+    if (path) {
+        a->path = (struct sockaddr_un){.sun_family = AF_UNIX};
+        (void)snprintf(a->path.sun_path, sizeof(a->path.sun_path), "%.107s", path);
+        a->single = (struct addrinfo){.ai_family = AF_UNIX,
+                                      .ai_addr = (struct sockaddr *)&a->path,
+                                      .ai_addrlen = sizeof(a->path)};
+        a->list = &a->single;
+        return 0;
+    }
     (void)snprintf(port, sizeof(port), "%u", (unsigned)e->port);
-    return getaddrinfo(e->host, port, &hints, ret_list);
+    return getaddrinfo(e->host, port, &hints, &a->list);
+}
+
+static void addresses_release(struct addresses *a)
+{
+    if (a->list != &a->single)
+        freeaddrinfo(a->list);
 }
 
 static enum status bound_port(int fd, uint16_t *ret_port, struct error *err)
@@ -71,13 +96,17 @@ static enum status bound_port(int fd, uint16_t *ret_port, struct error *err)
         struct sockaddr any;
         struct sockaddr_in v4;
         struct sockaddr_in6 v6;
+        struct sockaddr_un path;
     } address = {0};
     socklen_t length = sizeof(address);
 
     if (getsockname(fd, &address.any, &length) != 0)
         return error_set_errno(err, errno, "cannot read the bound port");
-    *ret_port =
-        ntohs(address.any.sa_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
+    if (address.any.sa_family == AF_UNIX)
+        *ret_port = 0;
+    else
+        *ret_port =
+            ntohs(address.any.sa_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
     return STATUS_OK;
 }
 
@@ -103,26 +132,26 @@ static int listen_on(const struct addrinfo *a)
 enum status net_listen(const struct endpoint *e, const char *origin, int *ret_fd,
                        uint16_t *ret_port, struct error *err)
 {
-    struct addrinfo *list = NULL;
+    struct addresses addresses;
     char text[ENDPOINT_TEXT_SIZE];
     char holder[128];
     uint16_t port = 0;
     int fd = -1;
     int saved = 0;
     enum status status;
-    int code = resolve(e, AI_PASSIVE, &list);
+    int code = addresses_find(&addresses, e, AI_PASSIVE);
 
     endpoint_format(e, text, sizeof(text));
     if (code != 0)
         return error_set(err, STATUS_CONFIG, "cannot listen on %s (%s): %s", text, origin,
                          resolve_error(code));
-    for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
+    for (const struct addrinfo *a = addresses.list; a && fd < 0; a = a->ai_next) {
         fd = listen_on(a);
         if (fd < 0)
             saved = errno;
     }
-    freeaddrinfo(list);
-    if (fd < 0 && saved == EADDRINUSE) {
+    addresses_release(&addresses);
+    if (fd < 0 && saved == EADDRINUSE && !endpoint_unix_path(e)) {
         net_port_holder(e->port, holder, sizeof(holder));
         return error_set(err, STATUS_EXISTS, "cannot listen on %s (%s): the port is taken by %s",
                          text, origin, holder);
@@ -211,20 +240,20 @@ static int connect_to(const struct addrinfo *a, int64_t deadline_ns)
 /* One round over the addresses of a name; -1 and the reason when none answers. */
 static int try_connect(const struct endpoint *e, int64_t deadline_ns, char *reason, size_t size)
 {
-    struct addrinfo *list = NULL;
+    struct addresses addresses;
     int fd = -1;
-    int code = resolve(e, 0, &list);
+    int code = addresses_find(&addresses, e, 0);
 
     if (code != 0) {
         (void)snprintf(reason, size, "%s", resolve_error(code));
         return -1;
     }
-    for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
+    for (const struct addrinfo *a = addresses.list; a && fd < 0; a = a->ai_next) {
         fd = connect_to(a, deadline_ns);
         if (fd < 0)
             (void)snprintf(reason, size, "%s", strerror(errno));
     }
-    freeaddrinfo(list);
+    addresses_release(&addresses);
     return fd;
 }
 

@@ -1,5 +1,6 @@
 /*
- * net: TCP end points with deadlines.  Sockets are non-blocking, close-on-exec and TCP_NODELAY.
+ * net: TCP and Unix end points with deadlines.  Sockets are non-blocking, close-on-exec and, over
+ * TCP, without delay.
  */
 #ifndef SPARRING_COMMON_BASE_NET_H
 #define SPARRING_COMMON_BASE_NET_H
@@ -10,16 +11,20 @@
 #include <stdint.h>
 
 struct endpoint {
-    char host[256]; /* name or literal; an IPv6 literal without its brackets */
-    uint16_t port;
+    char host[256]; /* name or literal, an IPv6 literal without its brackets; or "unix:/path" */
+    uint16_t port;  /* 0 for a Unix socket */
 };
 
-/* "host:port", "[v6]:port"; the port is required, 0 allowed.  The error names `what` and the text.
- */
+/* "host:port", "[v6]:port", the port is required, 0 allowed; or "unix:/path", absolute, of at most
+ * 107 letters, digits and the characters / . _ - + = @ ~ (others mean something to gRPC or in a
+ * list of servers).  The error names `what` and the text. */
 enum status endpoint_parse(const char *text, const char *what, struct endpoint *ret,
                            struct error *err);
 
-/* "host:port" with brackets where the host has a colon. */
+/* The path of a Unix socket, inside e; NULL for host and port. */
+const char *endpoint_unix_path(const struct endpoint *e);
+
+/* "host:port" with brackets where the host has a colon, or "unix:/path". */
 void endpoint_format(const struct endpoint *e, char *text, size_t size);
 
 /* True for 127.0.0.0/8, ::1, "localhost" and unix sockets. */
@@ -27,8 +32,8 @@ int endpoint_is_loopback(const struct endpoint *e);
 
 /* Listen on e (port 0: any free one); *ret_port is the bound port.  When the port is taken the
  * error says which process holds it (pid and command, where /proc tells) and `origin`, where the
- * number came from
- * ("--listen", "MASTER_PORT", ...). */
+ * number came from ("--listen", "MASTER_PORT", ...).  A Unix socket's path must be free and is the
+ * caller's to remove; its *ret_port is 0. */
 enum status net_listen(const struct endpoint *e, const char *origin, int *ret_fd,
                        uint16_t *ret_port, struct error *err);
 

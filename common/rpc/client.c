@@ -14,6 +14,7 @@
 
 #include <grpc/slice.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +24,7 @@ struct rpc_client {
     grpc_channel *channel;
     struct rpc_queue queue;
     struct rpc_calls calls;
-    char target[300]; /* "host:port" */
+    char target[300]; /* "host:port" or "unix:/path" */
     struct rpc_token token;
 };
 
@@ -66,19 +67,31 @@ static void release(struct rpc_client *client)
     free(client);
 }
 
+/* What core is to connect to; result.c relies on these schemes. */
+static enum status make_target(const struct endpoint *e, char *text, size_t size, struct error *err)
+{
+    const char *path = endpoint_unix_path(e);
+    char plain[300];
+
+    endpoint_format(e, plain, sizeof(plain));
+    (void)snprintf(text, size, "%s%s", path ? "" : "dns:///", plain);
+    return path ? unix_path_check_folder(path, "target", err) : STATUS_OK;
+}
+
 enum status rpc_client_open(const struct rpc_client_config *config, struct rpc_client **ret_client,
                             struct error *err)
 {
     struct rpc_client *client;
     grpc_channel_credentials *credentials = NULL;
-    char target[sizeof(client->target) + 8] = "dns:///"; /* result.c relies on this scheme */
-    enum status status = mem_calloc(1, sizeof(*client), "client", &client, err);
+    char target[sizeof(client->target) + 8];
+    enum status status = make_target(&config->target, target, sizeof(target), err);
 
+    if (status == STATUS_OK)
+        status = mem_calloc(1, sizeof(*client), "client", &client, err);
     if (status != STATUS_OK)
         return status;
     rpc_library_open();
     endpoint_format(&config->target, client->target, sizeof(client->target));
-    memcpy(target + strlen(target), client->target, strlen(client->target) + 1);
     status = rpc_calls_init(&client->calls, err);
     if (status != STATUS_OK) {
         free(client);

@@ -3,7 +3,11 @@
  *
  * The host is resolved here, to one literal address: core would bind "localhost" to as many
  * addresses as it can and call it a success.  Core does not say why a bind failed, so it is tried
- * once more with a plain socket, whose errno tells.  No state, no locks.
+ * once more with a plain socket, whose errno tells.
+ *
+ * A Unix socket is claimed first (unix_path), because core removes whatever socket stands at the
+ * path, and is made for this user alone: the umask does it, since core offers no moment between
+ * bind and listen.  The umask belongs to the process, hence the one lock here.
  */
 #include "common/rpc/rpc_internal.h"
 
@@ -12,10 +16,15 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
+
+static pthread_mutex_t umask_lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct binding {
     const struct rpc_server_config *config;
+    const char *path; /* of a Unix socket; NULL for host and port */
     struct sockaddr_storage address;
     socklen_t length;
     struct endpoint literal;
@@ -32,6 +41,17 @@ static enum status resolve_error(const struct binding *b, int failed, struct err
 {
     return error_set(err, STATUS_INVALID, "cannot listen on '%s' (from %s): %s",
                      b->config->listen.host, origin(b), gai_strerror(failed));
+}
+
+static void place(struct binding *b)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    (void)snprintf(address.sun_path, sizeof(address.sun_path), "%.107s", b->path);
+    memcpy(&b->address, &address, sizeof(address));
+    b->length = sizeof(address);
+    b->literal = b->config->listen;
+    endpoint_format(&b->literal, b->text, sizeof(b->text));
 }
 
 /* The host's first address, an IPv4 one if it has any: what "localhost" is to everybody else. */
@@ -89,6 +109,8 @@ static int try_bind(const struct binding *b)
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)); /* as core does */
     if (bind(fd, (const struct sockaddr *)&b->address, b->length) != 0)
         number = errno;
+    else if (b->path)
+        (void)unlink(b->path);
     (void)close(fd);
     return number;
 }
@@ -114,24 +136,56 @@ static enum status explain(const struct binding *b, struct error *err)
     return error_set(err, STATUS_IO, "cannot listen on %s (from %s)", b->text, origin(b));
 }
 
-enum status rpc_listen(grpc_server *server, const struct rpc_server_config *config,
-                       uint16_t *ret_port, struct error *err)
+/* What core binds is for this user alone. */
+static int add_port(grpc_server *server, const char *text, grpc_server_credentials *credentials)
 {
-    struct binding b = {.config = config};
+    mode_t before;
+    int port;
+
+    (void)pthread_mutex_lock(&umask_lock);
+    before = umask(077);
+    port = grpc_server_add_http2_port(server, text, credentials);
+    (void)umask(before);
+    (void)pthread_mutex_unlock(&umask_lock);
+    return port;
+}
+
+static enum status bind_all(struct binding *b, grpc_server *server, uint16_t *ret_port,
+                            struct error *err)
+{
     grpc_server_credentials *credentials = NULL;
-    enum status status = resolve(&b, err);
+    enum status status = check_security(b, err);
     int port;
 
     if (status == STATUS_OK)
-        status = check_security(&b, err);
-    if (status == STATUS_OK)
-        status = rpc_server_credentials(&config->security, &credentials, err);
+        status = rpc_server_credentials(&b->config->security, &credentials, err);
     if (status != STATUS_OK)
         return status;
-    port = grpc_server_add_http2_port(server, b.text, credentials);
+    port = b->path ? add_port(server, b->text, credentials)
+                   : grpc_server_add_http2_port(server, b->text, credentials);
     grpc_server_credentials_release(credentials);
     if (port <= 0)
-        return explain(&b, err);
-    *ret_port = (uint16_t)port;
+        return explain(b, err);
+    *ret_port = b->path ? 0 : (uint16_t)port; /* core says 1 for a path */
     return STATUS_OK;
+}
+
+enum status rpc_listen(grpc_server *server, const struct rpc_server_config *config,
+                       struct unix_path *ret_claim, uint16_t *ret_port, struct error *err)
+{
+    struct binding b = {.config = config, .path = endpoint_unix_path(&config->listen)};
+    enum status status;
+
+    if (!b.path) {
+        status = resolve(&b, err);
+        return status == STATUS_OK ? bind_all(&b, server, ret_port, err) : status;
+    }
+    place(&b);
+    status = unix_path_claim(b.path, origin(&b), ret_claim, err);
+    if (status != STATUS_OK)
+        return status;
+    status = bind_all(&b, server, ret_port, err);
+    if (status != STATUS_OK)
+        unix_path_release(ret_claim);
+    return status;
 }

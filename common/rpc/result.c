@@ -56,6 +56,8 @@ static const char *last_reason(const char *text)
     const char *last = strstr(text, "last error: ");
     const char *address = last ? strstr(last, ": ipv") : NULL;
 
+    if (last && !address)
+        address = strstr(last, ": unix:");
     if (address)
         return address + strlen(": ");
     return last ? last + strlen("last error: ") : text;

@@ -160,7 +160,7 @@ struct rpc_method {
 };
 
 struct rpc_server_config {
-    struct endpoint listen;    /* port 0: any free one */
+    struct endpoint listen;    /* port 0: any free one; or a Unix socket */
     const char *listen_origin; /* where the address came from, for the port-in-use message */
     struct rpc_security security;
     unsigned threads;         /* completion queues; 0: as many as cores, at most 4; a connection
@@ -174,10 +174,13 @@ struct rpc_server_config {
  * grpc.health.v1 Check and Watch ("" and every service named by a method) as SERVING.  Raises the
  * soft limit of open files.  The config is not needed afterwards.
  * A bind to an address that is not loopback without TLS or security.insecure is STATUS_INVALID; a
- * port in use is STATUS_IO and names the process that holds it and listen_origin. */
+ * port in use is STATUS_IO and names the process that holds it and listen_origin.
+ * A Unix socket counts as loopback and has mode 0700; which paths are taken, and the STATUS_EXISTS
+ * for one that another server holds, is said in common/base/unix_path.h. */
 enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_server **ret_server,
                             struct error *err);
 
+/* 0 for a Unix socket. */
 uint16_t rpc_server_port(const struct rpc_server *server);
 
 /* What became of the calls of one method since the server was opened. */
@@ -210,8 +213,9 @@ struct rpc_client_config {
     size_t max_message_bytes; /* received messages; 0: 5 MiB */
 };
 
-/* One TCP connection of its own (never shared with another client of this process), made on the
- * first call. */
+/* One connection of its own (never shared with another client of this process), made on the first
+ * call.  STATUS_CONFIG or STATUS_NOT_FOUND for a Unix socket in a folder that other users may write
+ * to, or that is not there. */
 enum status rpc_client_open(const struct rpc_client_config *config, struct rpc_client **ret_client,
                             struct error *err);
 

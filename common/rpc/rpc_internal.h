@@ -9,6 +9,7 @@
 #ifndef SPARRING_COMMON_RPC_RPC_INTERNAL_H
 #define SPARRING_COMMON_RPC_RPC_INTERNAL_H
 
+#include "common/base/unix_path.h"
 #include "common/rpc/message.h"
 #include "common/rpc/rpc.h"
 
@@ -86,7 +87,7 @@ struct rpc_call_setup {
     const char *path;
     int64_t deadline_ns;
     grpc_channel *channel;         /* client; NULL on the server's side */
-    const char *target;            /* client: "host:port", for texts */
+    const char *target;            /* client: "host:port" or "unix:/path", for texts */
     const struct rpc_token *token; /* client; outlives the call */
     struct rpc_counts *counts; /* server: of its method, which outlives the call; client: NULL */
 };
@@ -170,9 +171,10 @@ extern const struct rpc_handler rpc_unknown_handler;
 
 /* ------------------------------------------------------------------ listen.c */
 
-/* Bind as config says (see rpc_server_open); nothing of core holds config afterwards. */
+/* Bind as config says (see rpc_server_open); nothing of core holds config afterwards.  *ret_claim
+ * (zeroed) is the path of a Unix socket, to be released when the server is destroyed. */
 enum status rpc_listen(grpc_server *server, const struct rpc_server_config *config,
-                       uint16_t *ret_port, struct error *err);
+                       struct unix_path *ret_claim, uint16_t *ret_port, struct error *err);
 
 /* ------------------------------------------------------------------ health.c */
 

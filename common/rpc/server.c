@@ -45,6 +45,7 @@ struct slot {
 struct rpc_server {
     grpc_server *grpc;
     uint16_t port;
+    struct unix_path path;    /* of a Unix socket */
     struct rpc_queue *queues; /* owned */
     size_t queue_count;
     struct rpc_method *methods; /* owned with their paths: the caller's, then health's */
@@ -294,6 +295,7 @@ static void release(struct rpc_server *server)
 {
     if (server->grpc)
         grpc_server_destroy(server->grpc);
+    unix_path_release(&server->path); /* nobody listens there any more */
     for (size_t i = 0; i < server->queue_count; i++)
         rpc_queue_stop(&server->queues[i]);
     free(server->queues);
@@ -352,7 +354,7 @@ enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_s
     if (status == STATUS_OK)
         status = make_slots(server, err);
     if (status == STATUS_OK)
-        status = rpc_listen(server->grpc, config, &server->port,
+        status = rpc_listen(server->grpc, config, &server->path, &server->port,
                             err); /* last: nothing behind it can fail */
     if (status != STATUS_OK) {
         release(server);

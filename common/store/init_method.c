@@ -70,6 +70,12 @@ static enum status from_tcp(const char *text, const char *rest, const struct lau
     return STATUS_OK;
 }
 
+static enum status from_unix(const char *text, struct init_method *ret, struct error *err)
+{
+    (void)snprintf(ret->origin, sizeof(ret->origin), "--init-method");
+    return endpoint_parse(text, "init method", &ret->endpoint, err);
+}
+
 static enum status check_folder(const char *path, struct error *err)
 {
     char folder[4096];
@@ -121,10 +127,13 @@ enum status init_method_parse(const char *text, const struct launch_env *launch,
     rest = after(text, "tcp://");
     if (rest)
         return from_tcp(text, rest, launch, ret, err);
+    if (after(text, "unix:/"))
+        return from_unix(text, ret, err);
     rest = after(text, "file://");
     if (rest)
         return from_file(text, rest, ret, err);
     return error_set(err, STATUS_CONFIG,
-                     "init method '%.200s' is none of env://, tcp://host:port and file:///path",
+                     "init method '%.200s' is none of env://, tcp://host:port, unix:///path and "
+                     "file:///path",
                      text);
 }

@@ -1,6 +1,7 @@
 /*
  * init_method: where the store is, from a URL with PyTorch's schemes: "env://" (MASTER_ADDR and
- * MASTER_PORT of the launcher), "tcp://host:port" and "file:///path".  Pure but for a look at the
+ * MASTER_PORT of the launcher), "tcp://host:port" and "file:///path", and "unix:///path" for a
+ * store that rank 0 serves on a Unix socket to the ranks of its host.  Pure but for a look at the
  * folder of a file.
  */
 #ifndef SPARRING_COMMON_STORE_INIT_METHOD_H

@@ -25,19 +25,19 @@
 struct store;
 
 struct store_config {
-    const char *init_method;         /* "env://", "tcp://host:port", "file:///path" */
+    const char *init_method; /* "env://", "tcp://host:port", "unix:///path", "file:///path" */
     const struct launch_env *launch; /* rank, world size and, for env://, the master's address */
     const char *group;               /* key prefix; "" for none */
     struct rpc_security security;
     int64_t timeout_ms; /* of open, get and wait when the call gives none; <= 0: 300 s */
 };
 
-/* Open the store; rank 0 starts the server for env:// and tcp:// (port 0: any free one, see
- * store_address).  Under torchrun, which listens on MASTER_PORT itself, env:// means the next port.
- * Blocks until the server answers; STATUS_UNREACHABLE names the address, where it came from, the
- * time waited and rank 0 as the one that is missing.  STATUS_IO: the port is taken, and by whom.
- * STATUS_CONFIG, STATUS_NOT_FOUND: the init method is malformed or names a folder that is not
- * there.
+/* Open the store; rank 0 starts the server for env://, tcp:// (port 0: any free one, see
+ * store_address) and unix:.  Under torchrun, which listens on MASTER_PORT itself, env:// means the
+ * next port. Blocks until the server answers; STATUS_UNREACHABLE names the address, where it came
+ * from, the time waited and rank 0 as the one that is missing.  STATUS_IO: the port is taken, and
+ * by whom. STATUS_CONFIG, STATUS_NOT_FOUND: the init method is malformed or names a folder that is
+ * not there.
  */
 enum status store_open(const struct store_config *config, struct store **ret_store,
                        struct error *err);
@@ -95,7 +95,7 @@ void store_excuse(struct store *store, unsigned rank);
  * store file, unless another group uses it.  NULL allowed. */
 void store_close(struct store *store, int64_t linger_ms);
 
-/* "tcp://127.0.0.1:29500" or "file:///path" as reached, for manifests. */
+/* "tcp://127.0.0.1:29500", "unix:/path" or "file:///path" as reached, for manifests. */
 const char *store_address(const struct store *store);
 unsigned store_rank(const struct store *store);
 unsigned store_world_size(const struct store *store);

@@ -27,7 +27,7 @@ struct store_client {
     struct store_server *server; /* NULL unless this is rank 0 */
     struct rpc_client *rpc;
     atomic_bool lost;  /* the connection broke, and the table with it; never unset */
-    char address[300]; /* "tcp://host:port" */
+    char address[300]; /* "tcp://host:port" or "unix:/path" */
     char origin[96];
 };
 
@@ -300,7 +300,8 @@ static enum status connect_client(struct store_client *client, const struct stor
     enum status status;
 
     endpoint_format(target, text, sizeof(text));
-    (void)snprintf(client->address, sizeof(client->address), "tcp://%s", text);
+    (void)snprintf(client->address, sizeof(client->address), "%s%s",
+                   endpoint_unix_path(target) ? "" : "tcp://", text);
     status = rpc_client_open(&rpc, &client->rpc, err);
     return status == STATUS_OK ? greet(client, start_ns, deadline_ns, err) : status;
 }

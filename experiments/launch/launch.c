@@ -32,9 +32,10 @@ struct job {
     struct crew crew;
     uint16_t port;
     int port_fd;
-    struct strbuf addresses; /* of the servers */
-    char own_folder[4096];   /* of this executable */
-    char **argv;             /* the program's words, owned; a spare place for --local-rank */
+    struct strbuf addresses;                 /* of the servers */
+    char server_folder[SERVERS_FOLDER_SIZE]; /* of their Unix sockets; "" when there is none */
+    char own_folder[4096];                   /* of this executable */
+    char **argv; /* the program's words, owned; a spare place for --local-rank */
     size_t argc;
 };
 
@@ -242,7 +243,7 @@ static enum status start_servers(struct job *j, struct error *err)
 
     if (j->crew.servers > 0) {
         (void)snprintf(path, sizeof(path), "%s/sparring-server", j->own_folder);
-        status = servers_start(&j->crew, j->plan, path, &j->addresses, err);
+        status = servers_start(&j->crew, j->plan, path, &j->addresses, j->server_folder, err);
     } else if (j->plan->servers > 0) {
         servers_addresses(j->plan, &j->addresses);
     }
@@ -312,6 +313,7 @@ int launch_main(int argc, char **argv)
     status = run(&job, &err);
     code = status == STATUS_OK ? exit_code(&job.crew) : log_failure(&err);
     crew_close(&job.crew);
+    servers_remove_folder(&plan, job.server_folder);
     if (job.port_fd >= 0)
         (void)close(job.port_fd);
     strbuf_release(&job.addresses);

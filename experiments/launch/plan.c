@@ -104,6 +104,14 @@ static const struct option_spec specs[] = {
      .help = "With several nodes: the servers listen on PORT, PORT + 1, ... of node 0, on every "
              "interface.  Give the same --servers and --server-port on every node, so that each "
              "knows the addresses.  With one node 0 stands for any free ports of 127.0.0.1."},
+    {.name = "server-transport",
+     .kind = OPTION_CHOICE,
+     .offset = AT(server_transport),
+     .default_text = "tcp",
+     .choices = "tcp|unix",
+     .help =
+         "How ranks reach the servers: over TCP, or with one node over Unix sockets in a folder "
+         "for this user alone, which goes with the servers."},
     {.name = "server-addresses",
      .kind = OPTION_TEXT,
      .offset = AT(server_addresses),
@@ -293,6 +301,10 @@ static enum status read_servers(struct plan *p, struct error *err)
     if (p->options.server_addresses[0] != '\0')
         return error_set(err, STATUS_INVALID,
                          "--servers and --server-addresses exclude each other");
+    if (strcmp(p->options.server_transport, "unix") == 0 &&
+        (p->nodes > 1 || p->options.server_port > 0))
+        return error_set(err, STATUS_INVALID,
+                         "--server-transport unix is for one node, and excludes --server-port");
     if (p->nodes > 1 && p->options.server_port == 0)
         return error_set(err, STATUS_INVALID,
                          "--servers on several nodes needs --server-port, so that every node knows "

@@ -18,6 +18,7 @@ struct plan_options {
     int64_t master_port;
     int64_t servers;
     int64_t server_port;
+    char server_transport[OPTION_TEXT_MAX];
     char server_addresses[OPTION_TEXT_MAX];
     char run_dir[OPTION_TEXT_MAX];
     char on_rank_loss[OPTION_TEXT_MAX];

@@ -1,6 +1,7 @@
 /*
  * servers: each server gets a port file in a private folder, which inotify watches; a file counts
- * once its line is whole.  The folder is gone again before the ranks start.
+ * once its line is whole.  The folder is gone again before the ranks start, unless Unix sockets are
+ * in it; then it goes when the servers have.
  */
 #include "experiments/launch/servers.h"
 
@@ -16,19 +17,26 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
-#define PATH_SIZE 512
+#define PATH_SIZE SERVERS_FOLDER_SIZE
 
 struct start {
     struct crew *crew;
     const struct plan *plan;
     char folder[PATH_SIZE];
     int inotify_fd;
-    uint16_t ports[256]; /* 0: not known yet */
+    bool with_unix;
+    bool listens[256];   /* has written its port file */
+    uint16_t ports[256]; /* then */
 };
 
 static void port_file(const struct start *s, size_t index, char *path, size_t size)
 {
     (void)snprintf(path, size, "%.480s/port-%zu", s->folder, index);
+}
+
+static void socket_path(const char *folder, size_t index, char *path, size_t size)
+{
+    (void)snprintf(path, size, "%.480s/%zu", folder, index);
 }
 
 static enum status make_folder(struct start *s, struct error *err)
@@ -50,6 +58,7 @@ static enum status make_folder(struct start *s, struct error *err)
     return crew_watch(s->crew, s->inotify_fd, err);
 }
 
+/* Only what is no longer needed: Unix sockets stay. */
 static void remove_folder(struct start *s)
 {
     if (s->inotify_fd >= 0)
@@ -61,14 +70,44 @@ static void remove_folder(struct start *s)
         port_file(s, i, path, sizeof(path));
         (void)unlink(path);
     }
-    if (s->folder[0] != '\0')
+    if (s->folder[0] != '\0' && !s->with_unix)
         (void)rmdir(s->folder);
+}
+
+void servers_remove_folder(const struct plan *plan, const char *folder)
+{
+    for (size_t i = 0; folder[0] != '\0' && i < plan->servers; i++) {
+        char path[PATH_SIZE];
+        char lock[PATH_SIZE + 8];
+
+        socket_path(folder, i, path, sizeof(path));
+        (void)snprintf(lock, sizeof(lock), "%s.lock", path);
+        (void)unlink(path);
+        (void)unlink(lock);
+    }
+    if (folder[0] != '\0')
+        (void)rmdir(folder);
+}
+
+/* What a server is told to listen on. */
+static void listen_text(const struct start *s, size_t index, char *text, size_t size)
+{
+    int64_t port = s->plan->options.server_port;
+    char path[PATH_SIZE];
+
+    if (s->with_unix) {
+        socket_path(s->folder, index, path, sizeof(path));
+        (void)snprintf(text, size, "unix:%s", path);
+        return;
+    }
+    (void)snprintf(text, size, "%s:%jd", s->plan->nodes > 1 ? "0.0.0.0" : "127.0.0.1",
+                   port > 0 ? (intmax_t)port + (intmax_t)index : 0);
 }
 
 static enum status start_one(struct start *s, size_t index, const char *program, struct error *err)
 {
     char *no_variables[] = {NULL};
-    char listen[64];
+    char listen[PATH_SIZE + 8];
     char file[PATH_SIZE];
     char prefix[32];
     char name[] = "sparring-server";
@@ -83,10 +122,8 @@ static enum status start_one(struct start *s, size_t index, const char *program,
                                     .argv = argv,
                                     .variables = no_variables,
                                     .prefix = s->plan->options.tee ? prefix : NULL};
-    int64_t port = s->plan->options.server_port;
 
-    (void)snprintf(listen, sizeof(listen), "%s:%jd", s->plan->nodes > 1 ? "0.0.0.0" : "127.0.0.1",
-                   port > 0 ? (intmax_t)port + (intmax_t)index : 0);
+    listen_text(s, index, listen, sizeof(listen));
     port_file(s, index, file, sizeof(file));
     (void)snprintf(prefix, sizeof(prefix), "[server %zu] ", index);
     (void)snprintf(dir, sizeof(dir), "%s", s->plan->options.run_dir);
@@ -95,13 +132,14 @@ static enum status start_one(struct start *s, size_t index, const char *program,
     return crew_start(s->crew, index, &request, err);
 }
 
-/* "4711\n" or "127.0.0.1:4711\n"; *ret stays 0 while the file is not there or not whole. */
-static enum status read_port(const struct start *s, size_t index, uint16_t *ret, struct error *err)
+/* "4711\n", "127.0.0.1:4711\n" or "unix:/path\n"; nothing changes while the file is not there or
+ * not whole. */
+static enum status read_port(struct start *s, size_t index, struct error *err)
 {
     char path[PATH_SIZE];
     char *text;
     size_t size;
-    struct endpoint endpoint;
+    struct endpoint endpoint = {.port = 0};
     uint64_t port = 0;
     enum status status;
 
@@ -117,11 +155,12 @@ static enum status read_port(const struct start *s, size_t index, uint16_t *ret,
             port = endpoint.port;
         else if (!parse_uint64(text, &port))
             port = 0;
-        if (port == 0 || port > 65535)
+        s->listens[index] =
+            s->with_unix ? endpoint_unix_path(&endpoint) != NULL : port > 0 && port <= 65535;
+        s->ports[index] = (uint16_t)port;
+        if (!s->listens[index])
             status =
                 error_set(err, STATUS_DATA, "server %zu wrote '%.60s' as its port", index, text);
-        else
-            *ret = (uint16_t)port;
     }
     free(text);
     return status;
@@ -131,11 +170,11 @@ static enum status read_ports(struct start *s, size_t *ret_missing, struct error
 {
     *ret_missing = s->plan->servers;
     for (size_t i = s->plan->servers; i-- > 0;) {
-        enum status status = s->ports[i] > 0 ? STATUS_OK : read_port(s, i, &s->ports[i], err);
+        enum status status = s->listens[i] ? STATUS_OK : read_port(s, i, err);
 
         if (status != STATUS_OK)
             return status;
-        if (s->ports[i] == 0)
+        if (!s->listens[i])
             *ret_missing = i;
     }
     return STATUS_OK;
@@ -171,18 +210,35 @@ static void add_address(struct strbuf *addresses, const char *host, uint16_t por
     strbuf_addf(addresses, "%s%s", addresses->length > 0 ? "," : "", text);
 }
 
-enum status servers_start(struct crew *crew, const struct plan *plan, const char *program,
-                          struct strbuf *addresses, struct error *err)
+static void add_started(const struct start *s, size_t index, struct strbuf *addresses)
 {
-    struct start start = {.crew = crew, .plan = plan, .inotify_fd = -1};
+    char text[PATH_SIZE + 8];
+
+    if (!s->with_unix) {
+        add_address(addresses, s->plan->nodes > 1 ? s->plan->master_addr : "127.0.0.1",
+                    s->ports[index]);
+        return;
+    }
+    listen_text(s, index, text, sizeof(text));
+    strbuf_addf(addresses, "%s%s", addresses->length > 0 ? "," : "", text);
+}
+
+enum status servers_start(struct crew *crew, const struct plan *plan, const char *program,
+                          struct strbuf *addresses, char *folder, struct error *err)
+{
+    struct start start = {.crew = crew,
+                          .plan = plan,
+                          .inotify_fd = -1,
+                          .with_unix = strcmp(plan->options.server_transport, "unix") == 0};
     enum status status = make_folder(&start, err);
 
+    (void)snprintf(folder, SERVERS_FOLDER_SIZE, "%s", start.with_unix ? start.folder : "");
     for (size_t i = 0; i < plan->servers && status == STATUS_OK; i++)
         status = start_one(&start, i, program, err);
     if (status == STATUS_OK)
         status = wait_for_ports(&start, err);
     for (size_t i = 0; i < plan->servers; i++)
-        add_address(addresses, plan->nodes > 1 ? plan->master_addr : "127.0.0.1", start.ports[i]);
+        add_started(&start, i, addresses);
     remove_folder(&start);
     return status;
 }

@@ -8,14 +8,21 @@
 #include "experiments/launch/crew.h"
 #include "experiments/launch/plan.h"
 
+#define SERVERS_FOLDER_SIZE 512
+
 /*
  * Start the plan's servers as the first children of the crew and wait until each has written its
- * port file, --start-timeout-ms at most; their addresses ("127.0.0.1:4711,...") go to `addresses`.
+ * port file, --start-timeout-ms at most; their addresses ("127.0.0.1:4711,..." or
+ * "unix:/tmp/.../0,...") go to `addresses`.
  * Returns early, with STATUS_OK, when a server ended or a signal asks to stop: the crew tells.
  *   program   path of sparring-server
+ *   folder    SERVERS_FOLDER_SIZE bytes: where Unix sockets are; "" when there is none
  */
 enum status servers_start(struct crew *crew, const struct plan *plan, const char *program,
-                          struct strbuf *addresses, struct error *err);
+                          struct strbuf *addresses, char *folder, struct error *err);
+
+/* Remove what killed servers left in the folder, and the folder; "" is allowed. */
+void servers_remove_folder(const struct plan *plan, const char *folder);
 
 /* Without starting any: the addresses of servers on fixed ports of node 0. */
 void servers_addresses(const struct plan *plan, struct strbuf *addresses);

@@ -31,12 +31,24 @@ START_TEST(endpoint_texts)
     ck_assert_str_eq(e.host, "fe80::1");
     endpoint_format(&e, text, sizeof(text));
     ck_assert_str_eq(text, "[fe80::1]:0");
+    ck_assert_ptr_null(endpoint_unix_path(&e));
+    assert_ok(endpoint_parse("unix:/run/sparring/ps-0.sock", "--listen", &e, &err));
+    ck_assert_str_eq(endpoint_unix_path(&e), "/run/sparring/ps-0.sock");
+    ck_assert_uint_eq(e.port, 0);
+    ck_assert(endpoint_is_loopback(&e));
+    endpoint_format(&e, text, sizeof(text));
+    ck_assert_str_eq(text, "unix:/run/sparring/ps-0.sock");
+    assert_ok(endpoint_parse("unix:///a", "--listen", &e, &err));
+    ck_assert_str_eq(e.host, "unix:/a");
+    assert_ok(endpoint_parse("unix:80", "--listen", &e, &err)); /* a host of that name */
+    ck_assert_ptr_null(endpoint_unix_path(&e));
 }
 END_TEST
 
-static const char *const bad_texts[] = {"",        "host",    ":80",    "host:",      "host:65536",
-                                        "host:-1", "host:8x", "::1:80", "[::1]",      "[::1]80",
-                                        "[]:80",   "[::1:80", "a:b:1",  "host: 8080", "host:+80"};
+static const char *const bad_texts[] = {
+    "",       "host",    ":80",      "host:",     "host:65536", "host:-1",    "host:8x",  "::1:80",
+    "[::1]",  "[::1]80", "[]:80",    "[::1:80",   "a:b:1",      "host: 8080", "host:+80", "unix:",
+    "unix:a", "unix:/",  "unix:/a/", "unix:/a,b", "unix:/%",    "unix:/a b",  "unix://a"};
 
 START_TEST(endpoint_refuses)
 {
@@ -58,6 +70,45 @@ START_TEST(endpoint_refuses_a_long_host)
     memset(text, 'h', 256);
     (void)snprintf(text + 256, sizeof(text) - 256, ":1");
     assert_fails(endpoint_parse(text, "--listen", &e, &err), STATUS_CONFIG, "256 characters");
+}
+END_TEST
+
+START_TEST(endpoint_refuses_a_long_path)
+{
+    struct error err = {0};
+    struct endpoint e;
+    char text[300];
+
+    memset(text, 'p', sizeof(text));
+    memcpy(text, "unix:/", 6);
+    text[5 + 107] = '\0';
+    assert_ok(endpoint_parse(text, "--listen", &e, &err)); /* just as long as the kernel takes */
+    text[5 + 107] = 'p';
+    text[5 + 108] = '\0';
+    assert_fails(endpoint_parse(text, "--listen", &e, &err), STATUS_CONFIG,
+                 "has 108 bytes, a Unix socket's may have 107");
+}
+END_TEST
+
+START_TEST(bytes_over_a_unix_socket)
+{
+    struct error err = {0};
+    struct endpoint e = {.port = 0};
+    uint16_t port = 1;
+    char got[6] = "";
+    int listener, client, server;
+
+    (void)snprintf(e.host, sizeof(e.host), "unix:%s", support_path("s"));
+    assert_fails(net_connect(&e, clock_deadline_ns(100), &client, &err), STATUS_UNREACHABLE,
+                 "No such file");
+    assert_ok(net_listen(&e, "test", &listener, &port, &err));
+    ck_assert_uint_eq(port, 0);
+    assert_ok(net_connect(&e, clock_deadline_ns(20000), &client, &err));
+    assert_ok(net_accept(listener, clock_deadline_ns(20000), &server, &err));
+    assert_ok(net_send_all(client, "hello", 6, clock_deadline_ns(20000), &err));
+    assert_ok(net_recv_all(server, got, 6, clock_deadline_ns(20000), &err));
+    ck_assert_str_eq(got, "hello");
+    assert_fails(net_listen(&e, "test", &server, &port, &err), STATUS_IO, "in use");
 }
 END_TEST
 
@@ -309,6 +360,8 @@ int main(void)
     tcase_add_loop_test(cases, endpoint_refuses, 0,
                         (int)(sizeof(bad_texts) / sizeof(bad_texts[0])));
     tcase_add_test(cases, endpoint_refuses_a_long_host);
+    tcase_add_test(cases, endpoint_refuses_a_long_path);
+    tcase_add_test(cases, bytes_over_a_unix_socket);
     tcase_add_test(cases, loopback_addresses);
     tcase_add_test(cases, sockets_do_not_block_and_close_on_exec);
     tcase_add_test(cases, taken_port_names_its_holder);

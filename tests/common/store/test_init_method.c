@@ -53,7 +53,24 @@ START_TEST(tcp)
 }
 END_TEST
 
+START_TEST(unix_socket)
+{
+    struct error err = {0};
+    struct init_method method;
+
+    assert_ok(init_method_parse("unix:///run/store", &launch, &method, &err));
+    ck_assert(!method.is_file);
+    ck_assert_str_eq(endpoint_unix_path(&method.endpoint), "/run/store");
+    ck_assert_str_eq(method.origin, "--init-method");
+    assert_ok(init_method_parse("unix:/run/store", &launch, &method, &err));
+    ck_assert_str_eq(endpoint_unix_path(&method.endpoint), "/run/store");
+}
+END_TEST
+
 static const char *const bad[][2] = {
+    {"unix:///run/", "names a folder"},
+    {"unix://run", "the path must be absolute"},
+    {"unix:run", "is none of env://"},
     {"tcp://host", "port number missing"},
     {"tcp://host:", "port number missing"},
     {"tcp://[::1]", "port number missing"},
@@ -111,6 +128,7 @@ int main(void)
 
     tcase_add_test(cases, env);
     tcase_add_test(cases, tcp);
+    tcase_add_test(cases, unix_socket);
     tcase_add_loop_test(cases, complaints, 0, sizeof(bad) / sizeof(*bad));
     tcase_add_test(cases, file);
     suite_add_tcase(suite, cases);

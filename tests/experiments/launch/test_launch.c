@@ -302,6 +302,8 @@ static const struct {
     {{"--servers=1", "--server-addresses=a:1", "true"}, "exclude each other"},
     {{"--servers=1", "--nnodes=2", "true"}, "needs --server-port"},
     {{"--servers=3", "--server-port=65534", "true"}, "go beyond 65535"},
+    {{"--servers=1", "--server-port=5", "--server-transport=unix", "true"}, "is for one node"},
+    {{"--servers=1", "--nnodes=2", "--server-transport=unix", "true"}, "is for one node"},
     {{"--nproc", "2", "true"}, "unknown option '--nproc'"},
     {{"--max-restarts=3", "true"}, "unknown option '--max-restarts'"},
     {{"/nonexistent/program"}, "cannot run '/nonexistent/program': No such file or directory"},

@@ -80,6 +80,25 @@ START_TEST(address_in_the_port_file)
 }
 END_TEST
 
+/* A server that publishes where it was told to listen; ranks find the socket's folder. */
+START_TEST(servers_on_unix_sockets)
+{
+    const char *program = install(ORDERLY "echo \"$listen\" > \"$file\"\n" WAIT);
+    const char *out =
+        launch_with(program, 0, NULL,
+                    ARGS("--servers=2", "--server-transport=unix", "sh", "-c",
+                         "path=${SPARRING_SERVERS#unix:}; folder=${path%/0,unix:*/1}; "
+                         "test -d \"$folder\" && stat -c 'folder of mode %a' \"$folder\""));
+
+    assert_holds(out, "server words: --listen unix:/");
+    assert_holds(out, "folder of mode 700\n");
+    program = install(ORDERLY PUBLISH WAIT);
+    assert_holds(
+        launch_with(program, 3, NULL, ARGS("--servers=1", "--server-transport=unix", "true")),
+        "server 0 wrote '7000' as its port");
+}
+END_TEST
+
 /* Nothing stays in $TMPDIR. */
 START_TEST(no_files_left)
 {
@@ -92,6 +111,10 @@ START_TEST(no_files_left)
     ck_assert_int_eq(mkdir(temporary, 0700), 0);
     (void)snprintf(variable, sizeof(variable), "TMPDIR=%s", temporary);
     (void)launch_with(program, 0, ARGS(variable), ARGS("--servers=2", "true"));
+    program = install("trap '' TERM\n> \"${listen#unix:}\"; > \"${listen#unix:}.lock\"\n"
+                      "echo \"$listen\" > \"$file\"\n" WAIT); /* leaves its socket, is killed */
+    (void)launch_with(program, 137, ARGS(variable),
+                      ARGS("--servers=2", "--server-transport=unix", "--grace-ms=200", "true"));
     folder = opendir(temporary);
     ck_assert_ptr_nonnull(folder);
     while (readdir(folder))
@@ -280,6 +303,7 @@ TCase *launch_server_cases(void)
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, servers_live_as_long_as_the_ranks);
     tcase_add_test(cases, address_in_the_port_file);
+    tcase_add_test(cases, servers_on_unix_sockets);
     tcase_add_test(cases, no_files_left);
     tcase_add_test(cases, server_dies);
     tcase_add_test(cases, server_leaves_early);

@@ -1,0 +1,69 @@
+/*
+ * A whole job over Unix sockets, and the same job over TCP: same parameters to the last bit, and
+ * nothing left behind.  The store too can be on a Unix socket.
+ */
+#include "tests/integration/job.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define WAIT_MS 100000
+
+static const char *run(const char *transport, const char *init_method, const char *checkpoint)
+{
+    char folder[600];
+
+    (void)snprintf(folder, sizeof(folder), "TMPDIR=%s", support_path("tmp"));
+    return process_run(0, WAIT_MS, ARGS(folder),
+                       ARGS(support_program("sparring"), "launch", "--standalone",
+                            "--nproc-per-node=2", "--servers=2", "--server-transport", transport,
+                            "sh", "-c", "echo \"at $SPARRING_SERVERS\"; exec \"$0\" \"$@\"",
+                            support_program("sparring-worker"), "--model", "mlp:16-8-4", "--data",
+                            "random:512,16,4", "--batch-size", "8", "--steps", "20", "--sync", "ps",
+                            "--partition-bytes", "64K", "--init-method", init_method, "--save",
+                            checkpoint));
+}
+
+static size_t entries(const char *path)
+{
+    DIR *folder = opendir(path);
+    size_t count = 0;
+
+    ck_assert_ptr_nonnull(folder);
+    while (readdir(folder))
+        count++;
+    (void)closedir(folder);
+    return count - 2; /* "." and ".." */
+}
+
+START_TEST(same_job_over_both)
+{
+    const char *tcp = support_path("tcp.safetensors"), *sock = support_path("unix.safetensors");
+    char url[600];
+    const char *output;
+
+    ck_assert_int_eq(mkdir(support_path("tmp"), 0700), 0);
+    output = run("tcp", "env://", tcp);
+    ck_assert_ptr_nonnull(strstr(output, "at 127.0.0.1:"));
+    (void)snprintf(url, sizeof(url), "unix://%s", support_path("store"));
+    output = run("unix", url, sock);
+    ck_assert_ptr_nonnull(strstr(output, "at unix:/"));
+    ck_assert_uint_eq(entries(support_path("tmp")), 0);
+    ck_assert(job_same_tensors(tcp, sock));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("unix");
+    TCase *cases = tcase_create("unix");
+
+    tcase_set_timeout(cases, 240);
+    tcase_add_test(cases, same_job_over_both);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
