@@ -51,6 +51,10 @@ sparring_report_optional("cuDNN" "${CUDNN_INCLUDE_DIR}"
 sparring_report_optional("NCCL" "${NCCL_INCLUDE_DIR}"
     "the CUDA module holds the nccl backend" "no nccl backend; GPUs synchronise through host memory")
 
+pkg_check_modules(MICROHTTPD IMPORTED_TARGET libmicrohttpd>=0.9.71) # enum MHD_Result
+sparring_report_optional("libmicrohttpd" "${MICROHTTPD_FOUND}"
+    "servers can show their metrics to Prometheus" "no metrics page; the Stats call is there")
+
 find_package(MPI QUIET COMPONENTS C)
 set(SPARRING_HAVE_MPI ${MPI_C_FOUND})
 sparring_report_optional("MPI" "${SPARRING_HAVE_MPI}"

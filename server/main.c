@@ -22,6 +22,16 @@ static enum status write_port(const char *path, const struct endpoint *bound, st
     return path[0] ? file_publish(path, text, (size_t)length, err) : STATUS_OK;
 }
 
+static void log_metrics(const struct service_config *config, const struct service *service)
+{
+    struct endpoint bound = config->metrics_listen;
+    char address[300];
+
+    bound.port = service_metrics_port(service);
+    endpoint_format(&bound, address, sizeof(address));
+    log_info("metrics on http://%s/metrics", address);
+}
+
 static void wait_for_signal(void)
 {
     struct pollfd poll_stop = {.fd = stop_fd(), .events = POLLIN};
@@ -56,6 +66,8 @@ static enum status run(const void *parsed, const struct option_result *origins, 
     status = write_port(options->port_file, &bound, err);
     if (status == STATUS_OK) {
         log_info("serving on %s", address);
+        if (config.show_metrics)
+            log_metrics(&config, service);
         wait_for_signal();
         log_info("%s: finishing the round under way", strsignal(stop_requested()));
     }

@@ -44,6 +44,13 @@ static const struct option_spec specs[] = {
      .max = 64,
      .metavar = "N",
      .help = "Threads that serve connections; 0 takes one per core, at most 4."},
+    {.name = "metrics-listen",
+     .env = "SPARRING_METRICS_LISTEN",
+     .kind = OPTION_TEXT,
+     .offset = AT(metrics_listen),
+     .metavar = "H:P",
+     .help = "Show metrics in the format of Prometheus at http://H:P/metrics, in plaintext; "
+             "without it there is no such page."},
     {.help = "Security:"},
     {.name = "tls-ca",
      .env = "SPARRING_TLS_CA",
@@ -113,6 +120,7 @@ enum status server_options_service(const struct server_options *o,
                                    struct error *err)
 {
     const char *origin = option_origin_text(&server_option_set, origins, "listen");
+    enum status status;
 
     *ret = (struct service_config){
         .listen_origin = origin,
@@ -126,5 +134,10 @@ enum status server_options_service(const struct server_options *o,
         .timeout_ms = o->timeout_ms,
         .run_dir = o->run_dir[0] ? o->run_dir : NULL,
     };
-    return endpoint_parse(o->listen, origin, &ret->listen, err);
+    status = endpoint_parse(o->listen, origin, &ret->listen, err);
+    if (status != STATUS_OK || !o->metrics_listen[0])
+        return status;
+    ret->show_metrics = true;
+    ret->metrics_listen_origin = option_origin_text(&server_option_set, origins, "metrics-listen");
+    return endpoint_parse(o->metrics_listen, ret->metrics_listen_origin, &ret->metrics_listen, err);
 }

@@ -19,6 +19,7 @@ struct server_options {
     char token_file[OPTION_TEXT_MAX];
     bool bind_ranks;
     bool insecure;
+    char metrics_listen[OPTION_TEXT_MAX];
     char run_dir[OPTION_TEXT_MAX];
     char log_level[OPTION_TEXT_MAX];
 };

@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
+#include "server/metrics_text.h"
 #include "server/service_internal.h"
 
 #include <stdlib.h>
@@ -67,6 +68,33 @@ static enum status check_identity(const struct service_config *config, struct er
     return STATUS_OK;
 }
 
+static enum status write_metrics(void *user, struct strbuf *out, struct error *err)
+{
+    struct server_stats *stats;
+    enum status status = service_stats(user, &stats, err);
+
+    if (status != STATUS_OK)
+        return status;
+    metrics_text(stats, out);
+    free(stats);
+    return strbuf_ok(out) ? STATUS_OK : error_set(err, STATUS_NO_MEMORY, "no memory for a page");
+}
+
+static enum status open_page(struct service *s, const struct service_config *config,
+                             struct error *err)
+{
+    struct metrics_page_config page = {
+        .listen = config->metrics_listen,
+        .origin = config->metrics_listen_origin,
+        .insecure = config->security.insecure,
+        .type = METRICS_TEXT_TYPE,
+        .write = write_metrics,
+        .user = s,
+    };
+
+    return config->show_metrics ? metrics_page_open(&page, &s->page, err) : STATUS_OK;
+}
+
 enum status service_open(const struct service_config *config, struct service **ret_service,
                          struct error *err)
 {
@@ -89,6 +117,8 @@ enum status service_open(const struct service_config *config, struct service **r
     status = keeper_start(s, err);
     if (status == STATUS_OK)
         status = open_rpc(s, config, err);
+    if (status == STATUS_OK)
+        status = open_page(s, config, err);
     if (status != STATUS_OK) {
         service_close(s);
         return status;
@@ -100,6 +130,11 @@ enum status service_open(const struct service_config *config, struct service **r
 uint16_t service_port(const struct service *s)
 {
     return rpc_server_port(s->rpc);
+}
+
+uint16_t service_metrics_port(const struct service *s)
+{
+    return s->page ? metrics_page_port(s->page) : 0;
 }
 
 /* Let the round under way end; the keeper then ends the job. */
@@ -121,6 +156,7 @@ void service_close(struct service *s)
         return;
     if (s->rpc)
         drain(s);
+    metrics_page_close(s->page); /* shows the drain; reads s->rpc */
     rpc_server_close(s->rpc, CLOSE_GRACE_MS);
     keeper_stop(s);
     record_close(&s->record);

@@ -25,9 +25,12 @@ struct service_config {
     struct endpoint listen;    /* port 0: any free one; or a Unix socket */
     const char *listen_origin; /* "--listen"; where the address came from, for messages */
     struct rpc_security security;
-    bool bind_ranks;     /* a peer speaks for the ranks that its certificate names, and no others */
-    unsigned threads;    /* of rpc; 0: as many as cores, at most 4 */
-    int64_t timeout_ms;  /* how long ranks may wait for a silent one, in a join and in a round */
+    bool bind_ranks;    /* a peer speaks for the ranks that its certificate names, and no others */
+    unsigned threads;   /* of rpc; 0: as many as cores, at most 4 */
+    int64_t timeout_ms; /* how long ranks may wait for a silent one, in a join and in a round */
+    bool show_metrics;  /* a page for Prometheus, */
+    struct endpoint metrics_listen;    /* here (port 0: any free one); loopback, or insecure */
+    const char *metrics_listen_origin; /* "--metrics-listen" */
     const char *run_dir; /* borrowed; records go to <run_dir>/server<index>.jsonl; NULL: nowhere */
 };
 
@@ -39,6 +42,9 @@ enum status service_open(const struct service_config *config, struct service **r
 
 /* 0 for a Unix socket. */
 uint16_t service_port(const struct service *s);
+
+/* Of the metrics page, 0 without one. */
+uint16_t service_metrics_port(const struct service *s);
 
 /* What it counts and what it does now, in memory of the caller's (free).  Takes the service's lock
  * for a moment; any thread, until service_close. */

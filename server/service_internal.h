@@ -6,6 +6,7 @@
 #define SPARRING_SERVER_SERVICE_INTERNAL_H
 
 #include "server/job.h"
+#include "server/metrics_page.h"
 #include "server/record.h"
 #include "server/service.h"
 #include "server/stats.h"
@@ -17,6 +18,7 @@ struct service {
     int64_t timeout_ms;        /* constant */
     bool bind_ranks;           /* constant */
     double start_time_seconds; /* constant, Unix time */
+    struct metrics_page *page; /* NULL: none */
     struct record record;      /* keeper only, once it runs */
     pthread_t keeper;
     bool keeper_started;
@@ -49,8 +51,7 @@ void service_drop_job(struct service *s, struct job *j);
 enum status service_check_rank(const struct service *s, const struct rpc_call *call, unsigned rank,
                                struct error *err);
 
-/* ------------------------------------------------------------------ control.c, exchange.c, stats.c
- */
+/* ------------------------------------------------------------------ handlers */
 
 extern const struct rpc_handler join_handler;
 extern const struct rpc_handler leave_handler;
