@@ -245,10 +245,11 @@ void control_answer_joins(struct service *s, struct job *j)
 
 /* ------------------------------------------------------------------ leave */
 
-/* What a leave means for the others: *ret_ended (with one use of it) is set when the job ends by
- * it, failure when it ends badly.  Lock held. */
+/* What a leave means for the others: *ret_job (with one use of it) is set when it means something;
+ * *ret_ended when the job ends by it, failure when it ends badly.  Lock held. */
 static enum status note_leave(struct service *s, const struct leave_request *request,
-                              struct job **ret_ended, struct error *failure, struct error *err)
+                              struct job **ret_job, bool *ret_ended, struct error *failure,
+                              struct error *err)
 {
     struct job *j = s->current;
     enum status status;
@@ -261,12 +262,13 @@ static enum status note_leave(struct service *s, const struct leave_request *req
     if (request->reason[0] != '\0')
         (void)error_set(failure, STATUS_PEER_LOST, "rank %u failed: %s", request->rank,
                         request->reason);
-    else if (job_is_pending(j))
+    else if (job_is_lockstep(j) && job_is_pending(j))
         (void)error_set(failure, STATUS_PEER_LOST, "rank %u left in the middle of round %" PRIu64,
                         request->rank, job_round(j));
-    if (failure->status != STATUS_OK || j->members.left == j->members.world_size) {
+    *ret_ended = failure->status != STATUS_OK || j->members.left == j->members.world_size;
+    if (*ret_ended || (j->state == JOB_RUNNING && !job_is_lockstep(j))) {
         j->users++;
-        *ret_ended = j;
+        *ret_job = j;
     }
     return STATUS_OK;
 }
@@ -281,7 +283,8 @@ static void leave_message(struct rpc_call *call, struct rpc_message *message, vo
 {
     struct service *s = user;
     struct leave_request request = {0};
-    struct job *ended = NULL;
+    struct job *job = NULL;
+    bool ended = false;
     struct error failure = {0}, err = {0};
     const uint8_t *head;
     size_t size;
@@ -297,13 +300,15 @@ static void leave_message(struct rpc_call *call, struct rpc_message *message, vo
         status = service_check_rank(s, call, request.rank, &err);
     if (status == STATUS_OK) {
         (void)pthread_mutex_lock(&s->lock);
-        status = note_leave(s, &request, &ended, &failure, &err);
+        status = note_leave(s, &request, &job, &ended, &failure, &err);
         (void)pthread_mutex_unlock(&s->lock);
     }
-    if (ended) {
-        service_end_job(s, ended, failure.status == STATUS_OK ? NULL : &failure);
-        service_drop_job(s, ended);
-    }
+    if (ended)
+        service_end_job(s, job, failure.status == STATUS_OK ? NULL : &failure);
+    else if (job)
+        exchange_finish_rank(s, job, request.rank);
+    if (job)
+        service_drop_job(s, job);
     if (status == STATUS_OK)
         (void)rpc_call_send(call, (const uint8_t *)"", 0, NULL); /* LeaveReply has no fields */
     rpc_call_finish(call, status, err.text);

@@ -7,6 +7,9 @@
  * only; after it, a bad chunk or the loss of the stream ends the job, because a round without this
  * rank cannot be completed.
  *
+ * Where ranks are not in lockstep the end of a rank in a partition (CHUNK_FINAL, or its leave) is
+ * an event like a push: it may complete a round and free the answers of others.
+ *
  * Locking: the service's lock for the book-keeping before and after, never during, the sum and the
  * sends.  A push is counted before it is summed and a completion before it is answered, so the
  * counters of a round are final before any rank can begin the next.
@@ -33,47 +36,59 @@ static void release_payload(void *user)
 }
 
 /* Queue one answer to one rank; nothing happens when its stream is gone. */
-static void answer_rank(struct service *s, struct job *j, unsigned rank, struct chunk_header header,
-                        const float *data)
+static void send_answer(struct service *s, struct job *j, unsigned rank, struct chunk_header header,
+                        const struct shard_answer *answer)
 {
     struct rpc_payload payload = {
-        .data = data, .size = header.length, .release = release_payload, .user = &j->outstanding};
+        .data = answer->data, .release = release_payload, .user = &j->outstanding};
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
     struct rpc_call *call;
 
+    header.rank = rank;
+    payload.size = header.length = answer->count * sizeof(float);
     (void)pthread_mutex_lock(&s->lock);
     call = j->ranks[rank].stream;
     if (call)
         rpc_call_ref(call);
+    if (header.round > 0 && j->state == JOB_RUNNING && !job_is_lockstep(j))
+        job_count_answer(j, rank, payload.size, answer->is_final);
+    else if (header.round == 0 && j->state == JOB_RUNNING)
+        j->totals.initial_tx_payload_bytes += payload.size;
     (void)pthread_mutex_unlock(&s->lock);
     if (!call)
         return;
-    header.rank = rank;
     atomic_fetch_add(&j->outstanding, 1);
     (void)rpc_call_send(call, head, wire_pack_chunk(&header, head), &payload);
     rpc_call_unref(call);
 }
 
-static struct chunk_header answer_header(enum chunk_kind kind, const struct chunk_header *asked,
-                                         const struct shard_answer *answer)
-{
-    return (struct chunk_header){.kind = kind,
-                                 .round = asked->round,
-                                 .partition = asked->partition,
-                                 .length = answer->count * sizeof(float)};
-}
-
 /* Initial values to a rank that asked for them. */
-static void answer_pull(struct stream *st, unsigned rank, const struct chunk_header *asked,
+static void answer_pull(struct stream *st, unsigned rank, uint32_t partition,
                         const struct shard_answer *answer)
 {
-    struct chunk_header header = answer_header(CHUNK_VALUES, asked, answer);
+    struct chunk_header header = {.kind = CHUNK_VALUES, .partition = partition};
 
-    (void)pthread_mutex_lock(&st->service->lock);
-    if (st->job->state == JOB_RUNNING)
-        st->job->totals.initial_tx_payload_bytes += header.length;
-    (void)pthread_mutex_unlock(&st->service->lock);
-    answer_rank(st->service, st->job, rank, header, answer->data);
+    send_answer(st->service, st->job, rank, header, answer);
+}
+
+/* The answer to a push or to a wish for the final values. */
+static void answer_push(struct service *s, struct job *j, unsigned rank, uint32_t partition,
+                        const struct shard_answer *answer)
+{
+    struct chunk_header header = {.kind = j->shard.config.update ? CHUNK_VALUES : CHUNK_MEAN,
+                                  .round = answer->round,
+                                  .partition = partition};
+
+    send_answer(s, j, rank, header, answer);
+}
+
+/* Whoever may read the partition now. */
+static void answer_waiting(struct service *s, struct job *j, uint32_t partition)
+{
+    struct shard_answer answer;
+
+    for (unsigned rank = 0; shard_next_answer(&j->shard, partition, &rank, &answer); rank++)
+        answer_push(s, j, rank, partition, &answer);
 }
 
 /* ------------------------------------------------------------------ chunks */
@@ -88,25 +103,37 @@ static enum status source_add(void *user, float *dst, size_t count, struct error
     return rpc_message_add_f32(user, dst, count, err);
 }
 
+/* Is there anything that the job's counters must know?  In lockstep only whole sums. */
+static void count_push(struct stream *st, const struct shard_answer *answer)
+{
+    struct job *j = st->job;
+
+    if (job_is_lockstep(j) && !answer->complete)
+        return;
+    (void)pthread_mutex_lock(&st->service->lock);
+    if (j->state == JOB_RUNNING && job_is_lockstep(j))
+        job_count_complete(j, answer, clock_now_ns());
+    else if (j->state == JOB_RUNNING)
+        job_count_outcome(j, st->rank, answer, clock_now_ns());
+    (void)pthread_mutex_unlock(&st->service->lock);
+}
+
 static enum status take_push(struct stream *st, const struct chunk_header *h,
                              const struct shard_source *source, struct error *err)
 {
     struct service *s = st->service;
     struct job *j = st->job;
     struct shard_answer answer;
-    struct chunk_header header;
     enum status status =
         shard_push(&j->shard, h->partition, st->rank, h->round, source, &answer, err);
 
-    if (status != STATUS_OK || !answer.complete)
+    if (status != STATUS_OK)
         return status;
-    (void)pthread_mutex_lock(&s->lock);
-    if (j->state == JOB_RUNNING)
-        job_count_complete(j, &answer, clock_now_ns());
-    (void)pthread_mutex_unlock(&s->lock);
-    header = answer_header(j->shard.config.update ? CHUNK_VALUES : CHUNK_MEAN, h, &answer);
-    for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        answer_rank(s, j, rank, header, answer.data);
+    count_push(st, &answer);
+    if (answer.late)
+        answer_push(s, j, st->rank, h->partition, &answer);
+    else if (answer.complete)
+        answer_waiting(s, j, h->partition);
     return STATUS_OK;
 }
 
@@ -116,7 +143,7 @@ static enum status take_init(struct stream *st, const struct chunk_header *h,
     struct job *j = st->job;
     struct shard_answer answer;
     unsigned rank;
-    enum status status = shard_set(&j->shard, h->partition, source, &answer, err);
+    enum status status = shard_set(&j->shard, h->partition, source, err);
 
     if (status != STATUS_OK)
         return status;
@@ -124,8 +151,8 @@ static enum status take_init(struct stream *st, const struct chunk_header *h,
     if (j->state == JOB_RUNNING)
         job_count_initial(j, h->length);
     (void)pthread_mutex_unlock(&st->service->lock);
-    while (shard_next_parked(&j->shard, h->partition, &rank))
-        answer_pull(st, rank, h, &answer);
+    while (shard_next_parked(&j->shard, h->partition, &rank, &answer))
+        answer_pull(st, rank, h->partition, &answer);
     return STATUS_OK;
 }
 
@@ -138,7 +165,7 @@ static enum status take_pull(struct stream *st, const struct chunk_header *h, st
     if (status != STATUS_OK)
         return status;
     if (answer.complete) {
-        answer_pull(st, st->rank, h, &answer);
+        answer_pull(st, st->rank, h->partition, &answer);
         return STATUS_OK;
     }
     (void)pthread_mutex_lock(&st->service->lock);
@@ -146,6 +173,38 @@ static enum status take_pull(struct stream *st, const struct chunk_header *h, st
         j->parked_since_ns = clock_now_ns();
     (void)pthread_mutex_unlock(&st->service->lock);
     return STATUS_OK;
+}
+
+/* The rank pushes no more to the partition.  It is counted as waiting first: another rank's end may
+ * answer it. */
+static enum status finish_partition(struct service *s, struct job *j, unsigned rank,
+                                    uint32_t partition, bool wants_final, struct error *err)
+{
+    struct shard_answer answer = {0};
+    int64_t now_ns = clock_now_ns();
+    enum status status;
+
+    (void)pthread_mutex_lock(&s->lock);
+    if (j->state == JOB_RUNNING && !job_is_lockstep(j))
+        job_count_finish(j, rank, wants_final, now_ns);
+    (void)pthread_mutex_unlock(&s->lock);
+    status = shard_finish(&j->shard, partition, rank, wants_final, &answer, err);
+    if (status != STATUS_OK)
+        return status;
+    (void)pthread_mutex_lock(&s->lock);
+    if (j->state == JOB_RUNNING && answer.complete)
+        job_count_whole(j, &answer, now_ns);
+    (void)pthread_mutex_unlock(&s->lock);
+    answer_waiting(s, j, partition);
+    return STATUS_OK;
+}
+
+void exchange_finish_rank(struct service *s, struct job *j, unsigned rank)
+{
+    const struct shard_config *c = &j->shard.config;
+
+    for (size_t i = c->index; i < c->map->length; i += c->map->server_count)
+        (void)finish_partition(s, j, rank, (uint32_t)i, false, NULL); /* or it has said so */
 }
 
 /* What the header says against the stream's rank, the shard and the payload. */
@@ -158,7 +217,8 @@ static enum status check_chunk(const struct stream *st, const struct chunk_heade
     if (h->rank != st->rank)
         return error_set(err, STATUS_PROTOCOL, "the stream of rank %u carries a chunk of rank %u",
                          st->rank, h->rank);
-    if (h->kind != CHUNK_PUSH && h->kind != CHUNK_INIT && h->kind != CHUNK_PULL)
+    if (h->kind != CHUNK_PUSH && h->kind != CHUNK_INIT && h->kind != CHUNK_PULL &&
+        h->kind != CHUNK_FINAL)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent a chunk of kind %d, which only a server sends", st->rank,
                          (int)h->kind);
@@ -172,7 +232,7 @@ static enum status check_chunk(const struct stream *st, const struct chunk_heade
                          "rank %u sent partition %" PRIu32 " with dtype %" PRIu32
                          " (only 0, float32, is known)",
                          st->rank, h->partition, h->dtype);
-    if (h->kind == CHUNK_PULL)
+    if (h->kind == CHUNK_PULL || h->kind == CHUNK_FINAL)
         bytes = 0;
     if (payload_bytes != bytes || h->length != bytes)
         return error_set(err, STATUS_PROTOCOL,
@@ -182,7 +242,7 @@ static enum status check_chunk(const struct stream *st, const struct chunk_heade
     if (h->kind == CHUNK_INIT && st->rank != 0)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent an initial value, which only rank 0 does", st->rank);
-    if ((h->kind == CHUNK_PUSH) != (h->round > 0))
+    if ((h->kind == CHUNK_PUSH || h->kind == CHUNK_FINAL) != (h->round > 0))
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent a chunk of kind %d in round %" PRIu64
                          " (round 0 is for initial values)",
@@ -201,11 +261,11 @@ static enum status admit(struct stream *st, const struct chunk_header *h, struct
     j->ranks[st->rank].heard_ns = now_ns;
     if (j->state != JOB_RUNNING)
         status = STATUS_CANCELLED;
-    else if (j->members.left > 0)
+    else if (j->members.left > 0 && job_is_lockstep(j))
         status = error_set(err, STATUS_PEER_LOST,
                            "round %" PRIu64 " cannot be completed: %u of %u ranks have left",
                            h->round, j->members.left, j->members.world_size);
-    else if (h->kind == CHUNK_PUSH && h->round != job_round(j))
+    else if (h->kind == CHUNK_PUSH && job_is_lockstep(j) && h->round != job_round(j))
         status = error_set(err, STATUS_PROTOCOL,
                            "rank %u pushed partition %" PRIu32 " of round %" PRIu64
                            " while round %" PRIu64 " is under way",
@@ -228,8 +288,12 @@ static enum status take_chunk(struct stream *st, const struct chunk_header *h,
         return status;
     if (h->kind == CHUNK_PUSH)
         status = take_push(st, h, &source, err);
+    else if (h->kind == CHUNK_INIT)
+        status = take_init(st, h, &source, err);
+    else if (h->kind == CHUNK_PULL)
+        status = take_pull(st, h, err);
     else
-        status = h->kind == CHUNK_INIT ? take_init(st, h, &source, err) : take_pull(st, h, err);
+        status = finish_partition(st->service, st->job, st->rank, h->partition, true, err);
     if (status != STATUS_OK)
         (void)error_prefix(err, "rank %u, partition %" PRIu32 ", round %" PRIu64 ": ", st->rank,
                            h->partition, h->round);

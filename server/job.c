@@ -1,7 +1,8 @@
 /*
  * The book-keeping of one job.  Rounds need no table: a rank begins round t + 1 only after it has
  * all of round t from every server, so on one server the contributions of two rounds never mix and
- * one set of counters describes the round under way.
+ * one set of counters describes the round under way.  Where each push is a step there are no common
+ * rounds; there the counters describe what happened since the slowest rank ended its last one.
  */
 #include "server/job.h"
 
@@ -51,7 +52,8 @@ enum status job_build(struct job *j, struct error *err)
                                   .world_size = t->world_size,
                                   .update = t->update == 0,
                                   .rank_order = t->order == 1,
-                                  .optimizer = t->optimizer};
+                                  .optimizer = t->optimizer,
+                                  .consistency = t->consistency};
     enum status status = membership_compare(&j->members, err);
 
     if (status == STATUS_OK)
@@ -70,12 +72,26 @@ void job_run(struct job *j, int64_t now_ns)
         j->ranks[rank].heard_ns = now_ns;
 }
 
+/* What the round under way has counted goes into the totals. */
+static void add_round(struct job *j)
+{
+    const struct round_record *r = &j->current;
+
+    j->totals.rx_payload_bytes += r->rx_payload_bytes;
+    j->totals.tx_payload_bytes += r->tx_payload_bytes;
+    j->totals.sum_ns += r->sum_ns;
+    j->totals.wait_ns += r->wait_ns;
+    j->current = (struct round_record){0};
+}
+
 bool job_end(struct job *j, const struct error *failure, int64_t now_ns)
 {
     if (j->state == JOB_OVER)
         return false;
     j->state = JOB_OVER;
     j->over_ns = now_ns;
+    if (!job_is_lockstep(j)) /* what came behind the last whole round has been used, too */
+        add_round(j);
     if (failure)
         j->failure = *failure;
     return true;
@@ -86,9 +102,31 @@ uint64_t job_round(const struct job *j)
     return j->totals.rounds + 1;
 }
 
+bool job_is_lockstep(const struct job *j)
+{
+    return consistency_is_lockstep(&j->terms.consistency);
+}
+
 bool job_is_pending(const struct job *j)
 {
-    return j->arrived > 0;
+    bool parked = false;
+
+    if (job_is_lockstep(j))
+        return j->arrived > 0;
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        parked = parked || j->ranks[rank].parked > 0;
+    return parked;
+}
+
+size_t job_waiting(const struct job *j)
+{
+    size_t sum = 0;
+
+    if (job_is_lockstep(j))
+        return j->arrived - j->completed * j->members.world_size;
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        sum += j->ranks[rank].parked;
+    return sum;
 }
 
 void job_count_initial(struct job *j, size_t bytes)
@@ -98,13 +136,23 @@ void job_count_initial(struct job *j, size_t bytes)
         j->parked_since_ns = 0;
 }
 
+static void park(struct job_rank *r, int64_t now_ns)
+{
+    if (r->parked++ == 0)
+        r->parked_since_ns = now_ns;
+}
+
 void job_count_push(struct job *j, unsigned rank, size_t bytes, int64_t now_ns)
 {
+    struct job_rank *r = &j->ranks[rank];
+
     if (j->arrived++ == 0)
-        j->current = (struct round_record){.round = job_round(j), .begin_ns = now_ns};
-    j->ranks[rank].pushed++;
-    j->ranks[rank].pushes++;
+        j->current.begin_ns = now_ns;
+    r->pushed++;
+    r->pushes++;
     j->current.rx_payload_bytes += bytes;
+    if (!job_is_lockstep(j))
+        park(r, now_ns);
 }
 
 static void keep_record(struct job *j)
@@ -117,6 +165,19 @@ static void keep_record(struct job *j)
     j->records_count++;
 }
 
+static void end_round(struct job *j, int64_t now_ns)
+{
+    j->current.round = job_round(j);
+    if (j->arrived == 0) /* several rounds end at once */
+        j->current.begin_ns = now_ns;
+    j->current.end_ns = now_ns;
+    j->totals.rounds++;
+    keep_record(j);
+    add_round(j);
+    j->arrived = 0;
+    j->completed = 0;
+}
+
 void job_count_complete(struct job *j, const struct shard_answer *answer, int64_t now_ns)
 {
     struct round_record *r = &j->current;
@@ -127,18 +188,100 @@ void job_count_complete(struct job *j, const struct shard_answer *answer, int64_
     stats_count_staleness(&j->totals.staleness, 0, j->members.world_size); /* all read round - 1 */
     if (++j->completed < j->shard.length)
         return;
-    r->end_ns = now_ns;
-    j->totals.rounds++;
-    j->totals.rx_payload_bytes += r->rx_payload_bytes;
-    j->totals.tx_payload_bytes += r->tx_payload_bytes;
-    j->totals.sum_ns += r->sum_ns;
-    j->totals.wait_ns += r->wait_ns;
-    keep_record(j);
-    j->arrived = 0;
-    j->completed = 0;
+    end_round(j, now_ns);
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         j->ranks[rank].pushed = 0;
 }
+
+/* ------------------------------------------------------------------ not in lockstep */
+
+/* Rounds that every rank which still pushes has pushed whole. */
+static uint64_t slowest_clock(const struct job *j)
+{
+    uint64_t slowest = UINT64_MAX;
+
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        if (!j->ranks[rank].finished && j->ranks[rank].clock < slowest)
+            slowest = j->ranks[rank].clock;
+    return slowest;
+}
+
+/* A rank's clock has moved: with it perhaps the slowest one. */
+static void follow_slowest(struct job *j, int64_t now_ns)
+{
+    uint64_t slowest = slowest_clock(j);
+
+    while (slowest != UINT64_MAX && j->totals.rounds < slowest)
+        end_round(j, now_ns);
+}
+
+static void count_use(struct job *j, struct job_rank *r, const struct shard_answer *answer)
+{
+    if (!answer->late) {
+        stats_count_staleness(&j->totals.staleness, answer->staleness, 1);
+        stats_count_staleness(&r->staleness, answer->staleness, 1);
+        return;
+    }
+    r->late++;
+    j->totals.late++;
+    stats_count_staleness(&j->totals.lateness, answer->staleness, 1);
+}
+
+void job_count_outcome(struct job *j, unsigned rank, const struct shard_answer *answer,
+                       int64_t now_ns)
+{
+    struct job_rank *r = &j->ranks[rank];
+    bool whole = r->pushed == j->shard.length;
+
+    count_use(j, r, answer);
+    if (whole)
+        r->pushed = 0;
+    if (!consistency_steps_each(&j->terms.consistency)) {
+        if (answer->complete)
+            job_count_whole(j, answer, now_ns);
+        return;
+    }
+    j->current.sum_ns += answer->sum_ns;
+    if (whole) {
+        r->clock++;
+        follow_slowest(j, now_ns);
+    }
+}
+
+void job_count_whole(struct job *j, const struct shard_answer *answer, int64_t now_ns)
+{
+    j->current.sum_ns += answer->sum_ns;
+    j->current.wait_ns += answer->wait_ns;
+    if (++j->completed == j->shard.length)
+        end_round(j, now_ns);
+}
+
+void job_count_answer(struct job *j, unsigned rank, size_t bytes, bool is_final)
+{
+    if (is_final)
+        j->totals.final_tx_payload_bytes += bytes;
+    else
+        j->current.tx_payload_bytes += bytes;
+    if (j->ranks[rank].parked > 0)
+        j->ranks[rank].parked--;
+}
+
+void job_count_finish(struct job *j, unsigned rank, bool wants_final, int64_t now_ns)
+{
+    struct job_rank *r = &j->ranks[rank];
+
+    if (wants_final)
+        park(r, now_ns);
+    else
+        r->parked = 0;
+    if (r->finished)
+        return;
+    r->finished = true;
+    if (consistency_steps_each(&j->terms.consistency))
+        follow_slowest(j, now_ns);
+}
+
+/* ------------------------------------------------------------------ time */
 
 /* What job_has_stalled asks of each rank. */
 struct silence {
@@ -147,6 +290,16 @@ struct silence {
     bool waiting;      /* somebody waits since then */
 };
 
+/* Is it this rank that those who wait are waiting for? */
+static bool holds_up(const struct job *j, unsigned rank)
+{
+    const struct job_rank *r = &j->ranks[rank];
+
+    if (j->values_set < j->shard.length || (job_is_lockstep(j) && j->arrived == 0))
+        return rank == 0; /* round 0: rank 0's values are awaited */
+    return job_is_lockstep(j) ? r->pushed < j->shard.length : r->parked == 0;
+}
+
 static bool is_missing(const void *user, unsigned rank)
 {
     const struct silence *s = user;
@@ -154,16 +307,28 @@ static bool is_missing(const void *user, unsigned rank)
 
     if (r->heard_ns > s->before_ns || s->job->members.members[rank].state == MEMBER_LEFT)
         return false;
-    if (!r->has_streamed)
-        return true;
-    if (s->job->arrived == 0) /* round 0: rank 0's values are awaited */
-        return s->waiting && rank == 0;
-    return s->waiting && r->pushed < s->job->shard.length;
+    return !r->has_streamed || (s->waiting && holds_up(s->job, rank));
+}
+
+/* Since when somebody waits for others; 0: nobody does. */
+static int64_t waits_since_ns(const struct job *j)
+{
+    int64_t since_ns = 0;
+
+    if (j->parked_since_ns != 0 || job_is_lockstep(j))
+        return j->arrived > 0 ? j->current.begin_ns : j->parked_since_ns;
+    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
+        const struct job_rank *r = &j->ranks[rank];
+
+        if (r->parked > 0 && (since_ns == 0 || r->parked_since_ns < since_ns))
+            since_ns = r->parked_since_ns;
+    }
+    return since_ns;
 }
 
 bool job_has_stalled(const struct job *j, int64_t now_ns, int64_t timeout_ms, struct error *err)
 {
-    int64_t since_ns = j->arrived > 0 ? j->current.begin_ns : j->parked_since_ns;
+    int64_t since_ns = waits_since_ns(j);
     struct silence silence = {.job = j, .before_ns = now_ns - timeout_ms * 1000000};
     struct strbuf ranks = STRBUF_INIT;
     unsigned missing;

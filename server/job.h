@@ -37,10 +37,17 @@ struct job_rank {
     bool has_streamed;       /* it opened its stream, which may be closed by now */
     int64_t heard_ns;        /* its last chunk, or the start of the job */
     size_t pushed;           /* partitions of the current round */
-    uint64_t pushes;         /* partitions of all rounds */
+    uint64_t clock;          /* rounds that it has pushed whole; only where each push is a step */
+    bool finished;           /* pushes no more; its clock counts as infinite */
+    size_t parked;           /* answers that it waits for; not in lockstep */
+    int64_t parked_since_ns; /* the first of them */
+    uint64_t late;           /* pushes that were dropped */
+    struct stats_staleness staleness; /* of its pushes that were used */
+    uint64_t pushes;                  /* partitions of all rounds */
 };
 
-/* One round on this server; METRICS.md defines the figures. */
+/* One round on this server; METRICS.md defines the figures.  Where each push is a step, a round
+ * ends when the slowest rank has pushed all of it. */
 struct round_record {
     uint64_t round;
     uint64_t rx_payload_bytes, tx_payload_bytes;
@@ -53,6 +60,9 @@ struct job_totals {
     uint64_t rounds;
     uint64_t rx_payload_bytes, tx_payload_bytes;                 /* of rounds >= 1 */
     uint64_t initial_rx_payload_bytes, initial_tx_payload_bytes; /* of round 0 */
+    uint64_t final_tx_payload_bytes;                             /* behind the last round */
+    uint64_t late;                                               /* pushes that were dropped */
+    struct stats_staleness lateness;                             /* their staleness */
     int64_t sum_ns, wait_ns;
     struct stats_staleness staleness; /* of the pushes that were summed */
     uint64_t unrecorded;              /* rounds whose record was dropped: the disk was too slow */
@@ -69,8 +79,9 @@ struct job {
     atomic_size_t outstanding; /* payloads inside the shard that core still holds */
     struct error failure;      /* OVER: STATUS_OK when everyone left in order */
 
-    size_t arrived;              /* contributions to the current round */
-    size_t completed;            /* partitions complete in the current round */
+    size_t arrived;   /* contributions to the current round; where each push is a step, since its
+                         record began */
+    size_t completed; /* partitions complete in the current round */
     struct round_record current; /* of the round under way */
     size_t values_set;           /* partitions whose initial value is here */
     int64_t parked_since_ns;     /* 0: nobody waits for initial values */
@@ -103,15 +114,32 @@ bool job_end(struct job *j, const struct error *failure, int64_t now_ns);
 /* An initial value came. */
 void job_count_initial(struct job *j, size_t bytes);
 
-/* Count a contribution of `rank` that came at now_ns; `answer` is what the shard made of it. */
+/* Count a contribution of `rank` that came at now_ns. */
 void job_count_push(struct job *j, unsigned rank, size_t bytes, int64_t now_ns);
+
+/* Everyone's contribution is summed, as `answer` says; the answers to all are counted, too. In
+ * lockstep. */
 void job_count_complete(struct job *j, const struct shard_answer *answer, int64_t now_ns);
+
+/* Not in lockstep: what became of a contribution of `rank`, a round
+ * that became whole because ranks finished, one answer, and the end of a rank in one partition. */
+void job_count_outcome(struct job *j, unsigned rank, const struct shard_answer *answer,
+                       int64_t now_ns);
+void job_count_whole(struct job *j, const struct shard_answer *answer, int64_t now_ns);
+void job_count_answer(struct job *j, unsigned rank, size_t bytes, bool is_final);
+void job_count_finish(struct job *j, unsigned rank, bool wants_final, int64_t now_ns);
+
+/* Every rank waits for every other in each round. */
+bool job_is_lockstep(const struct job *j);
 
 /* The round that is under way, or would be next. */
 uint64_t job_round(const struct job *j);
 
 /* Contributions wait for others. */
 bool job_is_pending(const struct job *j);
+
+/* Contributions that are not answered because others are awaited. */
+size_t job_waiting(const struct job *j);
 
 /* Somebody waits and the ranks that are missing have been silent for timeout_ms, or a rank has not
  * opened its stream for as long: fill err (STATUS_TIMEOUT, with their ranks) and return true. */

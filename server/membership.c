@@ -16,6 +16,8 @@
 
 static enum status check_terms(const struct join_request *r, struct error *err)
 {
+    enum status status;
+
     if (r->world_size == 0 || r->world_size > MEMBERSHIP_RANKS_MAX)
         return error_set(err, STATUS_INVALID, "join of job '%s': world size %u (allowed: 1 to %u)",
                          r->job, r->world_size, MEMBERSHIP_RANKS_MAX);
@@ -28,7 +30,10 @@ static enum status check_terms(const struct join_request *r, struct error *err)
     if (r->update > 1 || r->order > 1)
         return error_set(err, STATUS_INVALID, "join of job '%s': update %u, order %u (0 or 1)",
                          r->job, r->update, r->order);
-    return STATUS_OK;
+    status = consistency_check(&r->consistency, r->world_size, r->update == 0, r->order == 1, err);
+    if (status != STATUS_OK)
+        (void)error_prefix(err, "join of job '%s': ", r->job);
+    return status;
 }
 
 enum status membership_init(struct membership *m, const struct join_request *request,
@@ -66,6 +71,13 @@ static void add_terms(struct strbuf *text, const struct join_request *r)
     manifest_add(text, "partition bytes", "%" PRIu64, r->partition_bytes);
     manifest_add(text, "optimizer runs on", "%s", r->update == 0 ? "the server" : "the worker");
     manifest_add(text, "order of sums", "%s", r->order == 0 ? "arrival" : "rank");
+    manifest_add(text, "consistency",
+                 "%s, staleness bound %" PRIu32 ", %" PRIu32 " backup workers, lr %s, delay "
+                 "compensation %.17g",
+                 consistency_name(r->consistency.mode), r->consistency.staleness,
+                 r->consistency.backup,
+                 r->consistency.lr_by_staleness ? "by staleness" : "constant",
+                 r->consistency.delay_compensation);
     if (r->update == 0)
         manifest_add(text, "server optimizer",
                      "%s lr %.17g momentum %.17g dampening %.17g nesterov %d weight decay %.17g "

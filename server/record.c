@@ -53,6 +53,9 @@ enum status record_start(struct record *r, const struct job *j, struct error *er
     metrics_add_int(m, "servers", t->server_count);
     metrics_add_text(m, "update", t->update == 0 ? "server" : "worker");
     metrics_add_text(m, "order", t->order == 0 ? "arrival" : "rank");
+    metrics_add_text(m, "consistency", consistency_name(t->consistency.mode));
+    metrics_add_int(m, "staleness_bound", t->consistency.staleness);
+    metrics_add_int(m, "backup_workers", t->consistency.backup);
     metrics_add_int(m, "partition_bytes", (int64_t)t->partition_bytes);
     metrics_add_int(m, "partitions", (int64_t)j->shard.length);
     metrics_add_int(m, "elements", (int64_t)j->shard.count);
@@ -95,6 +98,8 @@ enum status record_end(struct record *r, const struct job *j, struct error *err)
     metrics_add_int(m, "tx_payload_bytes", (int64_t)t->tx_payload_bytes);
     metrics_add_int(m, "initial_rx_payload_bytes", (int64_t)t->initial_rx_payload_bytes);
     metrics_add_int(m, "initial_tx_payload_bytes", (int64_t)t->initial_tx_payload_bytes);
+    metrics_add_int(m, "final_tx_payload_bytes", (int64_t)t->final_tx_payload_bytes);
+    metrics_add_int(m, "late_pushes", (int64_t)t->late);
     metrics_add_double(m, "sum_seconds", (double)t->sum_ns * 1e-9);
     metrics_add_double(m, "wait_seconds", (double)t->wait_ns * 1e-9);
     metrics_add_double(m, "load_max_over_mean", shard_map_imbalance(&j->map));

@@ -58,6 +58,10 @@ extern const struct rpc_handler leave_handler;
 extern const struct rpc_handler exchange_handler;
 extern const struct rpc_handler stats_handler;
 
+/* Not in lockstep: a rank has left in order, and contributes no more.  No lock; with a use of the
+ * job. */
+void exchange_finish_rank(struct service *s, struct job *j, unsigned rank);
+
 /* Answer the joins of a job that runs now.  Keeper only, no lock. */
 void control_answer_joins(struct service *s, struct job *j);
 

@@ -22,13 +22,18 @@ static size_t held_ranks(const struct shard_config *c)
     return c->rank_order && c->world_size > 2 ? c->world_size - 2 : 0;
 }
 
+static size_t sent_ranks(const struct shard_config *c)
+{
+    return consistency_is_lockstep(&c->consistency) ? 0 : c->world_size;
+}
+
 size_t shard_bytes(const struct shard_config *c)
 {
     size_t states = 0, slabs;
 
     if (c->update)
         states = c->optimizer.kind != OPTIMIZER_SGD ? 2 : c->optimizer.momentum != 0.0;
-    slabs = 2 + states + held_ranks(c);
+    slabs = 2 + states + held_ranks(c) + sent_ranks(c);
     return slabs * c->map->server_elements[c->index] * sizeof(float);
 }
 
@@ -56,8 +61,8 @@ static void init_parts(struct shard *s)
         struct shard_part *part = &s->parts[slot];
 
         (void)pthread_mutex_init(&part->lock, NULL);
-        policy_init(&part->policy, &(struct consistency){.mode = CONSISTENCY_BSP},
-                    s->config.world_size, s->ranks + slot * s->config.world_size);
+        policy_init(&part->policy, &s->config.consistency, s->config.world_size,
+                    s->ranks + slot * s->config.world_size);
         part->offset = p->local_offset;
         part->count = p->count;
         slot++;
@@ -67,8 +72,11 @@ static void init_parts(struct shard *s)
 static enum status allocate(struct shard *s, struct error *err)
 {
     const struct shard_config *c = &s->config;
+    struct optimizer_config optimizer = c->optimizer;
     enum status status;
 
+    if (consistency_steps_each(&c->consistency)) /* n pushes move as far as one step of bsp */
+        optimizer.learning_rate /= c->world_size;
     status = mem_calloc(s->length, sizeof(*s->parts), "partitions", &s->parts, err);
     if (status == STATUS_OK)
         status = mem_calloc(s->length * c->world_size, sizeof(*s->ranks), "clocks of partitions",
@@ -81,8 +89,11 @@ static enum status allocate(struct shard *s, struct error *err)
     if (status == STATUS_OK && held_ranks(c) > 0)
         status = mem_calloc_aligned(s->count * held_ranks(c), sizeof(float),
                                     "contributions held for their turn", &s->held, err);
+    if (status == STATUS_OK && sent_ranks(c) > 0)
+        status = mem_calloc_aligned(s->count * sent_ranks(c), sizeof(float),
+                                    "values as the ranks read them", &s->sent, err);
     if (status == STATUS_OK && c->update)
-        status = optimizer_init(&s->optimizer, &c->optimizer, s->count, err);
+        status = optimizer_init(&s->optimizer, &optimizer, s->count, err);
     return status;
 }
 
@@ -124,6 +135,7 @@ void shard_release(struct shard *s)
         free(s->accumulators[1]);
     free(s->accumulators[0]);
     free(s->held);
+    free(s->sent);
     free(s->ranks);
     free(s->parts);
     memset(s, 0, sizeof(*s));
@@ -145,15 +157,35 @@ size_t shard_partition_count(const struct shard *s, uint32_t partition)
     return part ? part->count : 0;
 }
 
-static void answer(struct shard_answer *ret, bool complete, const struct shard_part *part,
-                   const float *slab)
+/* ------------------------------------------------------------------ answers */
+
+/* Where an answer to `rank` is sent from.  Lock held. */
+static const float *answer_data(struct shard *s, const struct shard_part *part, unsigned rank)
 {
-    *ret = (struct shard_answer){
-        .complete = complete, .data = slab + part->offset, .count = part->count};
+    float *copy;
+
+    if (!s->sent)
+        return (s->config.update ? s->values : s->accumulators[part->policy.steps % 2]) +
+               part->offset;
+    copy = s->sent + rank * s->count + part->offset;
+    memcpy(copy, s->values + part->offset, part->count * sizeof(float));
+    return copy;
+}
+
+/* The policy has said that `rank` reads now.  Lock held. */
+static void answer(struct shard *s, const struct shard_part *part, unsigned rank,
+                   struct shard_answer *ret)
+{
+    const struct policy *p = &part->policy;
+
+    ret->round = consistency_steps_each(&p->consistency) ? p->ranks[rank].clock : p->steps;
+    ret->is_final = p->ranks[rank].finished;
+    ret->data = answer_data(s, part, rank);
+    ret->count = part->count;
 }
 
 enum status shard_set(struct shard *s, uint32_t partition, const struct shard_source *source,
-                      struct shard_answer *ret, struct error *err)
+                      struct error *err)
 {
     struct shard_part *part = find_part(s, partition);
     enum status status;
@@ -166,10 +198,8 @@ enum status shard_set(struct shard *s, uint32_t partition, const struct shard_so
                            policy_verdict_text(POLICY_TWICE));
     else
         status = source->copy(source->user, s->values + part->offset, part->count, err);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         (void)policy_set(&part->policy);
-        answer(ret, true, part, s->values);
-    }
     (void)pthread_mutex_unlock(&part->lock);
     return status;
 }
@@ -182,26 +212,50 @@ enum status shard_pull(struct shard *s, uint32_t partition, unsigned rank, struc
 
     if (!part)
         return error_set(err, STATUS_PROTOCOL, "partition %u is not held here", partition);
+    *ret = (struct shard_answer){0};
     (void)pthread_mutex_lock(&part->lock);
     verdict = policy_pull(&part->policy, rank);
+    ret->complete = verdict == POLICY_COMPLETE;
+    if (ret->complete)
+        answer(s, part, rank, ret);
     (void)pthread_mutex_unlock(&part->lock);
     if (verdict == POLICY_TWICE)
         return error_set(err, STATUS_PROTOCOL, "the pull of partition %u %s", partition,
                          policy_verdict_text(verdict));
-    answer(ret, verdict == POLICY_COMPLETE, part, s->values);
     return STATUS_OK;
 }
 
-bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank)
+bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
+                       struct shard_answer *ret)
 {
     struct shard_part *part = find_part(s, partition);
     bool found;
 
+    *ret = (struct shard_answer){0};
     (void)pthread_mutex_lock(&part->lock);
     found = policy_next_parked(&part->policy, ret_rank);
+    if (found)
+        answer(s, part, *ret_rank, ret);
     (void)pthread_mutex_unlock(&part->lock);
     return found;
 }
+
+bool shard_next_answer(struct shard *s, uint32_t partition, unsigned *rank,
+                       struct shard_answer *ret)
+{
+    struct shard_part *part = find_part(s, partition);
+    bool found;
+
+    *ret = (struct shard_answer){0};
+    (void)pthread_mutex_lock(&part->lock);
+    found = policy_next_answer(&part->policy, rank);
+    if (found)
+        answer(s, part, *rank, ret);
+    (void)pthread_mutex_unlock(&part->lock);
+    return found;
+}
+
+/* ------------------------------------------------------------------ sums and steps */
 
 static float *held_part(const struct shard *s, const struct shard_part *part, unsigned rank)
 {
@@ -250,34 +304,62 @@ static enum status take(struct shard *s, struct shard_part *part, unsigned rank,
     return status;
 }
 
-/* Everyone's contribution is summed.  Lock held. */
-static void complete(struct shard *s, struct shard_part *part, uint64_t round, float *sum,
-                     struct shard_answer *ret)
+/* The sum is whole: step.  Lock held. */
+static void complete(struct shard *s, struct shard_part *part, struct shard_answer *ret)
 {
-    unsigned rank = 0;
-
-    while (policy_next_answer(&part->policy, &rank)) /* the caller answers all of them */
-        rank++;
     if (s->config.update)
-        optimizer_update(&s->optimizer, round, part->offset, part->count, s->values + part->offset,
-                         sum);
-    answer(ret, true, part, s->config.update ? s->values : s->accumulators[round % 2]);
+        optimizer_update(&s->optimizer, part->policy.steps, part->offset, part->count,
+                         s->values + part->offset, s->accumulators[0] + part->offset);
+    ret->complete = true;
     part->turn = 0;
 }
 
-/* The body of shard_push for a held partition.  Lock held. */
-static enum status push(struct shard *s, struct shard_part *part, unsigned rank, uint64_t round,
-                        const struct shard_source *source, struct shard_answer *ret,
-                        struct error *err)
+/* g += lambda g g (w - w_read). */
+static void compensate(float *gradient, float lambda, const float *now, const float *read,
+                       size_t count)
 {
+    for (size_t i = 0; i < count; i++)
+        gradient[i] += lambda * gradient[i] * gradient[i] * (now[i] - read[i]);
+}
+
+/* A step of one contribution, which is in the accumulator.  Lock held. */
+static void step(struct shard *s, struct shard_part *part, unsigned rank, uint64_t staleness)
+{
+    const struct consistency *c = &s->config.consistency;
+    float *gradient = s->accumulators[0] + part->offset;
+    float *values = s->values + part->offset;
+    double rate = s->optimizer.config.learning_rate;
+
+    if (c->lr_by_staleness && staleness > 1)
+        rate /= (double)staleness;
+    if (c->delay_compensation > 0)
+        compensate(gradient, (float)c->delay_compensation, values,
+                   s->sent + rank * s->count + part->offset, part->count);
+    optimizer_update_at(&s->optimizer, rate, part->policy.steps, part->offset, part->count, values,
+                        gradient);
+    part->turn = 0;
+}
+
+static enum status refuse(const struct shard_part *part, unsigned rank, enum policy_verdict verdict,
+                          struct error *err)
+{
+    if (consistency_steps_each(&part->policy.consistency))
+        return error_set(err, STATUS_PROTOCOL, "the push %s (its clock is %" PRIu64 ")",
+                         policy_verdict_text(verdict), part->policy.ranks[rank].clock);
+    return error_set(err, STATUS_PROTOCOL, "the push %s (round %" PRIu64 " is complete)",
+                     policy_verdict_text(verdict), part->policy.steps);
+}
+
+/* A contribution that the policy takes.  Lock held. */
+static enum status contribute(struct shard *s, struct shard_part *part, unsigned rank,
+                              uint64_t round, const struct shard_source *source,
+                              struct shard_answer *ret, struct error *err)
+{
+    bool steps_each = consistency_steps_each(&s->config.consistency);
     float *sum = s->accumulators[round % 2] + part->offset;
     int64_t arrival_ns = clock_now_ns();
-    enum policy_verdict verdict = policy_check(&part->policy, rank, round);
     enum status status;
 
-    if (verdict != POLICY_ACCEPTED && verdict != POLICY_COMPLETE)
-        return error_set(err, STATUS_PROTOCOL, "the push %s (round %" PRIu64 " is complete)",
-                         policy_verdict_text(verdict), part->policy.steps);
     if (part->policy.arrived == 0) {
         part->first_ns = arrival_ns;
         part->sum_ns = 0;
@@ -285,14 +367,35 @@ static enum status push(struct shard *s, struct shard_part *part, unsigned rank,
     status = take(s, part, rank, sum, source, err);
     if (status != STATUS_OK)
         return status;
-    verdict = policy_push(&part->policy, rank, round);
+    ret->complete = policy_push(&part->policy, rank, round) == POLICY_COMPLETE;
     sum_held(s, part, sum, round);
-    *ret = (struct shard_answer){.count = part->count};
-    if (verdict == POLICY_COMPLETE)
-        complete(s, part, round, sum, ret);
+    if (steps_each)
+        step(s, part, rank, ret->staleness);
+    else if (ret->complete)
+        complete(s, part, ret);
     part->sum_ns += clock_now_ns() - arrival_ns;
     ret->sum_ns = part->sum_ns;
     ret->wait_ns = arrival_ns - part->first_ns;
+    return STATUS_OK;
+}
+
+/* The body of shard_push for a held partition.  Lock held. */
+static enum status push(struct shard *s, struct shard_part *part, unsigned rank, uint64_t round,
+                        const struct shard_source *source, struct shard_answer *ret,
+                        struct error *err)
+{
+    enum policy_verdict verdict = policy_check(&part->policy, rank, round);
+
+    *ret = (struct shard_answer){.count = part->count,
+                                 .staleness = policy_staleness(&part->policy, rank)};
+    if (verdict == POLICY_ACCEPTED || verdict == POLICY_COMPLETE)
+        return contribute(s, part, rank, round, source, ret, err);
+    if (verdict != POLICY_LATE)
+        return refuse(part, rank, verdict, err);
+    (void)policy_push(&part->policy, rank, round);
+    policy_answer(&part->policy, rank);
+    ret->late = true;
+    answer(s, part, rank, ret);
     return STATUS_OK;
 }
 
@@ -309,4 +412,30 @@ enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint6
     status = push(s, part, rank, round, source, ret, err);
     (void)pthread_mutex_unlock(&part->lock);
     return status;
+}
+
+enum status shard_finish(struct shard *s, uint32_t partition, unsigned rank, bool wants_final,
+                         struct shard_answer *ret, struct error *err)
+{
+    struct shard_part *part = find_part(s, partition);
+    enum policy_verdict verdict;
+
+    if (!part)
+        return error_set(err, STATUS_PROTOCOL, "partition %u is not held here", partition);
+    if (consistency_is_lockstep(&s->config.consistency))
+        return error_set(err, STATUS_PROTOCOL,
+                         "final values are asked for, but all ranks are in step here");
+    *ret = (struct shard_answer){.count = part->count};
+    (void)pthread_mutex_lock(&part->lock);
+    verdict = policy_finish(&part->policy, rank, wants_final);
+    if (verdict == POLICY_COMPLETE) {
+        complete(s, part, ret);
+        ret->sum_ns = part->sum_ns;
+        ret->wait_ns = clock_now_ns() - part->first_ns;
+    }
+    (void)pthread_mutex_unlock(&part->lock);
+    if (verdict == POLICY_FINISHED)
+        return error_set(err, STATUS_PROTOCOL, "the end of partition %u %s", partition,
+                         policy_verdict_text(POLICY_TWICE));
+    return STATUS_OK;
 }

@@ -7,6 +7,7 @@
  *   update on the worker   two accumulators, used by the parity of the round.  Answers are the
  *                          accumulator; round 0 (the initial values) uses the one of parity 0.
  *   rank order             world_size - 2 more, for contributions that come before their turn.
+ *   not in lockstep        world_size more: the values as each rank read them last.
  *
  * When may an answer be overwritten?  A rank pushes round t + 1 of a partition only after it has
  * received round t of it, so round t + 1 is complete only after everybody has received round t:
@@ -16,6 +17,11 @@
  * complete). A rank that pushes t + 1 without having read t spoils its own answer and nobody
  * else's.  That concerns the content; whether memory may be *freed* is the caller's business
  * (outstanding sends).
+ *
+ * Where ranks are not in lockstep `values` change while others still read them: there each answer
+ * is copied to its rank's own memory and sent from it.  It changes when the rank is answered next,
+ * which is after it has pushed again, and so has read.  The same copy is what delay compensation
+ * compares with.
  *
  * Threads: any, but one at a time per rank.  One lock per partition; two ranks that push the same
  * partition at the same moment sum one after the other, different partitions go side by side.
@@ -40,6 +46,7 @@ struct shard_config {
     bool update;     /* run the optimizer here: answers are values; else the mean gradient */
     bool rank_order; /* ((g0 + g1) + g2) + ...; else in order of arrival */
     struct optimizer_config optimizer;
+    struct consistency consistency; /* checked (consistency_check) */
 };
 
 /* The float32 payload of a message; both functions are called at most once per message. */
@@ -51,11 +58,16 @@ struct shard_source {
 
 /* What a call led to. */
 struct shard_answer {
-    bool complete;     /* data is ready to be sent */
-    const float *data; /* count elements; inside the shard, see above how long */
+    bool complete;  /* set, pull: data is ready.  push, finish: the optimizer stepped, or the sum is
+                       whole: ask shard_next_answer */
+    bool late;      /* push: dropped; data goes to this rank at once */
+    bool is_final;  /* next_answer: to a rank that has finished */
+    uint64_t round; /* of data: the round that the rank pushed; with backup workers the newest */
+    uint64_t staleness; /* push: optimizer steps since this rank's read */
+    const float *data;  /* count elements; inside the shard, see above how long */
     size_t count;
-    int64_t sum_ns;  /* COMPLETE only: time spent on this round's sums and update */
-    int64_t wait_ns; /* COMPLETE only: from the round's first contribution to its last */
+    int64_t sum_ns;  /* complete only: time spent on this round's sums and update */
+    int64_t wait_ns; /* complete only: from the round's first contribution to its last */
 };
 
 struct shard_part {
@@ -76,6 +88,7 @@ struct shard {
     float *values;             /* owned with update, else accumulators[0] */
     float *accumulators[2];    /* owned; with update both are the same memory */
     float *held;               /* owned; (world_size - 2, count), rank order with > 2 ranks only */
+    float *sent;               /* owned; (world_size, count), not in lockstep only */
     struct policy_rank *ranks; /* owned; (length, world_size) */
     struct optimizer optimizer;
 };
@@ -88,26 +101,39 @@ void shard_release(struct shard *s); /* zeroed and half-built ones are allowed *
 /* Elements of a partition of the map, 0 when it does not exist or is not held here. */
 size_t shard_partition_count(const struct shard *s, uint32_t partition);
 
-/* Rank 0's initial values.  answer->complete is set: ask shard_next_parked for whom to answer. */
+/* Rank 0's initial values.  Ask shard_next_parked for whom to answer. */
 enum status shard_set(struct shard *s, uint32_t partition, const struct shard_source *source,
-                      struct shard_answer *ret, struct error *err);
+                      struct error *err);
 
 /* A rank asks for the initial values; complete: answer it now. */
 enum status shard_pull(struct shard *s, uint32_t partition, unsigned rank, struct shard_answer *ret,
                        struct error *err);
 
-/* One more rank whose pull was parked before shard_set; false: none left. */
-bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank);
+/* One more rank whose pull was parked before shard_set, and its answer; false: none left. */
+bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
+                       struct shard_answer *ret);
 
 /*
- * Take a rank's contribution, a gradient already divided by the world size.  complete: everyone's
- * is in and the optimizer ran if it runs here; answer all ranks with ret->data.
+ * Take a rank's contribution: a gradient divided by consistency_divisor.
+ *   complete  the optimizer stepped if it runs here: ask shard_next_answer.  Where each push is a
+ *             step that is every push.
+ *   late      it was not even read; ret->data answers it
  * STATUS_PROTOCOL when the policy refuses it (nothing is changed); a failure of the source leaves
  * the accumulator undefined and must end the job.
  */
 enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint64_t round,
                        const struct shard_source *source, struct shard_answer *ret,
                        struct error *err);
+
+/* The first rank from *rank on that may be answered now, and its answer; false: none. */
+bool shard_next_answer(struct shard *s, uint32_t partition, unsigned *rank,
+                       struct shard_answer *ret);
+
+/* Not in lockstep: the rank pushes no more.  With wants_final it is answered when all ranks have
+ * said so; ask shard_next_answer in any case.  ret->complete: a round became whole by it.
+ * STATUS_PROTOCOL: in lockstep, or when it said so before. */
+enum status shard_finish(struct shard *s, uint32_t partition, unsigned rank, bool wants_final,
+                         struct shard_answer *ret, struct error *err);
 
 /* Bytes of the tensors that shard_init allocates. */
 size_t shard_bytes(const struct shard_config *config);

@@ -31,8 +31,6 @@ void stats_add_job(const struct job *j, struct stats_counters *sum)
     sum->staleness.sum += t->staleness.sum;
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         sum->pushes += j->ranks[rank].pushes;
-    if (!job_is_pending(j))
-        return;
     sum->rx_payload_bytes += j->current.rx_payload_bytes;
     sum->tx_payload_bytes += j->current.tx_payload_bytes;
     sum->sum_ns += j->current.sum_ns;
@@ -91,7 +89,7 @@ void stats_read_job(const struct job *j, int64_t now_ns, struct server_stats *re
     s->elements = j->shard.count;
     s->shard_bytes = shard_bytes(&j->shard.config);
     s->load_max_over_mean = shard_map_imbalance(&j->map);
-    s->waiting_pushes = j->arrived - j->completed * j->members.world_size;
+    s->waiting_pushes = job_waiting(j);
     s->waiting_records = j->records_count;
     read_workers(j, now_ns, ret);
 }

@@ -1,6 +1,7 @@
 #include "common/consistency/consistency.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -38,7 +39,8 @@ unsigned consistency_divisor(const struct consistency *c, unsigned world_size)
     return consistency_steps_each(c) ? 1 : world_size - c->backup;
 }
 
-enum status consistency_check(const struct consistency *c, unsigned world_size, struct error *err)
+/* Bounds that belong to another mode, or are out of range. */
+static enum status check_bounds(const struct consistency *c, unsigned world_size, struct error *err)
 {
     if (c->mode != CONSISTENCY_SSP && c->staleness > 0)
         return error_set(err, STATUS_INVALID, "a staleness bound of %" PRIu32 " needs ssp, not %s",
@@ -53,5 +55,43 @@ enum status consistency_check(const struct consistency *c, unsigned world_size, 
         return error_set(err, STATUS_INVALID,
                          "%" PRIu32 " backup workers among %u ranks leave nobody to wait for",
                          c->backup, world_size);
+    return STATUS_OK;
+}
+
+static enum status check_temper(const struct consistency *c, struct error *err)
+{
+    if (c->mode != CONSISTENCY_ASP && c->lr_by_staleness)
+        return error_set(err, STATUS_INVALID,
+                         "a learning rate divided by the staleness needs asp, not %s",
+                         names[c->mode]);
+    if (!isfinite(c->delay_compensation) || c->delay_compensation < 0)
+        return error_set(err, STATUS_INVALID, "a delay compensation of %g (a number from 0 up)",
+                         c->delay_compensation);
+    if (c->mode != CONSISTENCY_ASP && c->delay_compensation > 0)
+        return error_set(err, STATUS_INVALID, "delay compensation needs asp, not %s",
+                         names[c->mode]);
+    return STATUS_OK;
+}
+
+enum status consistency_check(const struct consistency *c, unsigned world_size,
+                              bool update_on_server, bool rank_order, struct error *err)
+{
+    bool plain = c->mode == CONSISTENCY_BSP && c->backup == 0;
+    enum status status = check_bounds(c, world_size, err);
+
+    if (status == STATUS_OK)
+        status = check_temper(c, err);
+    if (status != STATUS_OK || plain)
+        return status;
+    if (!update_on_server)
+        return error_set(err, STATUS_INVALID, "%s%s needs the optimizer on the server",
+                         names[c->mode], c->backup ? " with backup workers" : "");
+    if (rank_order && !consistency_is_lockstep(c))
+        return error_set(err, STATUS_INVALID,
+                         "%s%s takes what comes first: it has no reproducible order of sums",
+                         names[c->mode],
+                         c->backup          ? " with backup workers"
+                         : c->staleness > 0 ? " with a staleness bound"
+                                            : "");
     return STATUS_OK;
 }

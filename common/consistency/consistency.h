@@ -13,6 +13,10 @@
  * In asp and in ssp with s > 0 each push is an optimizer step of its own.  The learning-rate rule:
  * there a rank sends its gradient undivided and the server steps with lr / n, so that n pushes move
  * as far as one step of bsp.
+ *
+ * asp may temper a push of staleness t (optimizer steps between its rank's read and its own step):
+ * by a learning rate divided by max(1, t) (Zhang et al. 2015), and by delay compensation, which
+ * replaces the gradient g by g + lambda g g (w - w_read) (Zheng et al. 2017, DC-ASGD-c).
  */
 #ifndef SPARRING_COMMON_CONSISTENCY_CONSISTENCY_H
 #define SPARRING_COMMON_CONSISTENCY_CONSISTENCY_H
@@ -28,8 +32,10 @@ enum consistency_mode { CONSISTENCY_BSP, CONSISTENCY_SSP, CONSISTENCY_ASP };
 
 struct consistency {
     enum consistency_mode mode;
-    uint32_t staleness; /* s of ssp, else 0 */
-    uint32_t backup;    /* b of bsp, else 0 */
+    uint32_t staleness;        /* s of ssp, else 0 */
+    uint32_t backup;           /* b of bsp, else 0 */
+    bool lr_by_staleness;      /* asp: lr / max(1, staleness of the push) */
+    double delay_compensation; /* asp: lambda; 0: none */
 };
 
 /* "bsp", "ssp", "asp". */
@@ -45,7 +51,10 @@ bool consistency_steps_each(const struct consistency *c);
 /* What a rank divides its gradient by before it pushes: the pushes that one step is the mean of. */
 unsigned consistency_divisor(const struct consistency *c, unsigned world_size);
 
-/* STATUS_INVALID: a bound of another mode, one out of range, or as many backup workers as ranks. */
-enum status consistency_check(const struct consistency *c, unsigned world_size, struct error *err);
+/* Is there such a job?  STATUS_INVALID names what excludes what: a bound of another mode or out of
+ * range, as many backup workers as ranks; and in every mode but plain bsp an optimizer that runs on
+ * the workers, or sums in rank order where not everybody is waited for. */
+enum status consistency_check(const struct consistency *c, unsigned world_size,
+                              bool update_on_server, bool rank_order, struct error *err);
 
 #endif

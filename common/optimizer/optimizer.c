@@ -146,11 +146,11 @@ static const struct optimizer_kernels *kernels(void)
     return tables[simd_level()];
 }
 
-static void update_sgd(struct optimizer *o, uint64_t step, size_t offset, size_t count,
-                       float *param, const float *grad)
+static void update_sgd(struct optimizer *o, double learning_rate, uint64_t step, size_t offset,
+                       size_t count, float *param, const float *grad)
 {
     const struct optimizer_config *c = &o->config;
-    struct sgd_terms terms = {.learning_rate = (float)c->learning_rate,
+    struct sgd_terms terms = {.learning_rate = (float)learning_rate,
                               .weight_decay = (float)c->weight_decay,
                               .momentum = (float)c->momentum,
                               .undamped = (float)(1.0 - c->dampening),
@@ -163,32 +163,38 @@ static void update_sgd(struct optimizer *o, uint64_t step, size_t offset, size_t
         kernels()->sgd_momentum(&terms, param, grad, o->state[0] + offset, count);
 }
 
-static void update_adam(struct optimizer *o, uint64_t step, size_t offset, size_t count,
-                        float *param, const float *grad)
+static void update_adam(struct optimizer *o, double learning_rate, uint64_t step, size_t offset,
+                        size_t count, float *param, const float *grad)
 {
     const struct optimizer_config *c = &o->config;
     bool decoupled = c->kind == OPTIMIZER_ADAMW;
     double correction1 = 1.0 - pow(c->beta1, (double)step);
     double correction2 = 1.0 - pow(c->beta2, (double)step);
-    struct adam_terms terms = {.keep = decoupled ? (float)(1.0 - c->learning_rate * c->weight_decay)
+    struct adam_terms terms = {.keep = decoupled ? (float)(1.0 - learning_rate * c->weight_decay)
                                                  : 1.0f,
                                .weight_decay = decoupled ? 0.0f : (float)c->weight_decay,
                                .blend = (float)(1.0 - c->beta1),
                                .beta2 = (float)c->beta2,
                                .share = (float)(1.0 - c->beta2),
-                               .rate = (float)(c->learning_rate / correction1),
+                               .rate = (float)(learning_rate / correction1),
                                .root_correction = (float)sqrt(correction2),
                                .epsilon = (float)c->epsilon};
 
     kernels()->adam(&terms, param, grad, o->state[0] + offset, o->state[1] + offset, count);
 }
 
-void optimizer_update(struct optimizer *o, uint64_t step, size_t offset, size_t count, float *param,
-                      const float *grad)
+void optimizer_update_at(struct optimizer *o, double learning_rate, uint64_t step, size_t offset,
+                         size_t count, float *param, const float *grad)
 {
     assert(step > 0 && offset <= o->count && count <= o->count - offset);
     if (o->config.kind == OPTIMIZER_SGD)
-        update_sgd(o, step, offset, count, param, grad);
+        update_sgd(o, learning_rate, step, offset, count, param, grad);
     else
-        update_adam(o, step, offset, count, param, grad);
+        update_adam(o, learning_rate, step, offset, count, param, grad);
+}
+
+void optimizer_update(struct optimizer *o, uint64_t step, size_t offset, size_t count, float *param,
+                      const float *grad)
+{
+    optimizer_update_at(o, o->config.learning_rate, step, offset, count, param, grad);
 }

@@ -56,4 +56,8 @@ void optimizer_release(struct optimizer *o);
 void optimizer_update(struct optimizer *o, uint64_t step, size_t offset, size_t count, float *param,
                       const float *grad);
 
+/* The same with a learning rate of this update's own in place of the configured one. */
+void optimizer_update_at(struct optimizer *o, double learning_rate, uint64_t step, size_t offset,
+                         size_t count, float *param, const float *grad);
+
 #endif

@@ -103,7 +103,7 @@ enum status wire_unpack_chunk(const uint8_t *head, size_t size, struct chunk_hea
     if (status != STATUS_OK)
         goto out;
     m = (const Sparring__V1__Chunk *)message;
-    if (m->kind < CHUNK_PUSH || m->kind > CHUNK_MEAN) {
+    if (m->kind < CHUNK_PUSH || m->kind > CHUNK_FINAL) {
         status = error_set(err, STATUS_DATA, "chunk of unknown kind %u", m->kind);
         goto out;
     }
@@ -127,6 +127,7 @@ enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_b
 {
     char job[sizeof(m->job)];
     Sparring__V1__Optimizer optimizer = SPARRING__V1__OPTIMIZER__INIT;
+    Sparring__V1__Consistency consistency = SPARRING__V1__CONSISTENCY__INIT;
     Sparring__V1__JoinRequest p;
     enum status status;
 
@@ -152,6 +153,12 @@ enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_b
     optimizer.beta1 = m->optimizer.beta1;
     optimizer.beta2 = m->optimizer.beta2;
     optimizer.epsilon = m->optimizer.epsilon;
+    p.consistency = &consistency;
+    consistency.mode = (uint32_t)m->consistency.mode;
+    consistency.staleness = m->consistency.staleness;
+    consistency.backup = m->consistency.backup;
+    consistency.lr_by_staleness = m->consistency.lr_by_staleness;
+    consistency.delay_compensation = m->consistency.delay_compensation;
     status = wire_check_text(job, "the job name", err);
     if (status == STATUS_OK)
         status = wire_check_text(p.manifest, "the manifest", err);
@@ -185,6 +192,24 @@ static enum status take_optimizer(const Sparring__V1__Optimizer *o, struct optim
     return STATUS_OK;
 }
 
+/* Whether they make sense together is the server's business. */
+static enum status take_consistency(const Sparring__V1__Consistency *c, struct consistency *ret,
+                                    struct error *err)
+{
+    if (!c)
+        return STATUS_OK;
+    if (c->mode > CONSISTENCY_ASP)
+        return error_set(err, STATUS_DATA, "join request with unknown consistency %u", c->mode);
+    *ret = (struct consistency){
+        .mode = (enum consistency_mode)c->mode,
+        .staleness = c->staleness,
+        .backup = c->backup,
+        .lr_by_staleness = c->lr_by_staleness != 0,
+        .delay_compensation = c->delay_compensation,
+    };
+    return STATUS_OK;
+}
+
 enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct join_request *ret,
                                      struct error *err)
 {
@@ -210,6 +235,8 @@ enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct j
     ret->update = m->update;
     ret->order = m->order;
     status = take_optimizer(m->optimizer, &ret->optimizer, err);
+    if (status == STATUS_OK)
+        status = take_consistency(m->consistency, &ret->consistency, err);
     if (status == STATUS_OK)
         status = take_text(m->job, "job name", ret->job, sizeof(ret->job), err);
     if (status == STATUS_OK)

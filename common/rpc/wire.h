@@ -8,6 +8,7 @@
 #define SPARRING_COMMON_RPC_WIRE_H
 
 #include "common/base/error.h"
+#include "common/consistency/consistency.h"
 #include "common/optimizer/optimizer.h"
 
 #include <stddef.h>
@@ -24,6 +25,8 @@ enum chunk_kind {
     CHUNK_PULL = 3,   /* worker -> server: asks for values, no payload */
     CHUNK_VALUES = 4, /* server -> worker: parameters */
     CHUNK_MEAN = 5,   /* server -> worker: the mean gradient */
+    CHUNK_FINAL = 6,  /* worker -> server: pushes no more, asks for the values that are left when
+                         all ranks have said so; not where all are in step anyway */
 };
 
 struct chunk_header {
@@ -49,6 +52,7 @@ struct join_request {
     uint32_t update; /* 0 server, 1 worker */
     uint32_t order;  /* 0 arrival, 1 rank order */
     struct optimizer_config optimizer;
+    struct consistency consistency; /* its mode is in range, nothing else is checked */
 };
 
 struct join_reply {

@@ -193,7 +193,7 @@ struct chunk_header raw_chunk(const struct raw_worker *w, enum chunk_kind kind, 
                                  .rank = w->rank,
                                  .round = round,
                                  .partition = partition,
-                                 .length = kind == CHUNK_PULL ? 0 : bytes};
+                                 .length = kind == CHUNK_PULL || kind == CHUNK_FINAL ? 0 : bytes};
 }
 
 void raw_send_right(struct raw_worker *w, enum chunk_kind kind, uint32_t partition, uint64_t round,

@@ -198,9 +198,8 @@ static void set_values(struct rank_thread *t, uint32_t partition)
     struct shard_answer answer;
     unsigned rank;
 
-    ck_assert_int_eq(shard_set(&b->shard, partition, &source, &answer, NULL), STATUS_OK);
-    ck_assert(answer.complete);
-    while (shard_next_parked(&b->shard, partition, &rank))
+    ck_assert_int_eq(shard_set(&b->shard, partition, &source, NULL), STATUS_OK);
+    while (shard_next_parked(&b->shard, partition, &rank, &answer))
         deliver(b, rank, partition, 0, answer.data);
 }
 
@@ -213,8 +212,12 @@ static void exchange(struct rank_thread *t, uint32_t partition, uint64_t round)
 
     ck_assert_int_eq(shard_push(&b->shard, partition, t->rank, round, &source, &answer, NULL),
                      STATUS_OK);
-    for (unsigned rank = 0; answer.complete && rank < b->world_size; rank++)
+    if (!answer.complete)
+        return;
+    for (unsigned rank = 0; shard_next_answer(&b->shard, partition, &rank, &answer); rank++) {
+        ck_assert_uint_eq(answer.round, round);
         deliver(b, rank, partition, round, answer.data);
+    }
 }
 
 static void *run_rank(void *user)
@@ -365,7 +368,7 @@ static void pull_all(struct bench *b, uint32_t partition)
     struct shard_source source = array_source(b->initial);
     struct shard_answer answer;
 
-    assert_ok(shard_set(&b->shard, partition, &source, &answer, &err));
+    assert_ok(shard_set(&b->shard, partition, &source, &err));
     for (unsigned rank = 0; rank < b->world_size; rank++) {
         assert_ok(shard_pull(&b->shard, partition, rank, &answer, &err));
         ck_assert(answer.complete);
@@ -378,6 +381,7 @@ START_TEST(test_refusals)
     struct shard_answer answer;
     struct shard_source source;
     float *gradient;
+    unsigned rank = 0;
 
     bench_open(&b, 2, plain(2));
     gradient = b.gradients[0][1];
@@ -389,12 +393,12 @@ START_TEST(test_refusals)
     ck_assert_uint_eq(shard_partition_count(&b.shard, UINT32_MAX), 0);
     assert_fails(shard_push(&b.shard, 1, 0, 1, &source, &answer, &err), STATUS_PROTOCOL,
                  "not held here");
-    assert_fails(shard_set(&b.shard, 6, &source, &answer, &err), STATUS_PROTOCOL, "not held here");
+    assert_fails(shard_set(&b.shard, 6, &source, &err), STATUS_PROTOCOL, "not held here");
     assert_fails(shard_pull(&b.shard, 6, 0, &answer, &err), STATUS_PROTOCOL, "not held here");
     assert_fails(shard_push(&b.shard, 0, 0, 1, &source, &answer, &err), STATUS_PROTOCOL,
                  "initial values");
     pull_all(&b, 0);
-    assert_fails(shard_set(&b.shard, 0, &source, &answer, &err), STATUS_PROTOCOL, "twice");
+    assert_fails(shard_set(&b.shard, 0, &source, &err), STATUS_PROTOCOL, "twice");
     assert_fails(shard_pull(&b.shard, 0, 1, &answer, &err), STATUS_PROTOCOL, "twice");
     assert_ok(shard_push(&b.shard, 0, 1, 1, &source, &answer, &err));
     ck_assert(!answer.complete);
@@ -405,6 +409,7 @@ START_TEST(test_refusals)
                  "is complete");
     assert_ok(shard_push(&b.shard, 0, 0, 1, &source, &answer, &err));
     ck_assert(answer.complete);
+    ck_assert(shard_next_answer(&b.shard, 0, &rank, &answer));
     for (size_t i = 0; i < answer.count; i++)
         ck_assert(answer.data[i] == 2 * gradient[i]);
     bench_close(&b);
@@ -418,7 +423,7 @@ START_TEST(test_a_broken_source_is_reported)
     struct shard_source source = {.copy = broken, .add = broken};
 
     bench_open(&b, 1, plain(1));
-    assert_fails(shard_set(&b.shard, 5, &source, &answer, &err), STATUS_DATA, "77 floats broke");
+    assert_fails(shard_set(&b.shard, 5, &source, &err), STATUS_DATA, "77 floats broke");
     pull_all(&b, 5);
     assert_fails(shard_push(&b.shard, 5, 0, 1, &source, &answer, &err), STATUS_DATA, "broke");
     bench_close(&b);
