@@ -1,16 +1,26 @@
 /*
  * sparring-server: serves until a signal, then drains.  Exit code 0 after an orderly stop.
+ *
+ * A service manager hears when it is ready, what it does, and that it lives.  The sign of life
+ * comes behind a look at the statistics, which takes the service's lock: a service that hangs with
+ * its lock held gives none.
  */
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/notify.h"
 #include "common/base/stop.h"
 #include "common/option/program.h"
 #include "server/options.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define STATUS_TICK_MS 5000  /* between two looks at what the server does */
+#define STOP_MARGIN_MS 12000 /* to tell the ranks, close their calls and write what is left */
 
 static enum status write_port(const char *path, const struct endpoint *bound, struct error *err)
 {
@@ -32,13 +42,89 @@ static void log_metrics(const struct service_config *config, const struct servic
     log_info("metrics on http://%s/metrics", address);
 }
 
-static void wait_for_signal(void)
+static void describe(const struct server_stats *s, char *text, size_t size)
+{
+    const struct stats_job *j = &s->job;
+
+    if (!s->has_job)
+        (void)snprintf(text, size, "no job; %" PRIu64 " done, %" PRIu64 " failed", s->jobs_ok,
+                       s->jobs_failed);
+    else if (!j->runs)
+        (void)snprintf(text, size, "job '%s' is %s: %" PRIu32 " of %" PRIu32 " ranks are in",
+                       j->name, j->state, j->joined, j->world_size);
+    else
+        (void)snprintf(text, size, "job '%s': round %" PRIu64 ", %" PRIu32 " of %" PRIu32 " ranks",
+                       j->name, j->round, j->joined, j->world_size);
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ')
+            *c = '?'; /* a line end would begin another variable */
+}
+
+/* A sign of life, and what the server does. */
+static void tell_manager(const struct notify *manager, struct service *service)
+{
+    struct server_stats *stats = NULL;
+    char text[256] = "out of memory";
+
+    if (!notify_is_wanted(manager))
+        return;
+    if (service_stats(service, &stats, NULL) == STATUS_OK)
+        describe(stats, text, sizeof(text));
+    free(stats);
+    notify_send(manager, "%sSTATUS=%s", manager->watchdog_ns > 0 ? "WATCHDOG=1\n" : "", text);
+}
+
+/* The rounds of a drain may take as long as a round may; no sign of life comes meanwhile. */
+static void tell_stopping(const struct notify *manager, int64_t timeout_ms)
+{
+    int64_t usec = (timeout_ms + STOP_MARGIN_MS) * 1000;
+
+    notify_send(manager,
+                "STOPPING=1\nSTATUS=finishing the round under way\nEXTEND_TIMEOUT_USEC=%" PRId64,
+                usec);
+    if (manager->watchdog_ns > 0)
+        notify_send(manager, "WATCHDOG_USEC=%" PRId64, usec);
+}
+
+/* How long to wait for a signal until the manager is told again; -1: for ever. */
+static int tick_ms(const struct notify *manager)
+{
+    int64_t half_ms = manager->watchdog_ns / 2000000;
+
+    if (!notify_is_wanted(manager))
+        return -1;
+    if (half_ms <= 0)
+        half_ms = manager->watchdog_ns > 0 ? 1 : STATUS_TICK_MS;
+    return (int)(half_ms < STATUS_TICK_MS ? half_ms : STATUS_TICK_MS);
+}
+
+static void wait_for_signal(const struct notify *manager, struct service *service)
 {
     struct pollfd poll_stop = {.fd = stop_fd(), .events = POLLIN};
 
-    while (!stop_requested())
-        if (poll(&poll_stop, 1, -1) < 0 && errno != EINTR)
+    while (!stop_requested()) {
+        tell_manager(manager, service);
+        if (poll(&poll_stop, 1, tick_ms(manager)) < 0 && errno != EINTR)
             return;
+    }
+}
+
+/* Until a signal comes, and the service is told to stop. */
+static void serve(const struct service_config *config, struct service *service, const char *address)
+{
+    struct notify manager;
+    struct error err = {0};
+
+    if (notify_open(&manager, &err) != STATUS_OK)
+        log_warning("the service manager is told nothing: %s", err.text);
+    log_info("serving on %s", address);
+    if (config->show_metrics)
+        log_metrics(config, service);
+    notify_send(&manager, "READY=1\nSTATUS=serving on %s", address);
+    wait_for_signal(&manager, service);
+    log_info("%s: finishing the round under way", strsignal(stop_requested()));
+    tell_stopping(&manager, config->timeout_ms);
+    notify_close(&manager);
 }
 
 static enum status run(const void *parsed, const struct option_result *origins, struct error *err)
@@ -64,13 +150,8 @@ static enum status run(const void *parsed, const struct option_result *origins, 
     bound.port = service_port(service);
     endpoint_format(&bound, address, sizeof(address));
     status = write_port(options->port_file, &bound, err);
-    if (status == STATUS_OK) {
-        log_info("serving on %s", address);
-        if (config.show_metrics)
-            log_metrics(&config, service);
-        wait_for_signal();
-        log_info("%s: finishing the round under way", strsignal(stop_requested()));
-    }
+    if (status == STATUS_OK)
+        serve(&config, service, address);
     service_close(service);
     return status;
 }
