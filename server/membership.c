@@ -119,6 +119,7 @@ enum status membership_join(struct membership *m, const struct join_request *req
     if (status != STATUS_OK)
         return status;
     member = &m->members[request->rank];
+    m->manifest_bytes -= member->manifest.length; /* of a join that was given up */
     strbuf_reset(&member->manifest);
     add_terms(&member->manifest, request);
     strbuf_add(&member->manifest, request->manifest ? request->manifest : "");
@@ -127,6 +128,14 @@ enum status membership_join(struct membership *m, const struct join_request *req
         return error_set(err, STATUS_NO_MEMORY, "cannot keep the manifest of rank %u",
                          request->rank);
     }
+    if (member->manifest.length > MEMBERSHIP_MANIFESTS_MAX - m->manifest_bytes) {
+        strbuf_release(&member->manifest);
+        return error_set(err, STATUS_NO_SPACE,
+                         "job '%s': the manifest of rank %u and those of the other ranks have more "
+                         "than %zu bytes",
+                         request->job, request->rank, MEMBERSHIP_MANIFESTS_MAX);
+    }
+    m->manifest_bytes += member->manifest.length;
     (void)snprintf(member->peer, sizeof(member->peer), "%s", peer);
     member->state = MEMBER_JOINED;
     m->joined++;

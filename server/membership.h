@@ -12,7 +12,8 @@
 
 #include <stdbool.h>
 
-#define MEMBERSHIP_RANKS_MAX 1024u
+#define MEMBERSHIP_RANKS_MAX     1024u
+#define MEMBERSHIP_MANIFESTS_MAX ((size_t)64 << 20) /* bytes of all ranks' manifests */
 
 enum member_state { MEMBER_ABSENT, MEMBER_JOINED, MEMBER_LEFT };
 
@@ -28,6 +29,7 @@ struct membership {
     struct member *members; /* owned, world_size of them */
     unsigned joined;        /* ranks in MEMBER_JOINED */
     unsigned left;          /* ranks in MEMBER_LEFT */
+    size_t manifest_bytes;  /* of all members */
 };
 
 /* A job named by its first join request.  STATUS_INVALID names a number out of range. */
@@ -40,6 +42,7 @@ void membership_release(struct membership *m); /* a zeroed one is allowed */
  *   STATUS_UNAVAILABLE  another job is served
  *   STATUS_MISMATCH     another world size, or a rank outside it
  *   STATUS_EXISTS       the rank has joined already; the text has both addresses
+ *   STATUS_NO_SPACE     the manifests of all ranks would be too large to keep
  */
 enum status membership_join(struct membership *m, const struct join_request *request,
                             const char *peer, struct error *err);

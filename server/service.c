@@ -12,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CLOSE_GRACE_MS 2000 /* for calls that have been told to end */
+#define CLOSE_GRACE_MS    2000 /* for calls that have been told to end */
+#define REQUEST_BYTES_MAX 4096 /* of a Leave or Stats */
 
 static enum status init_locks(struct service *s, struct error *err)
 {
@@ -34,10 +35,26 @@ static enum status open_rpc(struct service *s, const struct service_config *conf
                             struct error *err)
 {
     struct rpc_method methods[] = {
-        {.path = SERVICE_JOIN, .handler = &join_handler, .user = s},
-        {.path = SERVICE_EXCHANGE, .handler = &exchange_handler, .user = s},
-        {.path = SERVICE_LEAVE, .handler = &leave_handler, .user = s},
-        {.path = SERVICE_STATS, .handler = &stats_handler, .user = s},
+        {.path = SERVICE_JOIN,
+         .handler = &join_handler,
+         .user = s,
+         .max_head_bytes = WIRE_CONTROL_MAX,
+         .max_payload_bytes = RPC_NO_PAYLOAD},
+        {.path = SERVICE_EXCHANGE,
+         .handler = &exchange_handler,
+         .user = s,
+         .max_head_bytes = WIRE_CHUNK_HEAD_MAX,
+         .max_payload_bytes = PARTITION_BYTES_MAX},
+        {.path = SERVICE_LEAVE,
+         .handler = &leave_handler,
+         .user = s,
+         .max_head_bytes = REQUEST_BYTES_MAX,
+         .max_payload_bytes = RPC_NO_PAYLOAD},
+        {.path = SERVICE_STATS,
+         .handler = &stats_handler,
+         .user = s,
+         .max_head_bytes = REQUEST_BYTES_MAX,
+         .max_payload_bytes = RPC_NO_PAYLOAD},
     };
     struct rpc_server_config rpc = {
         .listen = config->listen,

@@ -36,6 +36,14 @@ int log_level_parse(const char *text, enum log_level *ret_level)
     return 0;
 }
 
+/* Texts come from other processes, too: none of them may steer the terminal. */
+static void make_harmless(char *line, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        if (((unsigned char)line[i] < ' ' && line[i] != '\n' && line[i] != '\t') || line[i] == 0x7f)
+            line[i] = '?';
+}
+
 __attribute__((format(printf, 3, 0))) static void
 write_line(enum log_level level, const char *label, const char *format, va_list args)
 {
@@ -52,6 +60,7 @@ write_line(enum log_level level, const char *label, const char *format, va_list 
     used += more;
     if (used > (int)sizeof(line) - 2)
         used = (int)sizeof(line) - 2;
+    make_harmless(line, (size_t)used);
     line[used] = '\n';
     (void)!write(STDERR_FILENO, line, (size_t)used + 1);
 }

@@ -68,6 +68,9 @@ enum status rpc_call_open(const struct rpc_call_setup *setup, struct rpc_call **
     call->is_client = setup->channel != NULL;
     call->channel = setup->channel;
     call->token = setup->token;
+    call->is_guest = setup->is_guest;
+    call->message.max_head_bytes = setup->max_head_bytes;
+    call->message.max_payload_bytes = setup->max_payload_bytes;
     call->handler = setup->handler;
     call->user = setup->user;
     call->grpc = setup->grpc;

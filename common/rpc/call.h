@@ -19,6 +19,7 @@ struct rpc_send {
 struct rpc_call {
     atomic_uint refs;
     bool is_client;
+    bool is_guest; /* counted among calls->guests */
     const struct rpc_handler *handler;
     void *user;
     const struct rpc_token *token; /* client; until `closed` */

@@ -37,6 +37,7 @@ void rpc_calls_add(struct rpc_call *call)
         call->next->previous = call;
     calls->first = call;
     calls->count++;
+    calls->guests += call->is_guest;
     (void)pthread_mutex_unlock(&calls->lock);
 }
 
@@ -51,6 +52,7 @@ void rpc_calls_remove(struct rpc_call *call)
         calls->first = call->next;
     if (call->next)
         call->next->previous = call->previous;
+    calls->guests -= call->is_guest;
     if (--calls->count == 0)
         (void)pthread_cond_broadcast(&calls->changed);
     (void)pthread_mutex_unlock(&calls->lock);

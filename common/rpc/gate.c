@@ -58,12 +58,12 @@ static const struct rpc_handler draining_handler = {refuse_draining, refused_mes
 static const struct rpc_handler stranger_handler = {refuse_stranger, refused_message,
                                                     refused_closed};
 
-const struct rpc_handler *rpc_gate_refusal(const struct rpc_gate *gate,
-                                           const struct rpc_visit *visit)
+const struct rpc_handler *rpc_gate_refusal(const struct rpc_gate *gate, struct rpc_visit *visit)
 {
     if (visit->is_public)
         return NULL;
-    if (gate->token.length > 0 && !rpc_token_matches(&gate->token, visit->metadata))
+    visit->has_token = gate->token.length == 0 || rpc_token_matches(&gate->token, visit->metadata);
+    if (!visit->has_token)
         return &stranger_handler;
     return atomic_load(&gate->draining) ? &draining_handler : NULL;
 }

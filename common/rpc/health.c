@@ -240,8 +240,16 @@ void rpc_health_methods(struct rpc_health *health, struct rpc_method *ret_method
     static const struct rpc_handler check = {check_start, check_message, check_closed};
     static const struct rpc_handler watch = {watch_start, watch_message, watch_closed};
 
-    ret_methods[0] = (struct rpc_method){"/grpc.health.v1.Health/Check", &check, health};
-    ret_methods[1] = (struct rpc_method){"/grpc.health.v1.Health/Watch", &watch, health};
+    ret_methods[0] = (struct rpc_method){.path = "/grpc.health.v1.Health/Check",
+                                         .handler = &check,
+                                         .user = health,
+                                         .max_head_bytes = REQUEST_BYTES_MAX,
+                                         .max_payload_bytes = RPC_NO_PAYLOAD};
+    ret_methods[1] = (struct rpc_method){.path = "/grpc.health.v1.Health/Watch",
+                                         .handler = &watch,
+                                         .user = health,
+                                         .max_head_bytes = REQUEST_BYTES_MAX,
+                                         .max_payload_bytes = RPC_NO_PAYLOAD};
 }
 
 void rpc_health_drain(struct rpc_health *health)

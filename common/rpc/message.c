@@ -61,12 +61,28 @@ static enum status copy_head(struct rpc_message *m, const struct rpc_run *runs, 
     return STATUS_OK;
 }
 
+/* What is there against what the receiver takes, before any of it is copied. */
+static enum status check_limits(const struct rpc_message *m, size_t head_size, struct error *err)
+{
+    size_t most = m->max_head_bytes ? m->max_head_bytes : RPC_HEAD_MAX;
+
+    if (head_size > most)
+        return error_set(err, STATUS_DATA, "message header of %zu bytes, the limit is %zu",
+                         head_size, most);
+    most = m->max_payload_bytes == RPC_NO_PAYLOAD ? 0 : m->max_payload_bytes;
+    if (m->payload_size > most && m->max_payload_bytes != 0)
+        return error_set(err, STATUS_DATA, "message payload of %zu bytes, the limit is %zu",
+                         m->payload_size, most);
+    return STATUS_OK;
+}
+
 enum status rpc_message_parse(struct rpc_message *message, const struct rpc_run *runs, size_t count,
                               struct error *err)
 {
     struct cursor c;
     size_t total;
     size_t head_size;
+    enum status status;
 
     cursor_init(&c, runs, count);
     total = c.left;
@@ -91,9 +107,9 @@ enum status rpc_message_parse(struct rpc_message *message, const struct rpc_run 
         }
         (void)cursor_skip(&c, field.size); /* cursor_field checked the size */
     }
-    if (head_size > RPC_HEAD_MAX)
-        return error_set(err, STATUS_DATA, "message header of %zu bytes, the limit is %u",
-                         head_size, RPC_HEAD_MAX);
+    status = check_limits(message, head_size, err);
+    if (status != STATUS_OK)
+        return status;
     message->payload = c;
     return copy_head(message, runs, head_size, err);
 }

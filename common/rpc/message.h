@@ -24,11 +24,12 @@ struct rpc_message {
     uint8_t small[RPC_HEAD_INLINE];
     uint8_t *large; /* owned; kept from message to message */
     size_t large_capacity;
+    size_t max_head_bytes, max_payload_bytes; /* as in rpc_method; set before the first parse */
 };
 
 /* Split the bytes of `runs` (borrowed until the last use of the message).  A zeroed struct or one
- * that was parsed before.  STATUS_DATA: malformed, a header above RPC_HEAD_MAX, or a payload field
- * that is not the last one; STATUS_NO_MEMORY. */
+ * that was parsed before.  STATUS_DATA: malformed, a header above RPC_HEAD_MAX, one or a payload
+ * above the message's own limits, or a payload field that is not the last one; STATUS_NO_MEMORY. */
 enum status rpc_message_parse(struct rpc_message *message, const struct rpc_run *runs, size_t count,
                               struct error *err);
 

@@ -23,9 +23,11 @@
  * Lifetime.  Every call ends with exactly one `closed`.  A call is referenced by the library until
  * then; whoever keeps one longer takes rpc_call_ref.  A call may outlive its server or client.
  *
- * Limits.  A message is buffered whole before it is delivered (and before its size is checked), a
- * message and its header have the limits below, compressed messages are refused, 128 calls may be
- * open per connection.  The library itself is grpc 1.51; the sources name what they rely on.
+ * Limits.  A message is buffered whole before it is delivered (and before its size is checked):
+ * what a peer can make core keep is bounded for all connections together, by a fuse.  A message,
+ * its header and its payload have the limits below, compressed messages are refused, 128 calls may
+ * be open per connection and a bounded number in all.  The library itself is grpc 1.51; the sources
+ * name what they rely on.
  */
 #ifndef SPARRING_COMMON_RPC_RPC_H
 #define SPARRING_COMMON_RPC_RPC_H
@@ -157,7 +159,13 @@ struct rpc_method {
     const char *path; /* "/sparring.v1.Store/Get" */
     const struct rpc_handler *handler;
     void *user;
+    /* Limits of one received message, checked before anything of it is copied; what is larger ends
+     * the call with STATUS_DATA. */
+    size_t max_head_bytes;    /* 0: what max_message_bytes allows */
+    size_t max_payload_bytes; /* 0: what max_message_bytes allows, RPC_NO_PAYLOAD: none */
 };
+
+#define RPC_NO_PAYLOAD SIZE_MAX
 
 struct rpc_server_config {
     struct endpoint listen;    /* port 0: any free one; or a Unix socket */
@@ -166,6 +174,10 @@ struct rpc_server_config {
     unsigned threads;         /* completion queues; 0: as many as cores, at most 4; a connection
                                  belongs to one of them, so more than connections are useless */
     size_t max_message_bytes; /* received messages; 0: 5 MiB */
+    unsigned max_calls; /* open at once; 0: 16384.  More end with RESOURCE_EXHAUSTED.  Calls of
+                           peers without the token, and health's, have a sixteenth of their own */
+    uint64_t max_memory_bytes; /* of core's buffers; 0: a quarter of this host's memory.  A fuse:
+                                  core cannot tell who filled them, and cancels calls at random */
     const struct rpc_method *methods;
     size_t method_count;
 };

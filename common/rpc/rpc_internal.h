@@ -20,6 +20,8 @@
 
 #define RPC_MESSAGE_MAX_DEFAULT ((size_t)5 * 1024 * 1024)
 #define RPC_CONCURRENT_CALLS    128 /* per connection of a server */
+#define RPC_CALLS_MAX_DEFAULT   16384
+#define RPC_GUESTS_PART         16 /* of that number */
 
 /* ------------------------------------------------------------------ queue.c */
 
@@ -72,6 +74,7 @@ struct rpc_calls {
     pthread_cond_t changed; /* CLOCK_MONOTONIC; count fell to 0, or the owner's own news */
     struct rpc_call *first; /* under lock */
     size_t count;           /* under lock */
+    size_t guests;          /* under lock; of them, those let in without the token */
 };
 
 enum status rpc_calls_init(struct rpc_calls *calls, struct error *err);
@@ -90,6 +93,8 @@ struct rpc_call_setup {
     const char *target;            /* client: "host:port" or "unix:/path", for texts */
     const struct rpc_token *token; /* client; outlives the call */
     struct rpc_counts *counts; /* server: of its method, which outlives the call; client: NULL */
+    size_t max_head_bytes, max_payload_bytes; /* of a received message, as in rpc_method */
+    bool is_guest;                            /* server: no token was asked for, or it was wrong */
 };
 
 /* A call with one reference, not yet live. */
@@ -159,12 +164,12 @@ struct rpc_gate {
 /* A call that stands at the gate. */
 struct rpc_visit {
     bool is_public; /* needs no token, and is served while the server drains */
+    bool has_token; /* set by rpc_gate_refusal: it carries the token, if there is one */
     const grpc_metadata_array *metadata;
 };
 
 /* The handler that refuses the call, its user being the gate; NULL: the call may come in. */
-const struct rpc_handler *rpc_gate_refusal(const struct rpc_gate *gate,
-                                           const struct rpc_visit *visit);
+const struct rpc_handler *rpc_gate_refusal(const struct rpc_gate *gate, struct rpc_visit *visit);
 
 /* The handler of methods that do not exist; its user is the path, used in `start` only. */
 extern const struct rpc_handler rpc_unknown_handler;

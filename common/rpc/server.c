@@ -29,7 +29,8 @@
 #define QUEUES_DEFAULT_MAX  4
 #define NS_PER_SECOND       1000000000
 #define FILES_MAX           65536
-#define CONTROL_QUEUE_INDEX 0 /* the queue that hears of the server's own end */
+#define METADATA_BYTES_MAX  8192 /* of one call */
+#define CONTROL_QUEUE_INDEX 0    /* the queue that hears of the server's own end */
 
 struct slot {
     struct rpc_tag tag;
@@ -51,6 +52,7 @@ struct rpc_server {
     struct rpc_method *methods; /* owned with their paths: the caller's, then health's */
     size_t method_count;
     size_t own_method_count;   /* of the caller */
+    size_t max_calls;          /* open at once, beside those of guests */
     void **registered;         /* core's handle of each method */
     struct rpc_counts *counts; /* of each method, and of unknown ones; owned */
     struct slot *slots;
@@ -125,6 +127,7 @@ static void choose_handler(struct slot *slot, char *path, size_t size, struct rp
                               .metadata = &slot->metadata};
     const struct rpc_handler *refusal = rpc_gate_refusal(&server->gate, &visit);
 
+    setup->is_guest = !visit.has_token;
     if (unknown) {
         (void)snprintf(path, size, "%.*s", (int)GRPC_SLICE_LENGTH(slot->details.method),
                        (const char *)GRPC_SLICE_START_PTR(slot->details.method));
@@ -137,11 +140,34 @@ static void choose_handler(struct slot *slot, char *path, size_t size, struct rp
         setup->path = method->path;
         setup->handler = method->handler;
         setup->user = method->user;
+        setup->max_head_bytes = method->max_head_bytes;
+        setup->max_payload_bytes = method->max_payload_bytes;
     }
     if (refusal) {
         setup->handler = refusal;
         setup->user = &server->gate;
     }
+}
+
+/* So many calls are open that this one costs more than it is worth: end it without a struct. */
+static bool is_crowded(struct rpc_server *server, bool is_guest)
+{
+    struct rpc_calls *calls = &server->calls;
+    size_t guests_max = server->max_calls / RPC_GUESTS_PART + 1;
+    bool crowded;
+
+    (void)pthread_mutex_lock(&calls->lock);
+    crowded =
+        is_guest ? calls->guests >= guests_max : calls->count - calls->guests >= server->max_calls;
+    (void)pthread_mutex_unlock(&calls->lock);
+    return crowded;
+}
+
+static void turn_away(grpc_call *call)
+{
+    (void)grpc_call_cancel_with_status(call, GRPC_STATUS_RESOURCE_EXHAUSTED,
+                                       "this server has as many calls open as it allows", NULL);
+    grpc_call_unref(call);
 }
 
 static void slot_done(struct rpc_tag *tag, bool ok)
@@ -163,7 +189,9 @@ static void slot_done(struct rpc_tag *tag, bool ok)
     clear(slot);
     if (again)
         arm(slot); /* first of all: the next call may be waiting */
-    if (ok && rpc_call_open(&setup, &call, NULL) == STATUS_OK)
+    if (ok && is_crowded(server, setup.is_guest))
+        turn_away(setup.grpc);
+    else if (ok && rpc_call_open(&setup, &call, NULL) == STATUS_OK)
         rpc_call_start_server(call); /* without memory for it core cancels the call */
     if (!again)
         disarm(slot);
@@ -182,8 +210,34 @@ static void shutdown_done(struct rpc_tag *tag, bool ok)
 
 /* ------------------------------------------------------------------ open */
 
+/* What all connections together may keep in core's buffers. */
+static grpc_resource_quota *create_quota(const struct rpc_server_config *config)
+{
+    grpc_resource_quota *quota = grpc_resource_quota_create("sparring");
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    uint64_t bytes = config->max_memory_bytes;
+
+    if (bytes == 0 && pages > 0 && page > 0)
+        bytes = (uint64_t)pages * (uint64_t)page / 4;
+    if (bytes > 0)
+        grpc_resource_quota_resize(quota, bytes);
+    return quota;
+}
+
+static grpc_arg quota_arg(grpc_resource_quota *quota)
+{
+    grpc_arg arg = rpc_channel_arg(GRPC_ARG_RESOURCE_QUOTA, 0);
+
+    arg.type = GRPC_ARG_POINTER;
+    arg.value.pointer.p = quota;
+    arg.value.pointer.vtable = grpc_resource_quota_arg_vtable();
+    return arg;
+}
+
 static grpc_server *create_server(const struct rpc_server_config *config)
 {
+    grpc_resource_quota *quota = create_quota(config);
+    grpc_server *server;
     size_t most = config->max_message_bytes ? config->max_message_bytes : RPC_MESSAGE_MAX_DEFAULT;
     grpc_arg args[] = {
         rpc_channel_arg(GRPC_ARG_ALLOW_REUSEPORT, 0), /* or a second server shares the port */
@@ -192,7 +246,10 @@ static grpc_server *create_server(const struct rpc_server_config *config)
                         (int)(most > INT_MAX ? INT_MAX : most)),
         rpc_channel_arg(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0),
         rpc_channel_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
+        rpc_channel_arg(GRPC_ARG_MAX_METADATA_SIZE, METADATA_BYTES_MAX),
+        /* Also the time for HTTP/2's first frame: a connection that says nothing ends with it. */
         rpc_channel_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000),
+        quota_arg(quota),
         /* The client pings every 20 s: allow it, or the connection ends with too_many_pings. */
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 30000),
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000),
@@ -201,7 +258,9 @@ static grpc_server *create_server(const struct rpc_server_config *config)
     };
     grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
 
-    return grpc_server_create(&list, NULL);
+    server = grpc_server_create(&list, NULL); /* has copied the list, and holds the quota */
+    grpc_resource_quota_unref(quota);
+    return server;
 }
 
 static enum status copy_methods(struct rpc_server *server, const struct rpc_server_config *config,
@@ -231,7 +290,8 @@ static enum status copy_methods(struct rpc_server *server, const struct rpc_serv
         status = mem_strdup(from->path, &path, err);
         if (status != STATUS_OK)
             return status;
-        server->methods[i] = (struct rpc_method){path, from->handler, from->user};
+        server->methods[i] = *from;
+        server->methods[i].path = path;
         server->method_count = i + 1;
         server->registered[i] =
             grpc_server_register_method(server->grpc, path, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
@@ -345,6 +405,7 @@ enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_s
     }
     rpc_library_open();
     raise_file_limit();
+    server->max_calls = config->max_calls > 0 ? config->max_calls : RPC_CALLS_MAX_DEFAULT;
     server->grpc = create_server(config);
     status = rpc_token_open(&config->security, &config->listen, &server->gate.token, err);
     if (status == STATUS_OK)

@@ -210,6 +210,16 @@ static enum status take_consistency(const Sparring__V1__Consistency *c, struct c
     return STATUS_OK;
 }
 
+/* A job's name stands in one line of logs and records. */
+static enum status check_name(const char *name, struct error *err)
+{
+    for (const char *c = name; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            return error_set(err, STATUS_DATA,
+                             "join request with a control character in its job's name");
+    return STATUS_OK;
+}
+
 enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct join_request *ret,
                                      struct error *err)
 {
@@ -239,6 +249,8 @@ enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct j
         status = take_consistency(m->consistency, &ret->consistency, err);
     if (status == STATUS_OK)
         status = take_text(m->job, "job name", ret->job, sizeof(ret->job), err);
+    if (status == STATUS_OK)
+        status = check_name(ret->job, err);
     if (status == STATUS_OK)
         status = mem_strdup(m->manifest, &ret->manifest, err);
 out:

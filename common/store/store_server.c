@@ -319,13 +319,13 @@ static enum status serve(struct store_server *server, const struct endpoint *lis
     static const struct rpc_handler num_keys = STORE_HANDLER(num_keys);
 #undef STORE_HANDLER
     const struct rpc_method methods[] = {
-        {"/sparring.v1.Store/Set", &set, server},
-        {"/sparring.v1.Store/Get", &get, server},
-        {"/sparring.v1.Store/Add", &add, server},
-        {"/sparring.v1.Store/CompareSet", &compare_set, server},
-        {"/sparring.v1.Store/Wait", &wait, server},
-        {"/sparring.v1.Store/Delete", &delete_key, server},
-        {"/sparring.v1.Store/NumKeys", &num_keys, server},
+        {.path = "/sparring.v1.Store/Set", .handler = &set, .user = server},
+        {.path = "/sparring.v1.Store/Get", .handler = &get, .user = server},
+        {.path = "/sparring.v1.Store/Add", .handler = &add, .user = server},
+        {.path = "/sparring.v1.Store/CompareSet", .handler = &compare_set, .user = server},
+        {.path = "/sparring.v1.Store/Wait", .handler = &wait, .user = server},
+        {.path = "/sparring.v1.Store/Delete", .handler = &delete_key, .user = server},
+        {.path = "/sparring.v1.Store/NumKeys", .handler = &num_keys, .user = server},
     };
     const struct rpc_server_config config = {.listen = *listen,
                                              .listen_origin = origin,

@@ -7,6 +7,7 @@
 #include "common/base/memory.h"
 #include "tests/support/support.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define SECOND INT64_C(1000000000)
@@ -161,6 +162,33 @@ START_TEST(test_long_lists_are_cut)
 }
 END_TEST
 
+/* Ranks may say much about themselves, but not without end; a join that was given up gives its
+ * bytes back. */
+START_TEST(test_manifests_have_a_limit)
+{
+    const size_t bytes = 1 << 20, fit = MEMBERSHIP_MANIFESTS_MAX / bytes;
+    struct join_request request = {
+        .job = "job", .world_size = 1024, .server_count = 1, .element_count = 1};
+    struct membership m;
+
+    assert_ok(mem_calloc(bytes, 1, "manifest", &request.manifest, &err));
+    memset(request.manifest, 'x', bytes - 1024); /* room for its terms in front */
+    assert_ok(membership_init(&m, &request, &err));
+    for (; request.rank < fit; request.rank++)
+        assert_ok(membership_join(&m, &request, "test", &err));
+    assert_fails(membership_join(&m, &request, "test", &err), STATUS_NO_SPACE,
+                 "the manifest of rank 64 and those of the other ranks have more than 67108864");
+    for (unsigned i = 0; i < 3; i++) {
+        membership_forget(&m, 5);
+        request.rank = 5;
+        assert_ok(membership_join(&m, &request, "test", &err));
+    }
+    ck_assert_uint_eq(m.joined, fit);
+    membership_release(&m);
+    free(request.manifest);
+}
+END_TEST
+
 START_TEST(test_allocations_fail)
 {
     struct join_request request = {
@@ -186,6 +214,7 @@ int main(void)
     tcase_add_test(tests, test_records_that_nobody_writes);
     tcase_add_test(tests, test_who_is_missing);
     tcase_add_test(tests, test_long_lists_are_cut);
+    tcase_add_test(tests, test_manifests_have_a_limit);
     tcase_add_test(tests, test_allocations_fail);
     suite_add_tcase(suite, tests);
     return support_run(suite);

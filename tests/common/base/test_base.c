@@ -4,6 +4,7 @@
 #include "tests/common/base/test_base.h"
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/parse.h"
 #include "common/base/strbuf.h"
@@ -13,6 +14,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 START_TEST(status_names_texts_and_exit_codes)
 {
@@ -179,6 +181,22 @@ START_TEST(clock_deadlines_saturate)
 }
 END_TEST
 
+/* Words of another process must not steer the terminal that shows them. */
+START_TEST(log_lines_are_harmless)
+{
+    char line[128] = "";
+    int ends[2];
+    int saved = dup(STDERR_FILENO);
+
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_ge(dup2(ends[1], STDERR_FILENO), 0);
+    log_warning("a peer said '%s'", "\x1b[2J\b\x7f gr\xc3\xbc\xc3\x9f\tand more");
+    ck_assert_int_ge(dup2(saved, STDERR_FILENO), 0);
+    ck_assert_int_gt(read(ends[0], line, sizeof(line) - 1), 0);
+    ck_assert_ptr_nonnull(strstr(line, "a peer said '?[2J?? gr\xc3\xbc\xc3\x9f\tand more'\n"));
+}
+END_TEST
+
 TCase *text_cases(void)
 {
     TCase *cases = tcase_create("text");
@@ -194,5 +212,6 @@ TCase *text_cases(void)
     tcase_add_test(cases, parse_bytes_knows_suffixes);
     tcase_add_test(cases, memory_fails_with_a_text);
     tcase_add_test(cases, clock_deadlines_saturate);
+    tcase_add_test(cases, log_lines_are_harmless);
     return cases;
 }

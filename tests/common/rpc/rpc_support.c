@@ -167,8 +167,11 @@ enum status echo_try_open(struct echo *echo, const struct rpc_server_config *con
     static const struct rpc_handler hold = {start_hold, hold_message, closed};
     static const struct rpc_handler add = {start_receive, add_message, closed};
     const struct rpc_method methods[] = {
-        {ECHO_UNARY, &unary, echo}, {ECHO_STREAM, &stream, echo}, {ECHO_FAIL, &fail, echo},
-        {ECHO_HOLD, &hold, echo},   {ECHO_ADD, &add, echo},
+        {.path = ECHO_UNARY, .handler = &unary, .user = echo},
+        {.path = ECHO_STREAM, .handler = &stream, .user = echo},
+        {.path = ECHO_FAIL, .handler = &fail, .user = echo},
+        {.path = ECHO_HOLD, .handler = &hold, .user = echo},
+        {.path = ECHO_ADD, .handler = &add, .user = echo},
     };
     struct rpc_server_config with_methods = *config;
 

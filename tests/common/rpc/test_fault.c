@@ -127,8 +127,8 @@ START_TEST(bad_addresses_and_methods)
 {
     struct rpc_server_config config = {.listen = {"no-such-host.invalid", 0},
                                        .listen_origin = "--listen"};
-    const struct rpc_method twice[] = {{"/a.B/C", &seen_handler, NULL},
-                                       {"/a.B/C", &seen_handler, NULL}};
+    const struct rpc_method twice[] = {{.path = "/a.B/C", .handler = &seen_handler},
+                                       {.path = "/a.B/C", .handler = &seen_handler}};
     struct echo echo;
     struct rpc_server *server;
 
@@ -142,7 +142,7 @@ START_TEST(bad_addresses_and_methods)
     config.method_count = 2;
     assert_fails(rpc_server_open(&config, &server, &err), STATUS_INVALID,
                  "method '/a.B/C' is given twice");
-    config.methods = &(const struct rpc_method){"Check", &seen_handler, NULL};
+    config.methods = &(const struct rpc_method){.path = "Check", .handler = &seen_handler};
     config.method_count = 1;
     assert_fails(rpc_server_open(&config, &server, &err), STATUS_INVALID, "'Check'");
 }

@@ -274,6 +274,35 @@ START_TEST(header_has_a_limit)
 }
 END_TEST
 
+/* A receiver's own limits, which come before any copy. */
+START_TEST(messages_have_limits_of_their_own)
+{
+    uint8_t bytes[2 * 4 + 2 + 5]; /* four fields, then a payload of five bytes */
+    const struct rpc_run all = {bytes, sizeof(bytes)}, head = {bytes, 8};
+    struct rpc_message m = {.max_head_bytes = 8, .max_payload_bytes = 5};
+
+    for (size_t i = 0; i < 8; i += 2) {
+        bytes[i] = 0x08;
+        bytes[i + 1] = 1;
+    }
+    memset(bytes + 8, 'x', sizeof(bytes) - 8);
+    (void)rpc_payload_prefix(5, bytes + 8);
+    assert_ok(rpc_message_parse(&m, &all, 1, &err));
+    m.max_head_bytes = 7;
+    assert_fails(rpc_message_parse(&m, &all, 1, &err), STATUS_DATA,
+                 "message header of 8 bytes, the limit is 7");
+    m.max_head_bytes = 8;
+    m.max_payload_bytes = 4;
+    assert_fails(rpc_message_parse(&m, &all, 1, &err), STATUS_DATA,
+                 "message payload of 5 bytes, the limit is 4");
+    m.max_payload_bytes = RPC_NO_PAYLOAD;
+    assert_fails(rpc_message_parse(&m, &all, 1, &err), STATUS_DATA,
+                 "message payload of 5 bytes, the limit is 0");
+    assert_ok(rpc_message_parse(&m, &head, 1, &err));
+    rpc_message_release(&m);
+}
+END_TEST
+
 START_TEST(random_bytes_never_step_outside)
 {
     static struct rpc_run runs[RUNS_MAX];
@@ -314,6 +343,7 @@ int main(void)
     tcase_add_test(tests, every_cut_end_is_an_error_or_a_shorter_message);
     tcase_add_test(tests, malformed_messages_are_refused);
     tcase_add_test(tests, header_has_a_limit);
+    tcase_add_test(tests, messages_have_limits_of_their_own);
     tcase_add_test(tests, random_bytes_never_step_outside);
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -12,6 +12,7 @@
 #include "store.pb-c.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -280,6 +281,12 @@ START_TEST(values_outside_their_range_are_refused)
     m.optimizer.learning_rate = (double)NAN;
     assert_ok(wire_pack_join_request(&m, &bytes, &size, &err));
     assert_fails(wire_unpack_join_request(bytes, size, &got, &err), STATUS_DATA, "not finite");
+    free(bytes);
+    m = example_join();
+    (void)snprintf(m.job, sizeof(m.job), "job\nanother line of the log");
+    assert_ok(wire_pack_join_request(&m, &bytes, &size, &err));
+    assert_fails(wire_unpack_join_request(bytes, size, &got, &err), STATUS_DATA,
+                 "a control character in its job's name");
     free(bytes);
     assert_fails(wire_unpack_join_request(NULL, 0, &got, &err), STATUS_DATA, "no optimizer");
     ck_assert_ptr_null(got.manifest);
