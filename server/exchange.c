@@ -271,7 +271,7 @@ static enum status admit(struct stream *st, const struct chunk_header *h, struct
                            " while round %" PRIu64 " is under way",
                            st->rank, h->partition, h->round, job_round(j));
     else if (h->kind == CHUNK_PUSH)
-        job_count_push(j, st->rank, h->length, now_ns);
+        job_count_push(j, st->rank, h->round, h->length, now_ns);
     (void)pthread_mutex_unlock(&st->service->lock);
     return status;
 }

@@ -142,7 +142,7 @@ static void park(struct job_rank *r, int64_t now_ns)
         r->parked_since_ns = now_ns;
 }
 
-void job_count_push(struct job *j, unsigned rank, size_t bytes, int64_t now_ns)
+void job_count_push(struct job *j, unsigned rank, uint64_t round, size_t bytes, int64_t now_ns)
 {
     struct job_rank *r = &j->ranks[rank];
 
@@ -150,6 +150,10 @@ void job_count_push(struct job *j, unsigned rank, size_t bytes, int64_t now_ns)
         j->current.begin_ns = now_ns;
     r->pushed++;
     r->pushes++;
+    if (r->round != round)
+        r->round_pushes = 0;
+    r->round = round;
+    r->round_pushes++;
     j->current.rx_payload_bytes += bytes;
     if (!job_is_lockstep(j))
         park(r, now_ns);

@@ -44,6 +44,8 @@ struct job_rank {
     uint64_t late;           /* pushes that were dropped */
     struct stats_staleness staleness; /* of its pushes that were used */
     uint64_t pushes;                  /* partitions of all rounds */
+    uint64_t round;                   /* of its newest push, 0 before the first */
+    size_t round_pushes;              /* partitions of that round */
 };
 
 /* One round on this server; METRICS.md defines the figures.  Where each push is a step, a round
@@ -114,8 +116,8 @@ bool job_end(struct job *j, const struct error *failure, int64_t now_ns);
 /* An initial value came. */
 void job_count_initial(struct job *j, size_t bytes);
 
-/* Count a contribution of `rank` that came at now_ns. */
-void job_count_push(struct job *j, unsigned rank, size_t bytes, int64_t now_ns);
+/* Count a contribution of `rank` to a round that came at now_ns. */
+void job_count_push(struct job *j, unsigned rank, uint64_t round, size_t bytes, int64_t now_ns);
 
 /* Everyone's contribution is summed, as `answer` says; the answers to all are counted, too. In
  * lockstep. */

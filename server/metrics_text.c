@@ -42,6 +42,10 @@ static const struct metric server_metrics[] = {
 
 static const struct metric job_metrics[] = {
     {PREFIX "job_world_size", "gauge", "Ranks of the job.", KIND_UINT32, AT(job.world_size)},
+    {PREFIX "job_staleness_bound", "gauge", "Rounds that a rank may be ahead in ssp.", KIND_UINT32,
+     AT(job.staleness_bound)},
+    {PREFIX "job_backup_workers", "gauge", "Contributions that a round of bsp does without.",
+     KIND_UINT32, AT(job.backup_workers)},
     {PREFIX "job_joined_ranks", "gauge", "Ranks that are in.", KIND_UINT32, AT(job.joined)},
     {PREFIX "job_left_ranks", "gauge", "Ranks that have finished.", KIND_UINT32, AT(job.left)},
 };
@@ -212,6 +216,8 @@ static void add_job(struct strbuf *out, const struct stats_job *j)
     add_label(out, "job", j->name);
     strbuf_add(out, ",");
     add_label(out, "state", j->state);
+    strbuf_add(out, ",");
+    add_label(out, "mode", j->mode);
     strbuf_addf(out, ",server=\"%" PRIu32 "\",servers=\"%" PRIu32 "\"} 1\n", j->server_index,
                 j->server_count);
 }
@@ -221,8 +227,13 @@ static const struct metric worker_metrics[] = {
      offsetof(struct stats_worker, connected)},
     {PREFIX "worker_pushes_total", "counter", "Contributions received from the rank in this job.",
      KIND_UINT64, offsetof(struct stats_worker, pushes)},
+    {PREFIX "worker_late_pushes_total", "counter", "Contributions of the rank that were dropped.",
+     KIND_UINT64, offsetof(struct stats_worker, late_pushes)},
+    {PREFIX "worker_staleness_steps_total", "counter",
+     "Staleness of its contributions that were used, summed.", KIND_UINT64,
+     offsetof(struct stats_worker, staleness_sum)},
     {PREFIX "worker_lag_rounds", "gauge",
-     "Contributions behind the rank that sent most, over the partitions held here.", KIND_DOUBLE,
+     "Rounds behind the rank that is furthest; parts of a round count.", KIND_DOUBLE,
      offsetof(struct stats_worker, lag_rounds)},
     {PREFIX "worker_silent_seconds", "gauge", "Time since the rank's last message.", KIND_DOUBLE,
      offsetof(struct stats_worker, silent_seconds)},

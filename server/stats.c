@@ -23,6 +23,8 @@ void stats_add_job(const struct job *j, struct stats_counters *sum)
     sum->tx_payload_bytes += t->tx_payload_bytes;
     sum->initial_rx_payload_bytes += t->initial_rx_payload_bytes;
     sum->initial_tx_payload_bytes += t->initial_tx_payload_bytes;
+    sum->final_tx_payload_bytes += t->final_tx_payload_bytes;
+    sum->late_pushes += t->late;
     sum->records_dropped += t->unrecorded;
     sum->sum_ns += t->sum_ns;
     sum->wait_ns += t->wait_ns;
@@ -47,13 +49,21 @@ static const char *state_name(enum job_state state)
     return names[state];
 }
 
+/* Pushes of this and all rounds before it, as if none had been left out. */
+static uint64_t progress(const struct job *j, unsigned rank)
+{
+    const struct job_rank *r = &j->ranks[rank];
+
+    return r->round == 0 ? 0 : (r->round - 1) * j->shard.length + r->round_pushes;
+}
+
 static void read_workers(const struct job *j, int64_t now_ns, struct server_stats *ret)
 {
     uint64_t most = 0;
 
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        if (j->ranks[rank].pushes > most)
-            most = j->ranks[rank].pushes;
+        if (progress(j, rank) > most)
+            most = progress(j, rank);
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
         const struct job_rank *r = &j->ranks[rank];
 
@@ -63,7 +73,10 @@ static void read_workers(const struct job *j, int64_t now_ns, struct server_stat
             .rank = rank,
             .connected = r->stream != NULL,
             .pushes = r->pushes,
-            .lag_rounds = (double)(most - r->pushes) / (double)j->shard.length,
+            .late_pushes = r->late,
+            .staleness_sum = r->staleness.sum,
+            .lag_rounds =
+                r->finished ? 0 : (double)(most - progress(j, rank)) / (double)j->shard.length,
             .silent_seconds = (double)(now_ns - r->heard_ns) * 1e-9,
         };
     }
@@ -76,6 +89,9 @@ void stats_read_job(const struct job *j, int64_t now_ns, struct server_stats *re
     ret->has_job = true;
     *s = (struct stats_job){.state = state_name(j->state),
                             .runs = j->state == JOB_RUNNING,
+                            .mode = consistency_name(j->terms.consistency.mode),
+                            .staleness_bound = j->terms.consistency.staleness,
+                            .backup_workers = j->terms.consistency.backup,
                             .server_index = j->terms.server_index,
                             .server_count = j->terms.server_count,
                             .world_size = j->members.world_size,

@@ -77,6 +77,8 @@ static void fill_worker(struct parts *p, size_t index, const struct stats_worker
     w->rank = from->rank;
     w->connected = from->connected;
     w->pushes = from->pushes;
+    w->late_pushes = from->late_pushes;
+    w->staleness_sum = from->staleness_sum;
     w->lag_rounds = from->lag_rounds;
     w->silent_seconds = from->silent_seconds;
 }
@@ -88,6 +90,9 @@ static void fill_job(Sparring__V1__JobStats *m, const struct server_stats *s, st
     sparring__v1__job_stats__init(m);
     m->job = borrow(j->name);
     m->state = borrow(j->state);
+    m->mode = borrow(j->mode);
+    m->staleness_bound = j->staleness_bound;
+    m->backup_workers = j->backup_workers;
     m->server_index = j->server_index;
     m->server_count = j->server_count;
     m->world_size = j->world_size;

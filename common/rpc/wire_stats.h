@@ -23,6 +23,8 @@
     X(tx_payload_bytes, "Bytes of answers to them.")                                               \
     X(initial_rx_payload_bytes, "Bytes of values at the start of a job, received.")                \
     X(initial_tx_payload_bytes, "Bytes of values at the start of a job, sent.")                    \
+    X(final_tx_payload_bytes, "Bytes of values behind the last round, sent.")                      \
+    X(late_pushes, "Contributions that came too late and were dropped.")                           \
     X(records_dropped, "Round records that no disk was fast enough for.")
 
 /* Pushes by their staleness: counts[i] are those above bound i - 1 and up to bound i. */
@@ -42,15 +44,16 @@ struct stats_counters {
 struct stats_worker {
     uint32_t rank;
     bool connected;
-    uint64_t pushes;
+    uint64_t pushes, late_pushes, staleness_sum;
     double lag_rounds, silent_seconds;
 };
 
 struct stats_job {
     char name[WIRE_JOB_MAX];
-    const char *state;
-    bool runs; /* what stands below `left` is known */
+    const char *state, *mode; /* constant */
+    bool runs;                /* what stands below `left` is known */
     uint32_t server_index, server_count;
+    uint32_t staleness_bound, backup_workers;
     uint32_t world_size, joined, left;
     uint64_t round, partitions, elements, shard_bytes;
     double load_max_over_mean;

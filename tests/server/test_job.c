@@ -46,7 +46,7 @@ static void push_all(struct job *j, unsigned rank, int64_t now_ns)
 {
     for (size_t p = 0; p < j->shard.length; p++) {
         j->ranks[rank].heard_ns = now_ns;
-        job_count_push(j, rank, 100, now_ns);
+        job_count_push(j, rank, job_round(j), 100, now_ns);
     }
 }
 

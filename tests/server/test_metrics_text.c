@@ -68,6 +68,9 @@ static void fill(bool runs)
     stats.job = (struct stats_job){.name = HOSTILE,
                                    .state = runs ? "running" : "gathering",
                                    .runs = runs,
+                                   .mode = "ssp",
+                                   .staleness_bound = (uint32_t)number(),
+                                   .backup_workers = (uint32_t)number(),
                                    .server_index = (uint32_t)number(),
                                    .server_count = (uint32_t)number(),
                                    .world_size = (uint32_t)number(),
@@ -87,6 +90,8 @@ static void fill(bool runs)
         stats.workers[i] = (struct stats_worker){.rank = i * 500,
                                                  .connected = i != 1,
                                                  .pushes = number(),
+                                                 .late_pushes = number(),
+                                                 .staleness_sum = number(),
                                                  .lag_rounds = (double)number() + 0.0625,
                                                  .silent_seconds = (double)number() + 0.5};
 }
@@ -195,6 +200,7 @@ START_TEST(test_the_page_says_all_that_the_reply_says)
     ck_assert_str_eq(reply->grpc_version, "3.4");
     ck_assert_str_eq(reply->job->job, HOSTILE);
     ck_assert_str_eq(reply->job->state, "running");
+    ck_assert_str_eq(reply->job->mode, "ssp");
     ck_assert(reply->draining);
     ck_assert(reply->job->workers[0]->connected && !reply->job->workers[1]->connected);
     for (size_t i = 0; i <= STATS_STALENESS_BOUNDS; i++)
@@ -228,7 +234,8 @@ START_TEST(test_names_and_labels)
     ck_assert(value("sparring_server_jobs_total{result=\"failed\"}") == (double)stats.jobs_failed);
     (void)snprintf(sample, sizeof(sample),
                    "sparring_server_job_info{job=\"" ESCAPED
-                   "\",state=\"running\",server=\"%" PRIu32 "\",servers=\"%" PRIu32 "\"}",
+                   "\",state=\"running\",mode=\"ssp\",server=\"%" PRIu32 "\",servers=\"%" PRIu32
+                   "\"}",
                    stats.job.server_index, stats.job.server_count);
     ck_assert(value(sample) == 1);
     ck_assert(value("sparring_server_worker_connected{rank=\"500\"}") == 0);

@@ -478,6 +478,78 @@ START_TEST(test_ranks_must_agree_on_the_mode)
 }
 END_TEST
 
+/* ------------------------------------------------------------------ what operators see */
+
+static struct server_stats *look(uint64_t pushes)
+{
+    struct server_stats *stats;
+
+    wait_pushes(pushes);
+    assert_ok(service_stats(service, &stats, &err));
+    return stats;
+}
+
+START_TEST(test_lag_of_a_rank_that_skips_rounds)
+{
+    struct server_stats *stats;
+
+    open_service(20000, NULL);
+    start_mode(&backup_1, 3);
+    for (uint64_t round = 1; round <= 3; round++) {
+        push(1, round, 1);
+        push(2, round, 1);
+        expect(1, round, 10 - (float)round);
+        expect(2, round, 10 - (float)round);
+    }
+    stats = look(6);
+    ck_assert_str_eq(stats->job.mode, "bsp");
+    ck_assert_uint_eq(stats->job.backup_workers, 1);
+    ck_assert(stats->workers[0].lag_rounds == 3.0);
+    ck_assert(stats->workers[1].lag_rounds == 0.0);
+    free(stats);
+    push(0, 1, 1); /* late */
+    expect(0, 3, 7);
+    stats = look(7);
+    ck_assert(stats->workers[0].lag_rounds == 2.0);
+    ck_assert_uint_eq(stats->workers[0].late_pushes, 1);
+    ck_assert_uint_eq(stats->counters.late_pushes, 1);
+    ck_assert_uint_eq(stats->counters.staleness.counts[0], 6);
+    free(stats);
+    push(0, 4, 1); /* it skips to the round under way */
+    stats = look(8);
+    ck_assert(stats->workers[0].lag_rounds == 0.0);
+    ck_assert(stats->workers[1].lag_rounds == 1.0);
+    ck_assert_uint_eq(stats->workers[0].pushes, 2);
+    free(stats);
+    close_service();
+}
+END_TEST
+
+START_TEST(test_staleness_of_a_slow_rank)
+{
+    struct server_stats *stats;
+
+    open_service(20000, NULL);
+    start_mode(&asp, 2);
+    for (uint64_t round = 1; round <= 3; round++) {
+        push(0, round, 1);
+        expect(0, round, 10 - (float)round);
+    }
+    push(1, 1, 1); /* three steps after its read */
+    expect(1, 1, 6);
+    stats = look(4);
+    ck_assert_str_eq(stats->job.mode, "asp");
+    ck_assert_uint_eq(stats->counters.staleness.counts[0], 3);
+    ck_assert_uint_eq(stats->counters.staleness.counts[3], 1); /* 3 or 4 */
+    ck_assert_uint_eq(stats->counters.staleness.sum, 3);
+    ck_assert_uint_eq(stats->workers[0].staleness_sum, 0);
+    ck_assert_uint_eq(stats->workers[1].staleness_sum, 3);
+    ck_assert(stats->workers[1].lag_rounds == 2.0);
+    free(stats);
+    close_service();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("modes");
@@ -501,6 +573,8 @@ int main(void)
     tcase_add_loop_test(tests, test_bad_terms_are_refused, 0,
                         (int)(sizeof(bad_terms) / sizeof(bad_terms[0])));
     tcase_add_test(tests, test_ranks_must_agree_on_the_mode);
+    tcase_add_test(tests, test_lag_of_a_rank_that_skips_rounds);
+    tcase_add_test(tests, test_staleness_of_a_slow_rank);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }
