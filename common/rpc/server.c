@@ -163,8 +163,10 @@ static bool is_crowded(struct rpc_server *server, bool is_guest)
     return crowded;
 }
 
-static void turn_away(grpc_call *call)
+static void turn_away(grpc_call *call, struct rpc_counts *counts)
 {
+    rpc_counts_start(counts);
+    rpc_counts_end(counts, STATUS_NO_MEMORY); /* what the code means between our programs */
     (void)grpc_call_cancel_with_status(call, GRPC_STATUS_RESOURCE_EXHAUSTED,
                                        "this server has as many calls open as it allows", NULL);
     grpc_call_unref(call);
@@ -190,7 +192,7 @@ static void slot_done(struct rpc_tag *tag, bool ok)
     if (again)
         arm(slot); /* first of all: the next call may be waiting */
     if (ok && is_crowded(server, setup.is_guest))
-        turn_away(setup.grpc);
+        turn_away(setup.grpc, setup.counts);
     else if (ok && rpc_call_open(&setup, &call, NULL) == STATUS_OK)
         rpc_call_start_server(call); /* without memory for it core cancels the call */
     if (!again)

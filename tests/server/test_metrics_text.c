@@ -4,6 +4,7 @@
  */
 #include "server/metrics_text.h"
 
+#include "common/base/file.h"
 #include "tests/server/metrics_check.h"
 #include "tests/support/support.h"
 
@@ -252,6 +253,32 @@ START_TEST(test_names_and_labels)
 }
 END_TEST
 
+/* METRICS.md has every name that is on the page, and the page every name that is there. */
+START_TEST(test_every_name_is_documented)
+{
+    char *text, name[128];
+    size_t size, names = 0;
+
+    fill(true);
+    metrics_text(&stats, &page);
+    assert_ok(file_read(support_source("experiments/METRICS.md"), 1 << 20, &text, &size, &err));
+    for (const char *at = page.text; (at = strstr(at, "# TYPE ")) != NULL; at += 7) {
+        (void)snprintf(name, sizeof(name), "`%.*s`", (int)strcspn(at + 7, " "), at + 7);
+        ck_assert_msg(strstr(text, name) != NULL, "METRICS.md lacks %s", name);
+        names++;
+    }
+    ck_assert_uint_gt(names, 30);
+    for (const char *at = text; (at = strstr(at, "`sparring_server_")) != NULL; at++) {
+        (void)snprintf(name, sizeof(name), "# TYPE %.*s ", (int)strcspn(at + 1, "`"), at + 1);
+        ck_assert_msg(strstr(page.text, name) != NULL, "the page lacks '%s'", name);
+        names--;
+    }
+    ck_assert_uint_eq(names, 2); /* process_* */
+    free(text);
+    strbuf_release(&page);
+}
+END_TEST
+
 START_TEST(test_what_is_left_out_without_a_job)
 {
     fill(false);
@@ -342,6 +369,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, test_the_page_says_all_that_the_reply_says);
     tcase_add_test(tests, test_names_and_labels);
+    tcase_add_test(tests, test_every_name_is_documented);
     tcase_add_test(tests, test_what_is_left_out_without_a_job);
     tcase_add_loop_test(tests, test_staleness_buckets, 0, 11);
     tcase_add_test(tests, test_the_largest_job);

@@ -118,6 +118,31 @@ START_TEST(an_open_call_is_started_and_not_ended)
 }
 END_TEST
 
+START_TEST(a_call_that_is_turned_away)
+{
+    struct rpc_server_config config = {
+        .listen = {"127.0.0.1", 0}, .listen_origin = "the test", .threads = 1, .max_calls = 1};
+    struct rpc_call_counts counts;
+    struct seen seen;
+    struct rpc_call *held;
+
+    echo_open_with(&echo, &config);
+    client = client_open(rpc_server_port(echo.server));
+    seen_init(&seen);
+    assert_ok(rpc_client_call(client, ECHO_HOLD, INT64_MAX, &seen_handler, &seen, &held, &err));
+    echo_wait(&echo, &echo.held, 1);
+    ck_assert_int_ne(call(ECHO_UNARY), STATUS_OK);
+    counts = wait_for_ended(ECHO_UNARY, 1);
+    ck_assert_uint_eq(counts.started, 1);
+    ck_assert_uint_eq(counts.ended[-STATUS_NO_MEMORY], 1);
+    rpc_call_cancel(held);
+    seen_wait_closed(&seen);
+    rpc_call_unref(held);
+    rpc_client_close(client);
+    echo_close(&echo, DEADLINE_MS);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("rpc_counts");
@@ -126,6 +151,7 @@ int main(void)
     tcase_set_timeout(tests, 100);
     tcase_add_test(tests, every_end_is_counted_once);
     tcase_add_test(tests, an_open_call_is_started_and_not_ended);
+    tcase_add_test(tests, a_call_that_is_turned_away);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }
