@@ -1,80 +1,128 @@
 /*
- * bench ps: bandwidth of the parameter server, push and pull of every byte with the sum between
- * them. gb_per_s counts both directions of all workers together; raw_gb_per_s is what one plain TCP
- * connection on the loopback moves in the same pattern, measured in the same run, half before and
- * half after, so that a drifting machine hits both.
+ * bench ps: push and pull of gradients through real servers, with the sum between, beside what gRPC
+ * alone, plain sockets and PyTorch's RPC parameter server move in the same pattern, in the same
+ * run. Every list option multiplies the cases; the kinds and transports of a case take turns
+ * (ps_run.c).
  */
 #include "experiments/bench/bench_ps.h"
 
 #include "common/base/memory.h"
+#include "common/base/parse.h"
 #include "common/base/stop.h"
 #include "common/option/program.h"
 #include "common/shard_map/shard_map.h"
 #include "experiments/bench/bench.h"
-#include "experiments/bench/bench_report.h"
 
-#include <math.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define LIST_MAX   16
+#define SERIES_MAX (PS_KINDS * PS_TRANSPORTS)
+#define TURN_BYTES (4 << 20) /* that a turn of small gradients moves, about */
+#define TURN_MAX   100
+
 struct ps_options {
-    int64_t workers, servers, iterations, warmup, timeout_ms;
-    uint64_t bytes, partition_bytes;
+    char workers[OPTION_TEXT_MAX], servers[OPTION_TEXT_MAX], bytes[OPTION_TEXT_MAX];
+    char partition_bytes[OPTION_TEXT_MAX], transport[OPTION_TEXT_MAX], kinds[OPTION_TEXT_MAX];
+    char tls[OPTION_TEXT_MAX];
+    char tls_ca[OPTION_TEXT_MAX], tls_cert[OPTION_TEXT_MAX], tls_key[OPTION_TEXT_MAX];
+    int64_t rounds, iterations, warmup, timeout_ms;
+    char python[OPTION_TEXT_MAX], peer[OPTION_TEXT_MAX];
     char json[OPTION_TEXT_MAX];
 };
 
 #define AT(field) offsetof(struct ps_options, field)
 
 static const struct option_spec specs[] = {
+    {.help = "What is measured, each a list with commas:"},
     {.name = "workers",
-     .kind = OPTION_INT,
+     .kind = OPTION_TEXT,
      .offset = AT(workers),
      .default_text = "1",
-     .min = 1,
-     .max = 64,
-     .metavar = "N",
+     .metavar = "N,...",
      .help = "Worker processes."},
     {.name = "servers",
-     .kind = OPTION_INT,
+     .kind = OPTION_TEXT,
      .offset = AT(servers),
      .default_text = "1",
-     .min = 1,
-     .max = 64,
-     .metavar = "K",
-     .help = "sparring-server processes."},
+     .metavar = "K,...",
+     .help = "Server processes."},
     {.name = "bytes",
-     .kind = OPTION_BYTES,
+     .kind = OPTION_TEXT,
      .offset = AT(bytes),
      .default_text = "64M",
-     .min = 4,
-     .max = 4294967296.0,
-     .metavar = "SIZE",
+     .metavar = "SIZE,...",
      .help = "Gradient of each worker; all of it goes up and comes back in every iteration."},
-    {.name = "iterations",
+    {.name = "partition-bytes",
+     .kind = OPTION_TEXT,
+     .offset = AT(partition_bytes),
+     .default_text = "1M",
+     .metavar = "SIZE,...",
+     .help = "Of a message."},
+    {.name = "transport",
+     .kind = OPTION_TEXT,
+     .offset = AT(transport),
+     .default_text = "tcp",
+     .metavar = "NAME,...",
+     .help = "tcp, unix or shm (shared memory)."},
+    {.name = "kinds",
+     .kind = OPTION_TEXT,
+     .offset = AT(kinds),
+     .default_text = "exchange,grpc-echo,socket",
+     .metavar = "NAME,...",
+     .help = "exchange: our workers and servers, with the sum.  grpc-echo: gRPC alone, the same "
+             "bytes on as many streams, sent back as they came.  socket: the same over plain "
+             "sockets.  torch-rpc: PyTorch's RPC parameter server, with the sum (over tcp and "
+             "shm)."},
+    {.name = "tls",
+     .kind = OPTION_TEXT,
+     .offset = AT(tls),
+     .default_text = "no",
+     .metavar = "no,yes",
+     .help = "Without or with mutual TLS, which needs the three files."},
+    {.name = "tls-ca",
+     .kind = OPTION_TEXT,
+     .offset = AT(tls_ca),
+     .metavar = "FILE",
+     .help = "Certificate authority (PEM)."},
+    {.name = "tls-cert",
+     .kind = OPTION_TEXT,
+     .offset = AT(tls_cert),
+     .metavar = "FILE",
+     .help = "Certificate of servers and workers, for 127.0.0.1 and, over Unix sockets, "
+             "localhost."},
+    {.name = "tls-key",
+     .kind = OPTION_TEXT,
+     .offset = AT(tls_key),
+     .metavar = "FILE",
+     .help = "Its key."},
+    {.help = "How:"},
+    {.name = "rounds",
      .kind = OPTION_INT,
-     .offset = AT(iterations),
+     .offset = AT(rounds),
      .default_text = "20",
      .min = 1,
      .max = 1e6,
+     .metavar = "R",
+     .help = "In each of which every kind and transport has its turn; the median counts."},
+    {.name = "iterations",
+     .kind = OPTION_INT,
+     .offset = AT(iterations),
+     .default_text = "0",
+     .min = 0,
+     .max = 1e6,
      .metavar = "I",
-     .help = "Measured; the median counts."},
+     .help = "Of a turn; 0: one for 4 MiB and more, up to 100 for less."},
     {.name = "warmup",
      .kind = OPTION_INT,
      .offset = AT(warmup),
      .default_text = "3",
      .min = 0,
      .max = 1e6,
-     .metavar = "I",
-     .help = "Iterations before those."},
-    {.name = "partition-bytes",
-     .kind = OPTION_BYTES,
-     .offset = AT(partition_bytes),
-     .default_text = "1M",
-     .min = PARTITION_BYTES_MIN,
-     .max = PARTITION_BYTES_MAX,
-     .metavar = "SIZE",
-     .help = "Of a chunk."},
+     .metavar = "R",
+     .help = "Rounds before those."},
     {.name = "timeout-ms",
      .kind = OPTION_INT,
      .offset = AT(timeout_ms),
@@ -82,7 +130,19 @@ static const struct option_spec specs[] = {
      .min = 1,
      .max = 86400000,
      .metavar = "N",
-     .help = "Longest wait for a process or a round."},
+     .help = "Longest wait for a process or a turn."},
+    {.name = "python",
+     .kind = OPTION_TEXT,
+     .offset = AT(python),
+     .default_text = "/usr/bin/python3",
+     .metavar = "PROGRAM",
+     .help = "Python with PyTorch, for torch-rpc."},
+    {.name = "peer",
+     .kind = OPTION_TEXT,
+     .offset = AT(peer),
+     .default_text = "experiments/peers/torch_parameter_server.py",
+     .metavar = "FILE",
+     .help = "Its script."},
     {.name = "json",
      .kind = OPTION_TEXT,
      .offset = AT(json),
@@ -92,101 +152,214 @@ static const struct option_spec specs[] = {
 
 static const struct option_set option_set = {
     .program = "sparring bench ps",
-    .summary = "Measure push and pull through real servers, beside plain TCP.",
+    .summary = "Measure push, sum and pull through real servers, beside gRPC alone, plain sockets "
+               "and PyTorch.",
     .usage = "[OPTION]...",
     .specs = specs,
     .count = sizeof(specs) / sizeof(specs[0]),
 };
 
-struct figures {
-    struct bench_summary seconds, gb_per_s, raw_gb_per_s;
+/* ---- lists ---- */
+
+struct list {
+    uint64_t items[LIST_MAX];
+    size_t length;
 };
 
-static void print(const struct ps_options *o, const struct figures *f)
+struct lists {
+    struct list workers, servers, bytes, partitions, transports, kinds, tls;
+};
+
+/* How one word of a list is read: a number of bytes, or a name. */
+struct item_kind {
+    const char *option;
+    const char *const *names; /* NULL: numbers */
+    size_t count;
+    uint64_t min, max;
+};
+
+static bool read_item(const struct item_kind *kind, const char *word, uint64_t *ret)
 {
-    (void)printf("# parameter server over gRPC on the loopback, push plus pull, median of %jd\n",
-                 (intmax_t)o->iterations);
-    (void)printf("# %7s %7s %12s %12s %10s %8s %8s %10s %6s\n", "workers", "servers", "bytes",
-                 "partition", "seconds", "GB/s", "min", "raw GB/s", "ratio");
-    (void)printf("  %7jd %7jd %12ju %12ju %10.6f %8.3f %8.3f %10.3f %6.2f\n", (intmax_t)o->workers,
-                 (intmax_t)o->servers, (uintmax_t)o->bytes, (uintmax_t)o->partition_bytes,
-                 f->seconds.median, f->gb_per_s.median, f->gb_per_s.min, f->raw_gb_per_s.median,
-                 f->gb_per_s.median / f->raw_gb_per_s.median);
+    if (!kind->names)
+        return parse_bytes(word, ret) && *ret >= kind->min && *ret <= kind->max;
+    for (size_t i = 0; i < kind->count; i++)
+        if (strcmp(word, kind->names[i]) == 0) {
+            *ret = i;
+            return true;
+        }
+    return false;
 }
 
-static enum status write_json(const struct ps_options *o, const struct figures *f,
-                              struct error *err)
+static enum status item_error(const struct item_kind *kind, const char *word, struct error *err)
 {
-    struct bench_report r;
+    if (kind->names)
+        return error_set(err, STATUS_INVALID, "--%s: '%s' is none of %s ... %s", kind->option, word,
+                         kind->names[0], kind->names[kind->count - 1]);
+    return error_set(err, STATUS_INVALID, "--%s: '%s' is no number from %" PRIu64 " to %" PRIu64,
+                     kind->option, word, kind->min, kind->max);
+}
+
+static enum status read_list(const struct item_kind *kind, const char *text, struct list *ret,
+                             struct error *err)
+{
+    char words[OPTION_TEXT_MAX], *rest = NULL;
+
+    (void)snprintf(words, sizeof(words), "%s", text);
+    for (char *word = strtok_r(words, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+        if (ret->length == LIST_MAX)
+            return error_set(err, STATUS_INVALID, "--%s has more than %d items", kind->option,
+                             LIST_MAX);
+        if (!read_item(kind, word, &ret->items[ret->length++]))
+            return item_error(kind, word, err);
+    }
+    if (ret->length == 0)
+        return error_set(err, STATUS_INVALID, "--%s is empty", kind->option);
+    return STATUS_OK;
+}
+
+static enum status read_lists(const struct ps_options *o, struct lists *l, struct error *err)
+{
+    static const char *const no_yes[] = {"no", "yes"};
+    const struct {
+        struct item_kind kind;
+        const char *text;
+        struct list *list;
+    } all[] = {
+        {{"workers", NULL, 0, 1, 64}, o->workers, &l->workers},
+        {{"servers", NULL, 0, 1, PS_SERVERS_MAX}, o->servers, &l->servers},
+        {{"bytes", NULL, 0, 4, (uint64_t)4 << 30}, o->bytes, &l->bytes},
+        {{"partition-bytes", NULL, 0, PARTITION_BYTES_MIN, PARTITION_BYTES_MAX},
+         o->partition_bytes,
+         &l->partitions},
+        {{"transport", ps_transport_names, PS_TRANSPORTS, 0, 0}, o->transport, &l->transports},
+        {{"kinds", ps_kind_names, PS_KINDS, 0, 0}, o->kinds, &l->kinds},
+        {{"tls", no_yes, 2, 0, 0}, o->tls, &l->tls},
+    };
     enum status status = STATUS_OK;
 
-    bench_report_init(&r, "ps");
-    bench_row_begin(&r);
-    bench_row_int(&r, "workers", o->workers);
-    bench_row_int(&r, "servers", o->servers);
-    bench_row_int(&r, "bytes", (int64_t)o->bytes);
-    bench_row_int(&r, "partition_bytes", (int64_t)o->partition_bytes);
-    bench_row_int(&r, "iterations", o->iterations);
-    bench_row_text(&r, "network", "loopback");
-    bench_row_summary(&r, "seconds", f->seconds);
-    bench_row_summary(&r, "gb_per_s", f->gb_per_s);
-    bench_row_summary(&r, "raw_gb_per_s", f->raw_gb_per_s);
-    bench_row_end(&r);
-    if (o->json[0])
-        status = bench_report_write(&r, o->json, err);
-    bench_report_release(&r);
+    for (size_t i = 0; status == STATUS_OK && i < sizeof(all) / sizeof(all[0]); i++)
+        status = read_list(&all[i].kind, all[i].text, all[i].list, err);
+    for (size_t i = 0; status == STATUS_OK && i < l->bytes.length; i++)
+        if (l->bytes.items[i] % sizeof(float) != 0)
+            status = error_set(err, STATUS_INVALID, "--bytes: multiples of 4");
+    for (size_t i = 0; status == STATUS_OK && i < l->partitions.length; i++)
+        if (l->partitions.items[i] % sizeof(float) != 0)
+            status = error_set(err, STATUS_INVALID, "--partition-bytes: multiples of 4");
+    for (size_t i = 0; status == STATUS_OK && i < l->tls.length; i++)
+        if (l->tls.items[i] && (!o->tls_ca[0] || !o->tls_cert[0] || !o->tls_key[0]))
+            status = error_set(err, STATUS_INVALID,
+                               "--tls yes needs --tls-ca, --tls-cert and --tls-key");
     return status;
 }
 
-/* raw, then the servers, then raw again. */
-static enum status measure(const struct ps_options *o, double *seconds, double *raw,
-                           struct error *err)
+/* ---- cases ---- */
+
+/* Is there such a series? */
+static bool exists(enum ps_kind kind, enum ps_transport transport, bool tls)
 {
-    struct bench_ps_config config = {
-        .workers = (unsigned)o->workers,
-        .servers = (unsigned)o->servers,
-        .bytes = o->bytes,
-        .partition_bytes = o->partition_bytes,
-        .iterations = (size_t)o->iterations,
+    if (kind == PS_TORCH_RPC)
+        return transport != PS_UNIX && !tls;
+    return transport != PS_SHM && !(kind == PS_SOCKET && tls);
+}
+
+static enum status measure_case(const struct ps_plan *plan, const struct lists *l,
+                                const struct ps_case *c, struct ps_table *table, struct error *err)
+{
+    struct ps_series series[SERIES_MAX] = {{.wrong = 0}};
+    size_t length = 0;
+    enum status status = STATUS_OK;
+
+    for (size_t t = 0; t < l->transports.length; t++)
+        for (size_t k = 0; k < l->kinds.length && length < SERIES_MAX; k++) {
+            struct ps_series *s = &series[length];
+
+            s->kind = (enum ps_kind)l->kinds.items[k];
+            s->transport = (enum ps_transport)l->transports.items[t];
+            if (!exists(s->kind, s->transport, c->tls))
+                continue;
+            length++;
+            if (status == STATUS_OK)
+                status = mem_calloc(plan->rounds, sizeof(double), "times", &s->seconds, err);
+        }
+    if (status == STATUS_OK)
+        status = ps_run(plan, c, series, length, err);
+    if (status == STATUS_OK)
+        status = ps_table_add(table, c, series, length, err);
+    for (size_t i = 0; i < length; i++)
+        free(series[i].seconds);
+    return status;
+}
+
+static size_t iterations_of(const struct ps_options *o, uint64_t bytes)
+{
+    uint64_t count = TURN_BYTES / bytes;
+
+    if (o->iterations > 0)
+        return (size_t)o->iterations;
+    return count < 1 ? 1 : count > TURN_MAX ? TURN_MAX : (size_t)count;
+}
+
+/* Case number `index` of all: every list contributes one digit. */
+static struct ps_case case_at(const struct ps_options *o, const struct lists *l, size_t index)
+{
+    struct ps_case c = {.workers = 0};
+
+    c.workers = (unsigned)l->workers.items[index % l->workers.length];
+    index /= l->workers.length;
+    c.servers = (unsigned)l->servers.items[index % l->servers.length];
+    index /= l->servers.length;
+    c.bytes = l->bytes.items[index % l->bytes.length];
+    index /= l->bytes.length;
+    c.partition_bytes = l->partitions.items[index % l->partitions.length];
+    index /= l->partitions.length;
+    c.tls = l->tls.items[index] != 0;
+    c.iterations = iterations_of(o, c.bytes);
+    return c;
+}
+
+static enum status measure(const struct ps_options *o, const struct lists *l,
+                           struct ps_table *table, struct error *err)
+{
+    const struct ps_plan plan = {
+        .rounds = (size_t)o->rounds,
         .warmup = (size_t)o->warmup,
         .timeout_ms = o->timeout_ms,
+        .python = o->python,
+        .peer = o->peer,
+        .security = {.ca_file = o->tls_ca, .cert_file = o->tls_cert, .key_file = o->tls_key},
     };
-    enum status status = bench_ps_raw(&config, raw, err);
+    size_t cases = l->workers.length * l->servers.length * l->bytes.length * l->partitions.length *
+                   l->tls.length;
+    enum status status = STATUS_OK;
 
-    if (status == STATUS_OK)
-        status = bench_ps_measure(&config, seconds, err);
-    if (status == STATUS_OK)
-        status = bench_ps_raw(&config, raw + o->iterations, err);
+    ps_table_open(table, &plan);
+    for (size_t i = 0; status == STATUS_OK && i < cases; i++) {
+        struct ps_case c = case_at(o, l, i);
+
+        status = measure_case(&plan, l, &c, table, err);
+    }
     return status;
 }
 
 static enum status run(const void *options, const struct option_result *origins, struct error *err)
 {
     const struct ps_options *o = options;
-    size_t count = (size_t)o->iterations;
-    double both = 2.0 * (double)o->bytes * 1e-9; /* up and down, in GB */
-    double *seconds = NULL, *raw = NULL;
+    struct lists lists = {.workers.length = 0};
+    struct ps_table table = {.wrong = 0};
     enum status status = stop_install(err);
 
     (void)origins;
-    if (o->bytes % sizeof(float) != 0 || o->partition_bytes % sizeof(float) != 0)
-        return error_set(err, STATUS_INVALID, "--bytes and --partition-bytes: multiples of 4");
     if (status == STATUS_OK)
-        status = mem_calloc(count, sizeof(double), "times", &seconds, err);
-    if (status == STATUS_OK)
-        status = mem_calloc(2 * count, sizeof(double), "times", &raw, err);
-    if (status == STATUS_OK)
-        status = measure(o, seconds, raw, err);
-    if (status == STATUS_OK) {
-        struct figures f = {.seconds = bench_summarise(seconds, count)};
-
-        f.gb_per_s = bench_rate(both * (double)o->workers, f.seconds);
-        f.raw_gb_per_s = bench_rate(both, bench_summarise(raw, 2 * count));
-        print(o, &f);
-        status = write_json(o, &f, err);
-    }
-    free(seconds);
-    free(raw);
+        status = read_lists(o, &lists, err);
+    if (status != STATUS_OK)
+        return status;
+    status = measure(o, &lists, &table, err);
+    if (status == STATUS_OK && o->json[0] != '\0')
+        status = bench_report_write(&table.report, o->json, err);
+    if (status == STATUS_OK && table.wrong > 0)
+        status = error_set(err, STATUS_DATA, "%" PRIu64 " elements were not as they must be",
+                           table.wrong);
+    ps_table_release(&table);
     return status;
 }
 
@@ -200,5 +373,7 @@ int bench_ps_main(int argc, char **argv)
 
     if (argc > 1 && strcmp(argv[1], BENCH_PS_WORKER) == 0)
         return bench_ps_worker(argc, argv);
+    if (argc > 1 && strcmp(argv[1], BENCH_PS_SERVER) == 0)
+        return bench_ps_server(argc, argv);
     return program_main(&program, argc, argv);
 }

@@ -1,41 +1,133 @@
 /*
  * bench_ps: what the sources of `sparring bench ps` share.
  *
- * One measurement starts K real sparring-server processes and N worker processes (this program
- * again) and lets every worker push and pull `bytes` per iteration through the same code that
- * training uses; the servers sum, the mean gradient comes back.  An iteration lasts from the first
- * worker's start to the last worker's end on the monotonic clock, which all processes of a host
- * share.
+ * A case is a shape of job (workers, servers, bytes, partition, TLS).  Its series are ways to move
+ * the same bytes: kinds (ours, gRPC alone, plain sockets, PyTorch) over transports.  All processes
+ * of all series of a case are started together; then, in every round, each series has its turn
+ * while the others wait for their next word on a pipe.  So a machine that drifts hits all alike.
+ *
+ * A worker process reads lines from stdin, each the number of iterations of a turn, and answers
+ * each with "SECONDS WRONG" on stdout: the time of one iteration, and the elements of the last
+ * results that were not what they must be.  Its first line is "ready" or "unavailable REASON".  At
+ * the end of stdin it leaves.  The time of a turn is the slowest worker's.
  */
 #ifndef SPARRING_EXPERIMENTS_BENCH_BENCH_PS_H
 #define SPARRING_EXPERIMENTS_BENCH_BENCH_PS_H
 
 #include "common/base/error.h"
+#include "common/base/net.h"
+#include "common/rpc/rpc.h"
+#include "experiments/bench/bench_report.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* argv[1] of a process that bench ps starts as a worker. */
+/* argv[1] of processes that bench ps starts. */
 #define BENCH_PS_WORKER "--as-worker"
+#define BENCH_PS_SERVER "--as-server"
 
-struct bench_ps_config {
+#define PS_SERVERS_MAX 64
+
+enum ps_kind {
+    PS_EXCHANGE,  /* our workers and servers, with the sum */
+    PS_GRPC_ECHO, /* gRPC C core alone: the server sends every message back as it came */
+    PS_SOCKET,    /* plain sockets: the server receives a piece and sends it back */
+    PS_TORCH_RPC, /* PyTorch's RPC parameter server, with the sum */
+    PS_KINDS
+};
+enum ps_transport { PS_TCP, PS_UNIX, PS_SHM, PS_TRANSPORTS };
+
+extern const char *const ps_kind_names[PS_KINDS];           /* "grpc-echo" */
+extern const char *const ps_transport_names[PS_TRANSPORTS]; /* "tcp" */
+
+struct ps_case {
     unsigned workers, servers;
-    size_t bytes; /* per worker, a multiple of 4 */
-    size_t partition_bytes;
-    size_t iterations, warmup;
-    int64_t timeout_ms;
+    size_t bytes;           /* of each worker's gradient, a multiple of 4 */
+    size_t partition_bytes; /* as --partition-bytes of the worker */
+    bool tls;
+    size_t iterations; /* of a turn */
 };
 
-/* seconds[0..iterations): one measurement with its own processes. */
-enum status bench_ps_measure(const struct bench_ps_config *config, double *seconds,
-                             struct error *err);
+struct ps_plan {
+    size_t rounds, warmup; /* turns measured, and those before */
+    int64_t timeout_ms;    /* for a process to be ready, or a turn */
+    const char *python;    /* of PyTorch; borrowed, like the rest */
+    const char *peer;      /* its script */
+    struct rpc_security security;
+};
 
-/* seconds[0..iterations): `bytes` to another process over one TCP connection on the loopback and
- * back again, piece by piece as a parameter server would, without gRPC and without a sum. */
-enum status bench_ps_raw(const struct bench_ps_config *config, double *seconds, struct error *err);
+struct ps_series {
+    enum ps_kind kind;
+    enum ps_transport transport;
+    char note[256];            /* why it was not measured; "" when it was */
+    double *seconds;           /* owned, plan->rounds of them, in order of rounds */
+    uint64_t wrong;            /* elements, over all turns */
+    double server_cpu_seconds; /* of all servers in all measured turns */
+    uint64_t server_rss_bytes; /* the largest peak of one server, in its whole life */
+};
 
-/* The body of a worker process: words "--as-worker RANK WORLD SERVERS BYTES PARTITION ITERATIONS
- * WARMUP TIMEOUT"; writes one pair of int64_t (start, end, in ns) per iteration to stdout. */
+/* Measure all series of one case.  A series whose program is missing gets a note. */
+enum status ps_run(const struct ps_plan *plan, const struct ps_case *c, struct ps_series *series,
+                   size_t length, struct error *err);
+
+/* ---- the processes ---- */
+
+/* The words of a worker or an echo server, in this order behind argv[1]. */
+struct ps_words {
+    uint64_t kind;
+    uint64_t rank; /* of the worker, or index of the server */
+    uint64_t workers, servers, bytes, partition_bytes, timeout_ms;
+    const char *place; /* servers "H:P,H:P" of a worker; where a server listens */
+    const char *port_file;
+    struct rpc_security security;
+};
+#define PS_WORD_COUNT 12
+
 int bench_ps_worker(int argc, char **argv);
+int bench_ps_server(int argc, char **argv);
+
+/* One kind of worker. */
+struct ps_worker {
+    struct ps_words words;
+    size_t count;  /* float32 of the gradient */
+    float *values; /* (count), owned by the caller: the gradient, in its place the result */
+    struct endpoint servers[PS_SERVERS_MAX];
+    size_t server_count;
+    void *impl;
+};
+
+struct ps_worker_ops {
+    bool sums; /* the result is the mean over workers; else what was sent */
+    enum status (*open)(struct ps_worker *w, struct error *err);
+    /* Push and pull all values once. */
+    enum status (*iterate)(struct ps_worker *w, struct error *err);
+    void (*close)(struct ps_worker *w, const struct error *failure); /* NULL: it went well */
+};
+extern const struct ps_worker_ops ps_exchange_worker, ps_grpc_worker, ps_socket_worker;
+
+/* A server: listen, write the port file (ps_write_port), serve until the process is ended. */
+enum status ps_grpc_serve(const struct ps_words *words, struct error *err);
+enum status ps_socket_serve(const struct ps_words *words, struct error *err);
+enum status ps_write_port(const struct ps_words *words, uint16_t port, struct error *err);
+
+/* Pieces of a worker's values: piece i (of ps_pieces) belongs to server i % servers, as partitions
+ * do. */
+size_t ps_pieces(const struct ps_words *words);
+void ps_piece(const struct ps_words *words, size_t index, size_t *ret_offset, size_t *ret_bytes);
+
+/* ---- the results ---- */
+
+struct ps_table {
+    size_t rounds;
+    struct bench_report report;
+    uint64_t wrong;
+};
+
+void ps_table_open(struct ps_table *t, const struct ps_plan *plan);
+/* Rows and ratios on stdout, rows in the report; series[].seconds may be reordered. */
+enum status ps_table_add(struct ps_table *t, const struct ps_case *c, struct ps_series *series,
+                         size_t length, struct error *err);
+void ps_table_release(struct ps_table *t);
 
 #endif

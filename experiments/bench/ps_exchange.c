@@ -1,0 +1,77 @@
+/*
+ * The worker of kind exchange: the training worker's own synchronisation against real servers, with
+ * nothing to compute.
+ */
+#include "common/base/memory.h"
+#include "experiments/bench/bench_ps.h"
+#include "worker/sync/sync.h"
+
+#include <stdlib.h>
+
+struct exchange {
+    struct tensor_table table;
+    float *params;
+    struct sync *sync;
+    uint64_t step;
+};
+
+static enum status exchange_open(struct ps_worker *w, struct error *err)
+{
+    struct exchange *x;
+    struct sync_config config = {.kind = "ps",
+                                 .grads = w->values,
+                                 .rank = (unsigned)w->words.rank,
+                                 .world_size = (unsigned)w->words.workers,
+                                 .timeout_ms = (int64_t)w->words.timeout_ms,
+                                 .order = REDUCE_FAST,
+                                 .job = "bench",
+                                 .servers = w->words.place,
+                                 .servers_origin = "bench ps",
+                                 .partition_bytes = w->words.partition_bytes,
+                                 .optimizer = optimizer_defaults(OPTIMIZER_SGD),
+                                 .security = w->words.security};
+    enum status status = mem_calloc(1, sizeof(*x), "a worker", &x, err);
+
+    if (status != STATUS_OK)
+        return status;
+    w->impl = x;
+    status = tensor_table_add(&x->table, "slab", 1, &w->count, err);
+    if (status != STATUS_OK)
+        return status;
+    tensor_table_layout(&x->table);
+    status = mem_calloc_aligned(w->count, sizeof(float), "parameters", &x->params, err);
+    config.table = &x->table;
+    config.params = x->params;
+    if (status == STATUS_OK)
+        status = sync_open(&config, &x->sync, err);
+    if (status == STATUS_OK)
+        status = sync_start(x->sync, err);
+    return status;
+}
+
+static enum status exchange_iterate(struct ps_worker *w, struct error *err)
+{
+    struct exchange *x = w->impl;
+    enum status status = sync_begin(x->sync, x->step++, err);
+
+    if (status != STATUS_OK)
+        return status;
+    sync_ready(x->sync, w->count);
+    return sync_finish(x->sync, err);
+}
+
+static void exchange_close(struct ps_worker *w, const struct error *failure)
+{
+    struct exchange *x = w->impl;
+
+    if (!x)
+        return;
+    if (x->sync)
+        sync_close(x->sync, failure);
+    free(x->params);
+    tensor_table_release(&x->table);
+    free(x);
+}
+
+const struct ps_worker_ops ps_exchange_worker = {
+    .sums = true, .open = exchange_open, .iterate = exchange_iterate, .close = exchange_close};

@@ -1,0 +1,237 @@
+/*
+ * A process of bench ps: the words it is started with, the turns of a worker, and what must come
+ * back.
+ *
+ * A worker's gradient is made of small integers that differ by rank, element and iteration, so that
+ * a piece that is lost, displaced, summed twice or left over from before is seen.  It is written
+ * before and checked after every iteration, outside the measured time.
+ */
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/base/memory.h"
+#include "common/base/parse.h"
+#include "experiments/bench/bench_ps.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PERIOD    256   /* of the values, elements */
+#define TOLERANCE 0.002 /* below half of the least difference, 1/64 */
+
+/* ---- words ---- */
+
+static enum status parse_words(struct ps_words *w, int argc, char **argv, struct error *err)
+{
+    uint64_t *numbers[] = {&w->kind,      &w->rank,  &w->workers,
+                           &w->servers,   &w->bytes, &w->partition_bytes,
+                           &w->timeout_ms};
+    size_t count = sizeof(numbers) / sizeof(numbers[0]);
+
+    if (argc != 2 + PS_WORD_COUNT)
+        return error_set(err, STATUS_INVALID, "%s is for bench ps itself", argv[1]);
+    for (size_t i = 0; i < count; i++)
+        if (!parse_uint64(argv[2 + i], numbers[i]))
+            return error_set(err, STATUS_INVALID, "'%s' is no number", argv[2 + i]);
+    w->place = argv[2 + count];
+    w->port_file = argv[3 + count];
+    w->security.ca_file = argv[4 + count];
+    w->security.cert_file = argv[5 + count];
+    w->security.key_file = argv[6 + count];
+    return STATUS_OK;
+}
+
+size_t ps_pieces(const struct ps_words *words)
+{
+    return (size_t)((words->bytes + words->partition_bytes - 1) / words->partition_bytes);
+}
+
+void ps_piece(const struct ps_words *words, size_t index, size_t *ret_offset, size_t *ret_bytes)
+{
+    size_t offset = index * words->partition_bytes;
+    size_t left = words->bytes - offset;
+
+    *ret_offset = offset;
+    *ret_bytes = left < words->partition_bytes ? left : words->partition_bytes;
+}
+
+/* ---- values ---- */
+
+/* The value of an element whose place in the period is `place`. */
+static unsigned value_of(uint64_t rank, uint64_t iteration, size_t place)
+{
+    return (unsigned)((place * 31 + rank * 17 + iteration * 7) % PERIOD);
+}
+
+static void fill(struct ps_worker *w, uint64_t iteration)
+{
+    float period[PERIOD];
+
+    for (size_t i = 0; i < PERIOD; i++)
+        period[i] = (float)value_of(w->words.rank, iteration, i);
+    for (size_t i = 0; i < w->count; i += PERIOD)
+        memcpy(w->values + i, period,
+               (w->count - i < PERIOD ? w->count - i : PERIOD) * sizeof(float));
+}
+
+static float wanted(const struct ps_worker *w, bool sums, uint64_t iteration, size_t place)
+{
+    unsigned sum = 0;
+
+    if (!sums)
+        return (float)value_of(w->words.rank, iteration, place);
+    for (uint64_t rank = 0; rank < w->words.workers; rank++)
+        sum += value_of(rank, iteration, place);
+    return (float)sum / (float)w->words.workers;
+}
+
+static uint64_t count_wrong(const struct ps_worker *w, bool sums, uint64_t iteration)
+{
+    float period[PERIOD];
+    uint64_t wrong = 0;
+
+    for (size_t i = 0; i < PERIOD; i++)
+        period[i] = wanted(w, sums, iteration, i);
+    for (size_t i = 0; i < w->count; i++) {
+        double off = fabs((double)(w->values[i] - period[i % PERIOD]));
+
+        wrong += !(off <= TOLERANCE); /* NaN too */
+    }
+    return wrong;
+}
+
+/* ---- turns ---- */
+
+static enum status take_turn(struct ps_worker *w, const struct ps_worker_ops *ops, uint64_t count,
+                             uint64_t *iteration, struct error *err)
+{
+    int64_t spent_ns = 0;
+    uint64_t wrong = 0;
+
+    for (uint64_t i = 0; i < count; i++, (*iteration)++) {
+        int64_t begin_ns;
+        enum status status;
+
+        fill(w, *iteration);
+        begin_ns = clock_now_ns();
+        status = ops->iterate(w, err);
+        spent_ns += clock_now_ns() - begin_ns;
+        if (status != STATUS_OK)
+            return status;
+        wrong += count_wrong(w, ops->sums, *iteration);
+    }
+    (void)printf("%.9f %" PRIu64 "\n", (double)spent_ns * 1e-9 / (double)count, wrong);
+    (void)fflush(stdout);
+    return STATUS_OK;
+}
+
+static enum status take_turns(struct ps_worker *w, const struct ps_worker_ops *ops,
+                              struct error *err)
+{
+    uint64_t iteration = 0, count;
+    char line[64];
+    enum status status = STATUS_OK;
+
+    (void)printf("ready\n");
+    (void)fflush(stdout);
+    while (status == STATUS_OK && fgets(line, sizeof(line), stdin)) {
+        line[strcspn(line, "\n")] = '\0';
+        if (!parse_uint64(line, &count) || count == 0)
+            return error_set(err, STATUS_PROTOCOL, "'%s' is no number of iterations", line);
+        status = take_turn(w, ops, count, &iteration, err);
+    }
+    return status;
+}
+
+static enum status parse_servers(struct ps_worker *w, struct error *err)
+{
+    const char *text = w->words.place;
+
+    while (*text) {
+        size_t length = strcspn(text, ",");
+        char entry[320];
+        enum status status;
+
+        if (w->server_count == PS_SERVERS_MAX || length >= sizeof(entry))
+            return error_set(err, STATUS_INVALID, "'%s' are too many servers", w->words.place);
+        (void)snprintf(entry, sizeof(entry), "%.*s", (int)length, text);
+        status = endpoint_parse(entry, "bench ps", &w->servers[w->server_count++], err);
+        if (status != STATUS_OK)
+            return status;
+        text += length + (text[length] == ',');
+    }
+    return STATUS_OK;
+}
+
+static const struct ps_worker_ops *ops_of(uint64_t kind)
+{
+    static const struct ps_worker_ops *const kinds[PS_KINDS] = {
+        [PS_EXCHANGE] = &ps_exchange_worker,
+        [PS_GRPC_ECHO] = &ps_grpc_worker,
+        [PS_SOCKET] = &ps_socket_worker,
+    };
+
+    return kind < PS_KINDS ? kinds[kind] : NULL;
+}
+
+static enum status work(struct ps_worker *w, const struct ps_worker_ops *ops, struct error *err)
+{
+    enum status status = parse_servers(w, err);
+
+    w->count = (size_t)w->words.bytes / sizeof(float);
+    if (status == STATUS_OK)
+        status = mem_calloc_aligned(w->count, sizeof(float), "gradients", &w->values, err);
+    if (status != STATUS_OK)
+        return status;
+    status = ops->open(w, err);
+    if (status == STATUS_OK)
+        status = take_turns(w, ops, err);
+    ops->close(w, status == STATUS_OK ? NULL : err);
+    return status;
+}
+
+int bench_ps_worker(int argc, char **argv)
+{
+    struct ps_worker w = {.count = 0};
+    struct error err = {0};
+    enum status status = parse_words(&w.words, argc, argv, &err);
+    const struct ps_worker_ops *ops = ops_of(w.words.kind);
+
+    if (status == STATUS_OK)
+        status = ops ? work(&w, ops, &err)
+                     : error_set(&err, STATUS_INVALID, "no worker of kind %" PRIu64, w.words.kind);
+    if (status != STATUS_OK)
+        _exit(log_failure(&err)); /* threads of a broken kind may still use its memory */
+    free(w.values);
+    return 0;
+}
+
+/* ---- servers ---- */
+
+enum status ps_write_port(const struct ps_words *words, uint16_t port, struct error *err)
+{
+    char text[300];
+    int length = port ? snprintf(text, sizeof(text), "%u\n", port)
+                      : snprintf(text, sizeof(text), "%s\n", words->place);
+
+    return file_publish(words->port_file, text, (size_t)length, err);
+}
+
+int bench_ps_server(int argc, char **argv)
+{
+    struct ps_words words = {.kind = 0};
+    struct error err = {0};
+    enum status status = parse_words(&words, argc, argv, &err);
+
+    if (status == STATUS_OK && words.kind == PS_GRPC_ECHO)
+        status = ps_grpc_serve(&words, &err);
+    else if (status == STATUS_OK && words.kind == PS_SOCKET)
+        status = ps_socket_serve(&words, &err);
+    else if (status == STATUS_OK)
+        status = error_set(&err, STATUS_INVALID, "no server of kind %" PRIu64, words.kind);
+    return status == STATUS_OK ? 0 : log_failure(&err);
+}
