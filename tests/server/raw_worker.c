@@ -61,7 +61,7 @@ static void on_closed(struct rpc_call *call, const struct rpc_result *result, vo
 
 static const struct rpc_handler handler = {.message = on_message, .closed = on_closed};
 
-static void start(struct raw_worker *w, struct raw_call *c, const char *path)
+static void start(struct raw_worker *w, struct raw_call *c, const char *path, int64_t deadline_ns)
 {
     pthread_condattr_t attributes;
 
@@ -71,8 +71,7 @@ static void start(struct raw_worker *w, struct raw_call *c, const char *path)
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&c->changed, &attributes);
     (void)pthread_condattr_destroy(&attributes);
-    assert_ok(
-        rpc_client_call(w->client, path, clock_deadline_ns(WAIT_MS), &handler, c, &c->call, &err));
+    assert_ok(rpc_client_call(w->client, path, deadline_ns, &handler, c, &c->call, &err));
     rpc_call_receive(c->call);
 }
 
@@ -153,7 +152,7 @@ void raw_begin_join(struct raw_worker *w, const struct join_request *request)
 
     drop(&w->join);
     assert_ok(wire_pack_join_request(request, &bytes, &size, &err));
-    start(w, &w->join, SERVICE_JOIN);
+    start(w, &w->join, SERVICE_JOIN, clock_deadline_ns(WAIT_MS));
     /* A draining server may have refused the call before this: then its end tells. */
     (void)rpc_call_send(w->join.call, bytes, size, NULL);
     rpc_call_send_done(w->join.call);
@@ -168,7 +167,7 @@ struct rpc_result raw_end_join(struct raw_worker *w)
 void raw_start_stream(struct raw_worker *w)
 {
     drop(&w->stream);
-    start(w, &w->stream, SERVICE_EXCHANGE);
+    start(w, &w->stream, SERVICE_EXCHANGE, INT64_MAX); /* every wait on it has a limit */
 }
 
 void raw_send(struct raw_worker *w, const struct chunk_header *header, size_t bytes, float value)
@@ -217,6 +216,8 @@ struct chunk_header raw_take(struct raw_worker *w, float *ret_first)
     header = c->chunks[c->taken];
     *ret_first = c->first[c->taken];
     c->taken++;
+    if (c->taken == c->length) /* room for as many again */
+        c->taken = c->length = 0;
     (void)pthread_mutex_unlock(&c->lock);
     return header;
 }

@@ -1,0 +1,650 @@
+"""What nobody should send to a parameter server, by a stock gRPC client and by plain sockets.
+
+  hostile.py open PORT PID MIB        a plaintext server: everybody on this host may call it
+  hostile.py closed PORT PID MIB DIR  a server with TLS, a token and bound ranks; certificates in DIR
+  hostile.py job PORT [DIR]           a good job of two ranks, by the stock client alone
+
+The first two run while ranks 0 and 1 of the job "raw" train there and must not notice; they end with
+an error when an answer is not the right one, or when the server (process PID) has ever had more than
+MIB MiB of memory above what it had at the start.  Messages are written as bytes by hand, so no
+generated code is needed."""
+import queue
+import random
+import resource
+import select
+import socket
+import ssl
+import struct
+import sys
+import threading
+import time
+
+import grpc
+
+WAIT = 120  # seconds; never reached unless something hangs
+SERVICE = "/sparring.v1.ParameterServer/"
+Code = grpc.StatusCode
+
+
+def fail(what):
+    sys.exit("hostile: " + what)
+
+
+def expect(what, got, wanted):
+    if got != wanted:
+        fail(f"{what}: got {got!r}, wanted {wanted!r}")
+
+
+# ---------------------------------------------------------------- messages
+
+def varint(n):
+    out = b""
+    while n > 127:
+        out += bytes([n & 127 | 128])
+        n >>= 7
+    return out + bytes([n])
+
+
+def number(field, n):
+    return varint(field << 3) + varint(n)
+
+
+def text(field, value):
+    value = value.encode() if isinstance(value, str) else value
+    return varint(field << 3 | 2) + varint(len(value)) + value
+
+
+def join(rank, job="raw", world=2, elements=2148, partition=4096, manifest="seed\t1\nmodel\tmlp\n",
+         more=b""):
+    """JoinRequest: one server, mean gradients come back, sums in rank order; SGD at 0.01."""
+    optimizer = number(1, 0) + b"\x11" + struct.pack("<d", 0.01)
+    return (text(1, job) + number(2, rank) + number(3, world) + number(5, 1) + text(6, manifest) +
+            number(7, elements) + number(8, partition) + number(9, 1) + number(10, 1) +
+            text(11, optimizer) + more)
+
+
+def leave(rank, job="raw", reason=""):
+    return text(1, job) + number(2, rank) + (text(3, reason) if reason else b"")
+
+
+PUSH, INIT, PULL, VALUES, MEAN = 1, 2, 3, 4, 5
+
+
+def chunk(kind, rank, round_number, partition, payload=b"", length=None):
+    head = (number(1, kind) + number(2, rank) + number(3, round_number) + number(4, partition) +
+            number(6, len(payload) if length is None else length))
+    return head + (text(15, payload) if payload else b"")
+
+
+def fields(message):
+    """{field: value} of a message without repeated fields."""
+    found, at = {}, 0
+
+    def take():
+        nonlocal at
+        n = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            n |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return n
+    while at < len(message):
+        tag = take()
+        if tag & 7 == 0:
+            found[tag >> 3] = take()
+        elif tag & 7 == 2:
+            size = take()
+            found[tag >> 3] = message[at:at + size]
+            at += size
+        else:
+            fail(f"an answer with wire type {tag & 7}")
+    return found
+
+
+# ---------------------------------------------------------------- the stock client
+
+class Client:
+    """One channel with one connection of its own."""
+
+    def __init__(self, port, certificate=None, token=None):
+        self.arguments = port, certificate, token
+        options = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+        target = f"127.0.0.1:{port}"
+        if certificate:
+            folder, authority, name = certificate
+            parts = [open(f"{folder}/{file}", "rb").read() if name else None
+                     for file in (f"{authority}.pem", f"{name}.key", f"{name}.pem")]
+            if not name:
+                parts[0] = open(f"{folder}/{authority}.pem", "rb").read()
+            self.channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(*parts), options)
+        else:
+            self.channel = grpc.insecure_channel(target, options)
+        self.metadata = [("authorization", value) for value in
+                         ([token] if isinstance(token, str) else token or [])]
+
+    def path(self, method):
+        return method if method.startswith("/") else SERVICE + method
+
+    def call(self, method, request, **more):
+        more.setdefault("metadata", self.metadata)
+        return self.channel.unary_unary(self.path(method))(request, timeout=WAIT, **more)
+
+    def stream(self, requests, method="Exchange"):
+        return self.channel.stream_stream(self.path(method))(iter(requests), timeout=WAIT,
+                                                             metadata=self.metadata)
+
+    def refused(self, what, method, request, code, words="", **more):
+        """One request (bytes), or a stream of them (a list), ends with this code and words."""
+        try:
+            if isinstance(request, list):
+                for _ in self.stream(request, method):
+                    pass
+            else:
+                self.call(method, request, **more)
+        except grpc.RpcError as error:
+            if error.code() != code or words not in (error.details() or ""):
+                fail(f"{what}: got {error.code()} '{error.details()}', wanted {code} '{words}'")
+            return
+        fail(f"{what}: it was accepted")
+
+    def check_serves(self, what):
+        expect(what, self.call("/grpc.health.v1.Health/Check", b""), b"\x08\x01")
+
+    def twin(self):
+        return Client(*self.arguments)
+
+    def close(self):
+        self.channel.close()
+
+
+# ---------------------------------------------------------------- HTTP/2 by hand
+
+def frame(kind, flags, stream, body=b"", size=None):
+    size = len(body) if size is None else size
+    return struct.pack(">I", size)[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + body
+
+
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0)
+
+
+def headers(path, *more):
+    """A header block of literals that no table keeps."""
+    block = b""
+    for name, value in ((":method", "POST"), (":scheme", "http"), (":path", path),
+                        (":authority", "x"), ("te", "trailers"),
+                        ("content-type", "application/grpc")) + more:
+        block += b"\0" + varint(len(name)) + name.encode() + varint(len(value)) + value.encode()
+    return block
+
+
+def connect(port):
+    return socket.create_connection(("127.0.0.1", port), timeout=WAIT)
+
+
+def drain(sock):
+    """Read until the peer closes; a reset is a close, too.  What it said is returned."""
+    said = b""
+    try:
+        while True:
+            data = sock.recv(1 << 16)
+            if not data:
+                return said
+            said += data
+    except (ConnectionResetError, BrokenPipeError, ssl.SSLError):
+        return said
+
+
+def send_and_end(sock, data):
+    """Send, say no more, and wait until the server has had enough."""
+    try:
+        sock.sendall(data)
+        sock.shutdown(socket.SHUT_WR)
+    except (ConnectionResetError, BrokenPipeError, OSError):
+        pass  # it may close in the middle
+    said = drain(sock)
+    sock.close()
+    return said
+
+
+class Flood:
+    """One stream that sends as much as flow control lets it, also after the server has ended it: then
+    only the connection's window counts."""
+
+    def __init__(self, sock, path):
+        self.sock, self.buffer, self.over, self.closed = sock, b"", False, False
+        self.connection_window = self.stream_window = self.initial = 65535
+        sock.sendall(PREFACE + frame(HEADERS, 4, 1, headers(path)))
+
+    def read(self):
+        data = self.sock.recv(1 << 16)
+        self.closed = not data
+        self.buffer += data
+        while len(self.buffer) >= 9:
+            size = int.from_bytes(self.buffer[:3], "big")
+            if len(self.buffer) < 9 + size:
+                return
+            kind, flags = self.buffer[3], self.buffer[4]
+            stream = int.from_bytes(self.buffer[5:9], "big")
+            body, self.buffer = self.buffer[9:9 + size], self.buffer[9 + size:]
+            self.act(kind, flags, stream, body)
+
+    def act(self, kind, flags, stream, body):
+        if kind == WINDOW_UPDATE and stream == 0:
+            self.connection_window += int.from_bytes(body, "big")
+        elif kind == WINDOW_UPDATE:
+            self.stream_window += int.from_bytes(body, "big")
+        elif kind == SETTINGS and not flags & 1:
+            for at in range(0, len(body), 6):
+                if body[at:at + 2] == b"\0\4":
+                    value = int.from_bytes(body[at + 2:at + 6], "big")
+                    self.stream_window += value - self.initial
+                    self.initial = value
+            self.sock.sendall(frame(SETTINGS, 1, 0))
+        elif kind == PING and not flags & 1:
+            self.sock.sendall(frame(PING, 1, 0, body))
+        elif kind == RST_STREAM:
+            self.over = True
+
+    def window(self):
+        return self.connection_window if self.over else min(self.connection_window,
+                                                            self.stream_window)
+
+    def send(self, total):
+        """The first `total` bytes of a message that claims 4 GiB."""
+        sent, block = 0, b"\x08" * 16000
+        first = b"\0" + struct.pack(">I", 0xfffffff0)
+        while sent < total:
+            is_open = self.window() >= len(block) + 5
+            readable, writable, _ = select.select([self.sock], [self.sock] if is_open else [], [],
+                                                  WAIT)
+            if not readable and not writable:
+                fail(f"a flood hangs after {sent} bytes")
+            if readable:
+                self.read()
+            if self.closed:
+                fail(f"a flood was cut off after {sent} bytes")
+            if writable:
+                body = first + block if sent == 0 else block
+                self.sock.sendall(frame(DATA, 0, 1, body))
+                self.connection_window -= len(body)
+                self.stream_window -= len(body)
+                sent += len(body)
+
+
+# ---------------------------------------------------------------- attacks on any port
+
+def random_bytes(port):
+    chance = random.Random(1)
+    for i in range(60):
+        data = chance.randbytes(chance.choice((1, 9, 100, 5000, 70000)))
+        send_and_end(connect(port), (PREFACE if i % 2 else b"") + data)
+
+
+def broken_frames(port):
+    good = headers(SERVICE + "Join")
+    for data in (frame(DATA, 0, 0, b"x"), frame(HEADERS, 4, 0, good), frame(HEADERS, 4, 2, good),
+                 frame(CONTINUATION, 4, 1, good), frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\0"),
+                 frame(WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff") * 4, frame(SETTINGS, 0, 0, b"12345"),
+                 frame(SETTINGS, 0, 0, b"\0\4\xff\xff\xff\xff"), frame(PING, 0, 0, b"1234567"),
+                 frame(HEADERS, 4, 1, b"\x80"), frame(HEADERS, 4, 1, b"\xff" * 200),
+                 frame(HEADERS, 4, 1, b"\0\x7f\xff\xff\xff\xff\xff\x0f"),
+                 frame(HEADERS, 4, 1, b"\x3f\xff\xff\xff\xff\x0f"),
+                 frame(DATA, 0, 1, b"", size=0xffffff), frame(200, 255, 5, b"y" * 50),
+                 frame(HEADERS, 4, 1, headers("no slash")),
+                 frame(HEADERS, 4, 1, headers(SERVICE + "Join", ("grpc-timeout", "x" * 100))),
+                 frame(HEADERS, 4, 1, headers(SERVICE + "Join", ("grpc-encoding", "none such")))):
+        send_and_end(connect(port), PREFACE + data)
+
+
+def message_lengths(port, path=SERVICE + "Exchange"):
+    """The five bytes in front of a message lie about it."""
+    start = PREFACE + frame(HEADERS, 4, 1, headers(path))
+    good = chunk(PUSH, 1, 1, 0, b"x" * 4096)
+    for prefix, body, flags in ((b"\0\xff\xff\xff\xff", good, 1), (b"\0\xff\xff\xff\xff", good, 0),
+                                (b"\0\0\0\0\3", good, 1), (b"\0\0\0\0\0" * 1000, good, 1),
+                                (b"\1\0\0\0\5", b"12345", 1), (b"\xff\0\0\0\5", b"12345", 1),
+                                (b"\0\0\0", b"", 1)):
+        send_and_end(connect(port), start + frame(DATA, flags, 1, prefix + body))
+
+
+def rapid_reset(port):
+    block = headers(SERVICE + "Join")
+    data = b"".join(frame(HEADERS, 4, stream, block) + frame(RST_STREAM, 0, stream, b"\0\0\0\x08")
+                    for stream in range(1, 6001, 2))
+    send_and_end(connect(port), PREFACE + data)
+
+
+def control_flood(port):
+    data = b"".join(frame(PING, 0, 0, struct.pack(">Q", i)) + frame(SETTINGS, 0, 0)
+                    for i in range(3000))
+    send_and_end(connect(port), PREFACE + data)
+
+
+def idle_connections(port, client, count=2000):
+    """Half of them silent, half with a stream of their own that says nothing either."""
+    held = []
+    for i in range(count):
+        sock = connect(port)
+        if i % 2:
+            sock.sendall(PREFACE + frame(HEADERS, 4, 1, headers(SERVICE + "Exchange")))
+        held.append(sock)
+    client.check_serves("health beside idle connections")
+    for sock in held:
+        sock.close()
+
+
+# ---------------------------------------------------------------- an open server
+
+def garbage_messages(client):
+    nested = b""
+    while len(nested) < 4000:
+        nested = text(100, nested)
+    for what, method, request, words in (
+            ("random", "Join", b"\xff" * 10, "malformed"),
+            ("cut off", "Join", join(2)[:-1], "malformed"),
+            ("nothing", "Join", b"", "no optimizer"),
+            ("a length beyond the end", "Leave", b"\x0a\x7f\x00", "malformed"),
+            ("a number without end", "Leave", b"\x10" + b"\xff" * 11, "malformed"),
+            ("a group", "Leave", b"\x0b" * 1000, "malformed"),
+            ("text with a NUL", "Leave", leave(0, "a\0b"), "not valid UTF-8"),
+            ("text that is none", "Join", join(2, b"\xff\xfe"), "not valid UTF-8"),
+            ("a name of two lines", "Join", join(2, "raw\nanother"), "control character"),
+            ("a long name", "Join", join(2, "x" * 128), "the limit is 127"),
+            ("an optimizer that is none", "Join", join(2, more=text(11, number(1, 77))), "optimizer"),
+            ("a payload", "Join", join(2, more=text(15, "x")), "payload of 1 bytes, the limit is 0"),
+            ("a payload", "Leave", leave(1) + text(15, "x"), "payload of 1 bytes, the limit is 0"),
+            ("a large one", "Join", join(2, manifest="x" * (2 << 20)), "the limit is 1048576"),
+            ("a large one", "Leave", leave(1, reason="x" * 5000), "the limit is 4096"),
+            ("fields without end", "Stats", number(9, 1) * 3000, "the limit is 4096"),
+            ("memory", "Join", number(14, 1) * 500000, "too much memory")):
+        client.refused(f"{what} to {method}", method, request, Code.INVALID_ARGUMENT, words)
+    for what, method, request, code, words in (
+            ("too much for core", "Join", join(2, manifest="x" * (8 << 20)),
+             Code.RESOURCE_EXHAUSTED, "larger than max"),
+            ("no such method", "Steal", b"", Code.UNIMPLEMENTED, "no method"),
+            ("no such service", "/a.B/C", b"", Code.UNIMPLEMENTED, "no method"),
+            # Unknown fields are not looked into: it is a leave without a job's name.
+            ("nested", "Leave", number(2, 1) + nested, Code.UNAVAILABLE, "job '' is not served"),
+            ("a garbage stream", "Exchange", [b"\xff" * 100], Code.INVALID_ARGUMENT, "malformed"),
+            ("an unknown kind", "Exchange", [chunk(99, 0, 1, 0)], Code.INVALID_ARGUMENT, "kind 99"),
+            ("a large header", "Exchange", [number(9, 1) * 100], Code.INVALID_ARGUMENT,
+             "header of 200 bytes, the limit is 64"),
+            ("a payload in the middle", "Exchange", [text(15, "abcd") + number(1, 1)],
+             Code.INVALID_ARGUMENT, "must be the last field"),
+            ("a large payload", "Exchange", [chunk(PUSH, 1, 1, 0, b"x" * (4 << 20) + b"y")],
+             Code.INVALID_ARGUMENT, "payload of 4194305 bytes, the limit is 4194304")):
+        client.refused(what, method, request, code, words)
+    client.refused("compressed", "Leave", leave(1, reason="x" * 999), Code.UNIMPLEMENTED, "",
+                   compression=grpc.Compression.Gzip)
+    twin = client.twin()  # its connection ends with it
+    twin.refused("large metadata", "Leave", leave(5), Code.RESOURCE_EXHAUSTED, "metadata size",
+                 metadata=[("x", "y" * 30000)])
+    twin.close()
+
+
+def wrong_guests(client):
+    """Well-formed calls of somebody who has no business in the job that runs."""
+    for what, method, request, code, words in (
+            ("a rank that is there", "Join", join(0), Code.ALREADY_EXISTS, "is a second one"),
+            ("a rank too many", "Join", join(2), Code.INVALID_ARGUMENT, "rank 2 in a world of 2"),
+            ("another size", "Join", join(2, world=3), Code.FAILED_PRECONDITION, "world size 3"),
+            ("another job", "Join", join(0, "other"), Code.UNAVAILABLE, "serves job 'raw'"),
+            ("a leave of another job", "Leave", leave(0, "other"), Code.UNAVAILABLE, "job 'raw' is"),
+            ("a leave of nobody", "Leave", leave(7), Code.NOT_FOUND, "rank 7 is not a member"),
+            ("a round again", "Exchange", [chunk(PUSH, 1, 1, 0, b"\0" * 4096)], Code.ALREADY_EXISTS,
+             "rank 1 has an open stream already"),
+            ("a round to come", "Exchange", [chunk(PUSH, 0, 1 << 60, 0, b"\0" * 4096)],
+             Code.ALREADY_EXISTS, "rank 0 has an open stream already"),
+            ("a lie about the length", "Exchange", [chunk(PUSH, 1, 1, 0, b"\0" * 8, 1 << 60)],
+             Code.ALREADY_EXISTS, "rank 1 has an open stream already"),
+            ("a stranger's push", "Exchange", [chunk(PUSH, 9, 1, 0, b"\0" * 4096)],
+             Code.INVALID_ARGUMENT, "rank 9 sent a chunk, but is not in job 'raw'")):
+        client.refused(what, method, request, code, words)
+
+
+def until(what, condition):
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        if time.monotonic() > deadline:
+            fail(f"{what}: not within {WAIT} s")
+
+
+def crowd(port, client):
+    """Calls of health that are never answered, or never asked, fill health's part and no other."""
+    held = []
+    for i in range(16):
+        sock = connect(port)
+        path = "/grpc.health.v1.Health/" + ("Watch" if i % 2 else "Check")
+        sock.sendall(PREFACE + b"".join(frame(HEADERS, 4, stream, headers(path))
+                                        for stream in range(1, 2 * 120, 2)))
+        held.append(sock)
+
+    def health():
+        try:
+            client.call("/grpc.health.v1.Health/Check", b"")
+            return Code.OK
+        except grpc.RpcError as error:
+            return error.code()
+    until("health is crowded", lambda: health() == Code.RESOURCE_EXHAUSTED)
+    client.call("Stats", b"")
+    client.refused("a leave of nobody", "Leave", leave(7), Code.NOT_FOUND)
+    for sock in held:
+        sock.close()
+    until("health is back", lambda: health() == Code.OK)
+
+
+def attack_open(port):
+    client = Client(port)
+    client.check_serves("health")
+    garbage_messages(client)
+    wrong_guests(client)
+    random_bytes(port)
+    broken_frames(port)
+    message_lengths(port)
+    flood = connect(port)
+    Flood(flood, SERVICE + "Exchange").send(64 << 20)  # a call that is let in is buffered
+    flood.close()
+    flood = connect(port)
+    Flood(flood, SERVICE + "Steal").send(320 << 20)  # one that is not is not
+    flood.close()
+    rapid_reset(port)
+    control_flood(port)
+    idle_connections(port, client)
+    crowd(port, client)
+    wrong_guests(client)
+    client.check_serves("health in the end")
+
+
+# ---------------------------------------------------------------- a closed server
+
+def read_token(folder):
+    with open(f"{folder}/token", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def tls_socket(port, folder):
+    context = ssl.create_default_context(cafile=f"{folder}/ca.pem")
+    context.load_cert_chain(f"{folder}/rank1.pem", f"{folder}/rank1.key")
+    context.set_alpn_protocols(["h2"])
+    return context.wrap_socket(connect(port), server_hostname="127.0.0.1")
+
+
+def strangers(port, folder):
+    """Nobody without a certificate of the authority gets as far as HTTP/2."""
+    for what, certificate in (("plaintext", None), ("no certificate", (folder, "ca", None)),
+                              ("another authority", (folder, "ca", "stranger")),
+                              ("a server that is not trusted", (folder, "other", "rank1"))):
+        client = Client(port, certificate, read_token(folder))
+        for method, request in (("Join", join(0)), ("Leave", leave(0, reason="gone")),
+                                ("/grpc.health.v1.Health/Check", b"")):
+            client.refused(f"{what} to {method}", method, request, Code.UNAVAILABLE)
+        client.close()
+    random_bytes(port)
+
+
+def without_token(port, folder):
+    token = read_token(folder)
+    for what, value in (("no token", None), ("a prefix", f"Bearer {token[:-1]}"),
+                        ("more", f"Bearer {token}x"), ("no scheme", token),
+                        ("another scheme", f"Basic {token}"), ("nothing", "Bearer "),
+                        ("two", [f"Bearer {token}", f"Bearer {token}"]),
+                        ("another one", "Bearer " + "x" * len(token)),
+                        ("a long one", "Bearer " + "x" * 4000)):
+        client = Client(port, (folder, "ca", "rank1"), value)
+        client.check_serves("health needs no token")
+        for method, request in (("Join", join(1)), ("Leave", leave(1, reason="gone")), ("Stats", b""),
+                                ("Exchange", [chunk(PUSH, 1, 1, 0, b"\0" * 4096)]), ("Steal", b"")):
+            client.refused(f"{what} to {method}", method, request, Code.UNAUTHENTICATED,
+                           "--token-file")
+        client.close()
+
+
+def wrong_ranks(port, folder):
+    for name, said in (("rank1", "names 'sparring:rank/1'"), ("nobody", "names no rank")):
+        client = Client(port, (folder, "ca", name), "Bearer " + read_token(folder))
+        for method, request in (("Join", join(0)), ("Leave", leave(0, reason="gone")),
+                                ("Exchange", [chunk(PUSH, 0, 1, 0, b"\0" * 4096)])):
+            client.refused(f"rank 0 by {name} to {method}", method, request, Code.PERMISSION_DENIED,
+                           said)
+        client.close()
+
+
+def attack_closed(port, folder):
+    strangers(port, folder)
+    without_token(port, folder)
+    wrong_ranks(port, folder)
+    for sock in [connect(port) for _ in range(500)]:  # handshakes that never begin
+        sock.close()
+    flood = tls_socket(port, folder)
+    Flood(flood, SERVICE + "Exchange").send(320 << 20)
+    flood.close()
+    client = Client(port, (folder, "ca", "rank1"), "Bearer " + read_token(folder))
+    garbage_messages(client)
+    client.refused("a round again", "Exchange", [chunk(PUSH, 1, 1, 0, b"\0" * 4096)],
+                   Code.ALREADY_EXISTS, "rank 1 has an open stream already")
+    client.check_serves("health in the end")
+
+
+# ---------------------------------------------------------------- a good job
+
+COUNTS = (1024, 1024, 100)  # elements of the three partitions
+
+
+def floats(value, count):
+    return struct.pack("<f", value) * count
+
+
+class Rank:
+    """A worker that is nothing but a stock client."""
+
+    def __init__(self, rank, client):
+        self.rank, self.client = rank, client
+        self.joined = client.channel.unary_unary(SERVICE + "Join").future(
+            join(rank), timeout=WAIT, metadata=client.metadata)
+
+    def open(self):
+        reply = fields(self.joined.result())
+        expect("partitions", reply[1], 3)
+        expect("elements", reply[3], sum(COUNTS))
+
+    def exchange(self, first, rounds):
+        """Everything of a job that lasts `rounds` rounds, in one stream; a round is sent once all
+        answers to the one before it are here."""
+        answers, arrived = [], queue.Queue()
+
+        def wait():
+            for _ in COUNTS:
+                arrived.get(timeout=WAIT)
+
+        def requests():
+            for p, count in enumerate(COUNTS):
+                if self.rank == 0:
+                    yield chunk(INIT, 0, 0, p, floats(first, count))
+                yield chunk(PULL, self.rank, 0, p)
+            for number_of_round in range(1, rounds + 1):
+                wait()
+                for p, count in enumerate(COUNTS):
+                    yield chunk(PUSH, self.rank, number_of_round, p,
+                                floats(number_of_round + self.rank, count))
+            wait()
+            self.client.call("Leave", leave(self.rank))
+        for answer in self.client.stream(requests()):
+            answers.append(answer)
+            arrived.put(None)
+        return answers
+
+
+def check_answers(rank, answers, first):
+    for i, answer in enumerate(answers):
+        got, round_number = fields(answer), i // 3
+        count = COUNTS[got.get(4, 0)]
+        wanted = first if round_number == 0 else 2 * round_number + 1
+        expect(f"rank {rank}, answer {i}: kind", got[1], MEAN if round_number else VALUES)
+        expect(f"rank {rank}, answer {i}: round", got.get(3, 0), round_number)
+        expect(f"rank {rank}, answer {i}: values", got[15], floats(wanted, count))
+
+
+def good_job(port, folder, rounds=5):
+    clients = [Client(port, (folder, "ca", f"rank{r}") if folder else None,
+                      "Bearer " + read_token(folder) if folder else None) for r in range(2)]
+    for what, request, code in (
+            ("no elements", join(0, world=1, elements=0), Code.INVALID_ARGUMENT),
+            ("more than there is", join(0, world=1, elements=(1 << 38) - 1, partition=4 << 20),
+             Code.RESOURCE_EXHAUSTED),
+            ("a number without bounds", join(0, world=1, elements=(1 << 64) - 1),
+             Code.INVALID_ARGUMENT),
+            ("a large world", join(0, world=1 << 31), Code.INVALID_ARGUMENT),
+            ("small partitions", join(0, world=1, partition=4), Code.INVALID_ARGUMENT)):
+        clients[0].refused(what, "Join", request, code)
+    ranks = [Rank(r, clients[r]) for r in range(2)]
+    answers = [None, None]
+
+    def work(r):
+        answers[r] = ranks[r].exchange(0.5, rounds)
+    for rank in ranks:
+        rank.open()
+    threads = [threading.Thread(target=work, args=(r,), daemon=True) for r in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    for r in range(2):
+        if answers[r] is None:
+            fail(f"rank {r} of the good job did not end")
+        expect(f"rank {r}: answers", len(answers[r]), 3 * (rounds + 1))
+        check_answers(r, answers[r], 0.5)
+
+
+# ---------------------------------------------------------------- main
+
+def memory_mib(pid, name):
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(name)) / 1024
+
+
+def main():
+    mode, port = sys.argv[1], int(sys.argv[2])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    if mode == "job":
+        good_job(port, sys.argv[3] if len(sys.argv) > 3 else None)
+        print("hostile: a good job")
+        return
+    pid, most = int(sys.argv[3]), float(sys.argv[4])
+    before = memory_mib(pid, "VmRSS")
+    started = time.monotonic()
+    if mode == "open":
+        attack_open(port)
+    else:
+        attack_closed(port, sys.argv[5])
+    grown = memory_mib(pid, "VmHWM") - before
+    print(f"hostile: all refused in {time.monotonic() - started:.1f} s, "
+          f"the server grew by {grown:.0f} MiB")
+    if grown > most:
+        fail(f"the server grew by {grown:.0f} MiB, more than {most:.0f}")
+
+
+main()
