@@ -155,6 +155,7 @@ static void add_losses(const struct trainer *t, struct run_outcome *outcome)
     outcome->lost = t->recovery.lost;
     outcome->lost_count = t->recovery.lost_count;
     outcome->samples_lost = t->recovery.samples_lost;
+    outcome->skipped_steps = t->skipped_steps;
 }
 
 enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct error *err)

@@ -5,6 +5,7 @@
 #define SPARRING_WORKER_OPTIONS_H
 
 #include "common/base/random.h"
+#include "common/consistency/consistency.h"
 #include "common/launch_env/launch_env.h"
 #include "common/optimizer/optimizer.h"
 #include "common/option/option.h"
@@ -51,6 +52,9 @@ struct worker_options {
     char on_rank_loss[OPTION_TEXT_MAX];
     char servers[OPTION_TEXT_MAX];
     char consistency[OPTION_TEXT_MAX];
+    int64_t staleness, backup_workers;
+    char asp_lr[OPTION_TEXT_MAX];
+    double delay_compensation;
     char ps_update[OPTION_TEXT_MAX];
     uint64_t partition_bytes;
     /* device */
@@ -80,6 +84,11 @@ enum status worker_options_check(const struct worker_options *o, struct error *e
 /* The optimizer's settings. */
 enum status worker_options_optimizer(const struct worker_options *o, struct optimizer_config *ret,
                                      struct error *err);
+
+/* How the ranks of a parameter server keep together.  STATUS_INVALID: options that exclude each
+ * other, or do not fit the world size; with --sync ps only. */
+enum status worker_options_consistency(const struct worker_options *o, unsigned world_size,
+                                       struct consistency *ret, struct error *err);
 
 /* DistributedDataParallel's settings. */
 struct ddp_config worker_options_ddp(const struct worker_options *o);

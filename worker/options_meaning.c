@@ -78,6 +78,29 @@ enum status worker_options_check(const struct worker_options *o, struct error *e
     return status == STATUS_OK ? check_backend(o->backend, err) : status;
 }
 
+enum status worker_options_consistency(const struct worker_options *o, unsigned world_size,
+                                       struct consistency *ret, struct error *err)
+{
+    enum status status;
+
+    *ret = (struct consistency){
+        .staleness = (uint32_t)o->staleness,
+        .backup = (uint32_t)o->backup_workers,
+        .lr_by_staleness = strcmp(o->asp_lr, "staleness") == 0,
+        .delay_compensation = o->delay_compensation,
+    };
+    if (!consistency_parse(o->consistency, &ret->mode))
+        return error_set(err, STATUS_INVALID, "unknown consistency '%s'", o->consistency);
+    if (strcmp(o->sync, "ps") != 0)
+        return STATUS_OK;
+    status = consistency_check(ret, world_size, strcmp(o->ps_update, "server") == 0,
+                               strcmp(o->reduce, "reproducible") == 0, err);
+    if (status != STATUS_OK)
+        (void)error_prefix(err, "--consistency %s, --ps-update %s, --reduce %s: ", o->consistency,
+                           o->ps_update, o->reduce);
+    return status;
+}
+
 struct ddp_config worker_options_ddp(const struct worker_options *o)
 {
     static const struct {

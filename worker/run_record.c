@@ -258,6 +258,11 @@ static void add_configuration(const struct run_facts *facts, struct strbuf *out)
     add_member(out, "backend", facts->sync_detail);
     add_member(out, "reduce", o->reduce);
     add_member(out, "ps_update", o->ps_update);
+    add_member(out, "consistency", o->consistency);
+    strbuf_addf(out, ",\"staleness\":%jd,\"backup_workers\":%jd", (intmax_t)o->staleness,
+                (intmax_t)o->backup_workers);
+    add_member(out, "asp_lr", o->asp_lr);
+    strbuf_addf(out, ",\"delay_compensation\":%.17g", o->delay_compensation);
     add_member(out, "servers_at", o->servers);
     add_member(out, "device", facts->device);
     add_member(out, "init", o->init);
@@ -288,7 +293,8 @@ static enum status write_summary(struct run_record *r, const struct run_facts *f
     add_number(&out, "samples_per_second", outcome->samples_per_second);
     add_number(&out, "step_ms_median", run_record_step_ms(r));
     strbuf_addf(&out, ",\"steps\":%zu,\"epochs\":%ju,\"world_size\":%u,\"wall_seconds\":%.6f",
-                r->steps, (uintmax_t)outcome->epochs, facts->launch->world_size,
+                r->steps + (size_t)outcome->skipped_steps, (uintmax_t)outcome->epochs,
+                facts->launch->world_size,
                 clock_wall_seconds() - r->started_wall);
     add_configuration(facts, &out);
     add_losses(outcome, &out);
@@ -321,6 +327,7 @@ enum status run_record_finish(struct run_record *r, const struct run_facts *fact
     if (outcome->text[0] != '\0')
         metrics_add_text(m, "error", outcome->text);
     metrics_add_int(m, "steps", (int64_t)r->steps);
+    metrics_add_int(m, "skipped_steps", (int64_t)outcome->skipped_steps);
     metrics_add_int(m, "tx_wire_bytes", (int64_t)outcome->tx_wire);
     metrics_add_int(m, "rx_wire_bytes", (int64_t)outcome->rx_wire);
     metrics_add_int(m, "expected_tx_payload_bytes", (int64_t)outcome->expected_tx);

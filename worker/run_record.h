@@ -53,7 +53,8 @@ struct run_outcome {
     unsigned recoveries;               /* after losses of ranks ... */
     const unsigned *lost;              /* ... which were these; borrowed */
     unsigned lost_count;
-    uint64_t samples_lost; /* that nobody saw for it */
+    uint64_t samples_lost;  /* that nobody saw for it */
+    uint64_t skipped_steps; /* made by the others while this rank was late */
 };
 
 /* Makes the folder and opens rank<r>.jsonl; max_steps sizes the tables of step times. */

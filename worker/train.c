@@ -229,15 +229,34 @@ static void show_progress(struct progress *bar, const struct trainer *t,
 static enum status end_together(struct trainer *t, struct run_outcome *outcome, struct error *err)
 {
     unsigned active;
+    enum status status;
 
     if (worker_options_uneven(t->options) && t->total_steps > 0) {
-        enum status status = sync_enlist(t->sync, 0, &active, err);
-
+        status = sync_enlist(t->sync, 0, &active, err);
         if (status != STATUS_OK)
             return status;
         outcome->epochs += t->total_steps % t->updates_per_epoch == 0;
     }
-    return sync_end(t->sync, err);
+    status = sync_end(t->sync, err);
+    return status == STATUS_OK && sync_yields(t->sync) == SYNC_YIELDS_PARAMETERS
+               ? model_params_changed(t->model, err)
+               : status;
+}
+
+/* This rank was late: it goes on behind the updates that were made without it, and the batches that
+ * it would have brought to them are left out. */
+static void skip_updates(struct trainer *t, uint64_t count, struct run_outcome *outcome,
+                         bool *epoch_end)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        struct batch batch = {0};
+
+        for (int64_t n = 0; n < t->options->accumulate_steps && !batch.last_of_epoch; n++)
+            loader_next(t->loader, &batch);
+        outcome->epochs += batch.last_of_epoch;
+        *epoch_end = *epoch_end || batch.last_of_epoch;
+    }
+    t->skipped_steps += count;
 }
 
 /* One update, or the end of an epoch of uneven ranks. */
@@ -270,6 +289,10 @@ static enum status advance(struct trainer *t, uint64_t *index, struct run_outcom
         show_progress(bar, t, &step);
     }
     outcome->epochs += *ret_epoch_end;
+    if (sync_skipped(t->sync) > 0) {
+        *index += sync_skipped(t->sync);
+        skip_updates(t, sync_skipped(t->sync), outcome, ret_epoch_end);
+    }
     return STATUS_OK;
 }
 

@@ -199,6 +199,11 @@ static enum status write_manifest(struct trainer *t, struct error *err)
     manifest_add(m, "reduce", "%s", o->reduce);
     manifest_add(m, "on rank loss", "%s", o->on_rank_loss);
     manifest_add(m, "ps update", "%s", o->ps_update);
+    manifest_add(m, "consistency", "%s", o->consistency);
+    manifest_add(m, "staleness", "%jd", (intmax_t)o->staleness);
+    manifest_add(m, "backup workers", "%jd", (intmax_t)o->backup_workers);
+    manifest_add(m, "asp lr", "%s", o->asp_lr);
+    manifest_add(m, "delay compensation", "%.17g", o->delay_compensation);
     manifest_add(m, "servers", "%zu", worker_options_server_count(o));
     manifest_add(m, "partition bytes", "%zu", t->partition_bytes);
     manifest_add_optimizer(m, &t->optimizer_config);
@@ -294,6 +299,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .servers = o->servers,
         .servers_origin = option_origin_text(&worker_option_set, t->origins, "servers"),
         .update_on_server = strcmp(o->ps_update, "server") == 0,
+        .consistency = t->consistency,
         .partition_bytes = t->partition_bytes,
         .optimizer = t->optimizer_config,
         .security = worker_options_security(o),
@@ -321,7 +327,9 @@ enum status trainer_open(struct trainer *t, struct error *err)
     if (status != STATUS_OK)
         return status;
     choose_partitions(t);
-    status = write_manifest(t, err);
+    status = worker_options_consistency(o, t->launch->world_size, &t->consistency, err);
+    if (status == STATUS_OK)
+        status = write_manifest(t, err);
     if (status == STATUS_OK)
         status = meet_ranks(t, err);
     if (status != STATUS_OK)

@@ -41,10 +41,12 @@ struct trainer {
     struct run_facts facts;
     struct run_record record;
     struct ddp_record ddp;
-    int64_t computed_ns;        /* when the step's backward had ended */
-    size_t partition_bytes;     /* as used: chosen when the option is 0 */
+    int64_t computed_ns;    /* when the step's backward had ended */
+    size_t partition_bytes; /* as used: chosen when the option is 0 */
+    struct consistency consistency;
     uint64_t total_steps;       /* updates of the whole run */
     uint64_t updates_per_epoch; /* of the rank with the most samples */
+    uint64_t skipped_steps;     /* that the others made while this rank was late */
     bool enlists;               /* ranks tell their sample counts before each update */
     bool exhausted;             /* uneven: this rank has no inputs left in the epoch */
     bool may_skip;              /* parameters may have no gradient in a step */

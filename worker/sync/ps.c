@@ -5,7 +5,13 @@
  * and the rest of backward.  Nothing is copied on the way out: gRPC sends from the gradient slab.
  * On the way in one copy is made, from the received slices into the slab.
  *
- * As in DistributedDataParallel a gradient is divided by the world size first and summed then.
+ * As in DistributedDataParallel a gradient is divided by the world size first and summed then; by
+ * the contributions that a round takes where there are backup workers, and not at all where each
+ * push is a step of its own (common/consistency).
+ *
+ * Backup workers: a push that comes late is answered with the newest values.  A step then ends at
+ * the oldest round among its partitions' answers, and the next one contributes to the round behind
+ * it, the lowest that is incomplete somewhere.
  *
  * Memory.  A gradient partition may be overwritten by its own mean: the mean exists only after the
  * server has received the partition.  finish waits until core has let go of all of it, which by
@@ -16,6 +22,7 @@
  */
 #include "worker/sync/ps.h"
 #include "common/base/clock.h"
+#include "common/base/stop.h"
 #include "common/base/strbuf.h"
 
 #include <assert.h>
@@ -30,6 +37,7 @@
 #define LEAVE_FAILED_MS  2000   /* for telling the servers that we go because of a failure */
 #define RELEASE_MS       2000   /* for gRPC to let go of the slabs of calls that are over */
 #define SERVER_MARGIN_MS 2000   /* at a time-out the server, which knows the ranks, speaks first */
+#define STOP_LOOK_MS     200    /* between looks whether to stop, while others still train */
 #define RELEASE_POLL_NS  100000 /* between looks at the outstanding sends */
 
 /* ------------------------------------------------------------------ what comes down */
@@ -38,6 +46,13 @@
 static float *answer_slab(const struct sync_ps *s, uint64_t round)
 {
     return round == 0 || s->base.yields == SYNC_YIELDS_PARAMETERS ? s->params : s->grads;
+}
+
+/* May an answer be of that round?  One that the servers are ahead by is where there are backup
+ * workers; the final values are of whatever round was the last.  Lock held. */
+static bool is_expected(const struct sync_ps *s, uint64_t round)
+{
+    return round == s->round || s->ending || (s->consistency.backup > 0 && round > s->round);
 }
 
 /* Is this the answer to something that was asked?  Lock held. */
@@ -57,7 +72,7 @@ static enum status check_answer(const struct sync_ps *s, const struct ps_link *l
                          "it sent a chunk of kind %d, rank %" PRIu32 ", dtype %" PRIu32
                          " (wanted: kind %d, rank %u, dtype 0)",
                          (int)h->kind, h->rank, h->dtype, (int)wanted, s->rank);
-    if (h->round != s->round || h->partition >= s->queued ||
+    if (!is_expected(s, h->round) || h->partition >= s->queued ||
         s->answered[h->partition] == s->round + 1)
         return error_set(err, STATUS_PROTOCOL,
                          "it sent partition %" PRIu32 " of round %" PRIu64
@@ -92,6 +107,8 @@ enum status ps_take_chunk(void *user, struct ps_link *link, const struct chunk_h
     (void)pthread_mutex_lock(&s->lock);
     s->counters.rx_payload_bytes += payload;
     s->counters.rx_wire_bytes += ps_link_wire_bytes(head, payload);
+    if (h->round < s->oldest)
+        s->oldest = h->round;
     if (++s->received == s->map.length)
         (void)pthread_cond_signal(&s->changed);
     (void)pthread_mutex_unlock(&s->lock);
@@ -157,6 +174,28 @@ static enum status wait_for_round(struct sync_ps *s, struct error *err)
     if (s->received < s->map.length)
         status = s->failed ? error_set(err, s->failure.status, "%s", s->failure.text)
                            : describe_timeout(s, err);
+    (void)pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+/* Until the final values are here: when the last rank has made its last step, which nobody can know
+ * beforehand.  The servers watch over the ranks, and the connections' keepalives over the servers.
+ */
+static enum status wait_for_the_others(struct sync_ps *s, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    (void)pthread_mutex_lock(&s->lock);
+    while (s->received < s->map.length && !s->failed && !stop_requested()) {
+        struct timespec look = to_timespec(clock_deadline_ns(STOP_LOOK_MS));
+
+        (void)pthread_cond_timedwait(&s->changed, &s->lock, &look);
+    }
+    if (s->received < s->map.length)
+        status = s->failed ? error_set(err, s->failure.status, "%s", s->failure.text)
+                           : error_set(err, STATUS_CANCELLED,
+                                       "stopped by signal %d while other ranks still trained",
+                                       stop_requested());
     (void)pthread_mutex_unlock(&s->lock);
     return status;
 }
@@ -239,7 +278,7 @@ static void ps_ready(struct sync *base, size_t ready_count)
 
         if (p->offset + p->count > leaving)
             return;
-        if (s->world_size > 1)
+        if (s->scale != 1.0f)
             vector_scale(s->grads + p->offset, s->scale, p->count);
         expect_answer(s);
         send_chunk(s, CHUNK_PUSH, i, s->grads);
@@ -255,6 +294,7 @@ static enum status begin_round(struct sync_ps *s, uint64_t round, struct error *
         status = error_set(err, s->failure.status, "%s", s->failure.text);
     s->round = round;
     s->received = 0;
+    s->oldest = UINT64_MAX;
     s->queued = 0;
     s->marked = 0;
     (void)pthread_mutex_unlock(&s->lock);
@@ -300,9 +340,42 @@ static enum status ps_begin(struct sync *base, uint64_t step, struct error *err)
 static enum status ps_finish(struct sync *base, struct error *err)
 {
     struct sync_ps *s = (struct sync_ps *)base;
+    enum status status;
 
     assert(s->queued == s->map.length); /* ready was called with the whole slab */
-    return end_round(s, err);
+    status = end_round(s, err);
+    if (status != STATUS_OK)
+        return status;
+    (void)pthread_mutex_lock(&s->lock);
+    s->skipped = s->oldest - s->round;
+    s->round = s->oldest;
+    (void)pthread_mutex_unlock(&s->lock);
+    return STATUS_OK;
+}
+
+static uint64_t ps_skipped(const struct sync *base)
+{
+    return ((const struct sync_ps *)base)->skipped;
+}
+
+static enum status ps_end(struct sync *base, struct error *err)
+{
+    struct sync_ps *s = (struct sync_ps *)base;
+    enum status status;
+
+    if (consistency_is_lockstep(&s->consistency))
+        return STATUS_OK;
+    status = begin_round(s, s->round + 1, err);
+    if (status != STATUS_OK)
+        return status;
+    (void)pthread_mutex_lock(&s->lock);
+    s->ending = true;
+    (void)pthread_mutex_unlock(&s->lock);
+    for (size_t i = 0; i < s->map.length; i++) {
+        expect_answer(s);
+        send_chunk(s, CHUNK_FINAL, i, NULL);
+    }
+    return wait_for_the_others(s, err);
 }
 
 /* ------------------------------------------------------------------ figures */
@@ -392,6 +465,8 @@ const struct sync_ops sync_ps_ops = {
     .begin = ps_begin,
     .ready = ps_ready,
     .finish = ps_finish,
+    .skipped = ps_skipped,
+    .end = ps_end,
     .counters = ps_counters,
     .expected_bytes = ps_expected_bytes,
     .backend = ps_backend,

@@ -16,7 +16,8 @@ struct sync_ps {
     float *params;
     float *grads;
     size_t count;
-    float scale; /* 1 / world size */
+    float scale; /* of a gradient before it is pushed: 1 / consistency_divisor */
+    struct consistency consistency;
     unsigned rank, world_size;
     int64_t timeout_ms;
     char job[WIRE_JOB_MAX];
@@ -31,6 +32,9 @@ struct sync_ps {
     pthread_cond_t changed; /* CLOCK_MONOTONIC: received, ended or failed changed */
     uint64_t round;         /* (L) 0: initial values */
     size_t received;        /* (L) partitions of this round that are here */
+    uint64_t oldest;        /* (L) least round of their answers */
+    uint64_t skipped;       /* rounds that the last one was late by; the training thread's */
+    bool ending;            /* (L) the round is the final values */
     uint64_t *answered;     /* (L) owned; round + 1 that each partition was last received in */
     unsigned ended;         /* (L) links whose stream is over */
     bool closing;           /* (L) an end is no failure any more */

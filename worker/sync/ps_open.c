@@ -77,6 +77,7 @@ static enum status join(struct sync_ps *s, unsigned k, const struct sync_config 
         .update = config->update_on_server ? 0 : 1,
         .order = config->order == REDUCE_REPRODUCIBLE ? 1 : 0,
         .optimizer = config->optimizer,
+        .consistency = config->consistency,
     };
     char no_manifest[1] = "";
     struct join_reply reply = {0};
@@ -148,7 +149,8 @@ enum status ps_open(const struct sync_config *config, struct sync **ret_sync, st
     s->params = config->params;
     s->grads = config->grads;
     s->count = config->table->count;
-    s->scale = (float)(1.0 / config->world_size);
+    s->consistency = config->consistency;
+    s->scale = (float)(1.0 / consistency_divisor(&s->consistency, config->world_size));
     s->rank = config->rank;
     s->world_size = config->world_size;
     s->timeout_ms = config->timeout_ms;

@@ -48,6 +48,11 @@ enum status sync_finish(struct sync *s, struct error *err)
     return s->ops->finish(s, err);
 }
 
+uint64_t sync_skipped(const struct sync *s)
+{
+    return s->ops->skipped ? s->ops->skipped(s) : 0;
+}
+
 enum status sync_end(struct sync *s, struct error *err)
 {
     return s->ops->end ? s->ops->end(s, err) : STATUS_OK;

@@ -13,6 +13,7 @@
 #include "common/base/shared_memory.h"
 #include "common/collective/collective.h"
 #include "common/collective/mesh/mesh.h"
+#include "common/consistency/consistency.h"
 #include "common/optimizer/optimizer.h"
 #include "common/store/store.h"
 #include "common/tensor/tensor.h"
@@ -47,6 +48,7 @@ struct sync_config {
     const char *servers;        /* "host:port,host:port" */
     const char *servers_origin; /* "--servers", "SPARRING_SERVERS" */
     bool update_on_server;
+    struct consistency consistency; /* checked (consistency_check) */
     size_t partition_bytes;
     struct optimizer_config optimizer;
     struct rpc_security security;
@@ -95,7 +97,9 @@ struct sync_ops {
     void (*ready)(struct sync *s, size_t ready_count);
     /* Blocks until the slab that `yields` names is complete. */
     enum status (*finish)(struct sync *s, struct error *err);
-    /* NULL: nothing is left to find out.  See sync_end. */
+    /* NULL: none ever.  See sync_skipped. */
+    uint64_t (*skipped)(const struct sync *s);
+    /* NULL: nothing is left to find out or to fetch.  See sync_end. */
     enum status (*end)(struct sync *s, struct error *err);
     /* NULL: what this rank used is what was used.  See sync_agree_used. */
     enum status (*agree_used)(struct sync *s, bool *used, struct error *err);
@@ -142,8 +146,13 @@ enum status sync_finish(struct sync *s, struct error *err);
  * zero in the slab. */
 enum status sync_agree_used(struct sync *s, bool *used, struct error *err);
 
+/* After finish: updates that were made without this rank while it made its last one, which was too
+ * late (a parameter server with backup workers).  It goes on behind them, as all the others do. */
+uint64_t sync_skipped(const struct sync *s);
+
 /* After the last step: have all ranks done the same?  What a backend can only find out afterwards
- * is an error now. */
+ * is an error now.  Where ranks were not in step (asp, ssp, backup workers) it waits, for as long
+ * as they push, until all have made their last step, and brings the final values to all. */
 enum status sync_end(struct sync *s, struct error *err);
 
 /* After any call that failed: what was wrong with whom, if the ranks came to a verdict on that; the
