@@ -317,19 +317,21 @@ START_TEST(test_asp_waits_for_nobody)
     push(1, 1, 1); /* four steps stale, used all the same */
     expect(1, 1, 5);
     send_chunk(0, CHUNK_FINAL, 5, 0);
-    push(1, 2, 1);
-    expect(1, 2, 4);
-    send_chunk(1, CHUNK_FINAL, 3, 0);
-    expect(0, 4, 4); /* the push that came behind its wish is in */
-    expect(1, 2, 4);
+    for (uint64_t round = 2; round <= 4; round++) {
+        push(1, round, 1);
+        expect(1, round, 6 - (float)round);
+    }
+    send_chunk(1, CHUNK_FINAL, 5, 0);
+    expect(0, 4, 2); /* the pushes that came behind its wish are in */
+    expect(1, 4, 2);
     leave(0);
     leave(1);
     close_service();
     end = end_record();
-    ck_assert_int_eq(number(end, "rounds"), 2);
+    ck_assert_int_eq(number(end, "rounds"), 4);
     ck_assert_int_eq(number(end, "late_pushes"), 0);
-    ck_assert_int_eq(number(end, "rx_payload_bytes"), 6 * ELEMENTS * (int)sizeof(float));
-    ck_assert_int_eq(number(end, "tx_payload_bytes"), 6 * ELEMENTS * (int)sizeof(float));
+    ck_assert_int_eq(number(end, "rx_payload_bytes"), 8 * ELEMENTS * (int)sizeof(float));
+    ck_assert_int_eq(number(end, "tx_payload_bytes"), 8 * ELEMENTS * (int)sizeof(float));
     json_decref(end);
 }
 END_TEST
