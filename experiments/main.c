@@ -8,6 +8,7 @@
 #include "experiments/inspect/inspect.h"
 #include "experiments/launch/launch.h"
 #include "experiments/report/report.h"
+#include "experiments/stats/stats.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -25,6 +26,7 @@ static const struct subcommand subcommands[] = {
     {"compare", compare_main, "run an experiment's modes in turn and report"},
     {"report", report_main, "make the report of run directories"},
     {"inspect", inspect_main, "say what a run did, how it ended and who is to blame"},
+    {"stats", stats_main, "print what a running parameter server says of itself"},
     {"bench", bench_main, "measure collectives, parameter server or a training step"},
 };
 

@@ -5,6 +5,7 @@
 #ifndef SPARRING_COMMON_RPC_WIRE_STATS_H
 #define SPARRING_COMMON_RPC_WIRE_STATS_H
 
+#include "common/base/strbuf.h"
 #include "common/rpc/rpc.h"
 #include "common/rpc/wire.h"
 
@@ -86,5 +87,11 @@ void stats_count_staleness(struct stats_staleness *s, uint64_t staleness, uint64
 /* Allocates *ret_bytes (free). */
 enum status wire_pack_stats(const struct server_stats *stats, uint8_t **ret_bytes, size_t *ret_size,
                             struct error *err);
+
+/* Append a packed reply (at most WIRE_CONTROL_MAX bytes, of anybody) as indented JSON whose members
+ * are the fields of proto/stats.proto; numbers that are not finite become null.  STATUS_DATA when
+ * it is malformed; *out is then as it was. */
+enum status wire_stats_to_json(const uint8_t *bytes, size_t size, struct strbuf *out,
+                               struct error *err);
 
 #endif

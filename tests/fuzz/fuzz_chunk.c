@@ -6,6 +6,7 @@
 #include "common/rpc/message.h"
 #include "common/rpc/rpc.h"
 #include "common/rpc/wire.h"
+#include "common/rpc/wire_stats.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -125,6 +126,15 @@ FUZZ_ROUND_TRIP(leave_request, nothing_to_release)
 FUZZ_ROUND_TRIP(store_request, wire_release_store_request)
 FUZZ_ROUND_TRIP(store_reply, wire_release_store_reply)
 
+static void fuzz_stats(const uint8_t *data, size_t size)
+{
+    struct strbuf out = STRBUF_INIT;
+    bool read = wire_stats_to_json(data, size, &out, NULL) == STATUS_OK;
+
+    require(read == (out.length > 0));
+    strbuf_release(&out);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0)
@@ -136,5 +146,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_leave_request(data + 1, size - 1);
     fuzz_store_request(data + 1, size - 1);
     fuzz_store_reply(data + 1, size - 1);
+    fuzz_stats(data + 1, size - 1);
     return 0;
 }

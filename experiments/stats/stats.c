@@ -1,0 +1,123 @@
+/*
+ * One call of sparring.v1.ParameterServer/Stats, printed.
+ */
+#include "experiments/stats/stats.h"
+
+#include "common/base/clock.h"
+#include "common/base/net.h"
+#include "common/option/program.h"
+#include "common/rpc/rpc.h"
+#include "common/rpc/wire_stats.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define STATS_PATH "/sparring.v1.ParameterServer/Stats"
+
+struct stats_options {
+    char server[OPTION_TEXT_MAX];
+    int64_t timeout_ms;
+    char tls_ca[OPTION_TEXT_MAX], tls_cert[OPTION_TEXT_MAX], tls_key[OPTION_TEXT_MAX];
+    char token_file[OPTION_TEXT_MAX];
+};
+
+#define AT(field) offsetof(struct stats_options, field)
+
+static const struct option_spec specs[] = {
+    {.name = "server",
+     .kind = OPTION_TEXT,
+     .offset = AT(server),
+     .default_text = "127.0.0.1:5757",
+     .metavar = "H:P",
+     .help = "The server, or unix:/path."},
+    {.name = "timeout-ms",
+     .kind = OPTION_INT,
+     .offset = AT(timeout_ms),
+     .default_text = "5000",
+     .min = 1,
+     .max = 86400000,
+     .metavar = "N",
+     .help = "How long to wait for it and for its answer."},
+    {.name = "tls-ca",
+     .env = "SPARRING_TLS_CA",
+     .kind = OPTION_TEXT,
+     .offset = AT(tls_ca),
+     .metavar = "FILE",
+     .help = "Certificate authority (PEM) of the server."},
+    {.name = "tls-cert",
+     .env = "SPARRING_TLS_CERT",
+     .kind = OPTION_TEXT,
+     .offset = AT(tls_cert),
+     .metavar = "FILE",
+     .help = "A certificate (PEM) that the server's authority signed."},
+    {.name = "tls-key",
+     .env = "SPARRING_TLS_KEY",
+     .kind = OPTION_TEXT,
+     .offset = AT(tls_key),
+     .metavar = "FILE",
+     .help = "Its private key (PEM)."},
+    {.name = "token-file",
+     .env = "SPARRING_TOKEN_FILE",
+     .kind = OPTION_TEXT,
+     .offset = AT(token_file),
+     .metavar = "FILE",
+     .help = "File with the bearer token that the server wants."},
+};
+
+static const struct option_set options_set = {
+    .program = "sparring stats",
+    .summary = "Print what a running parameter server says of itself as JSON: what it has counted, "
+               "the job it serves and how far each rank lags.",
+    .usage = "[OPTION]...",
+    .specs = specs,
+    .count = sizeof(specs) / sizeof(specs[0]),
+};
+
+static enum status print(const uint8_t *reply, size_t size, struct error *err)
+{
+    struct strbuf out = STRBUF_INIT;
+    enum status status = wire_stats_to_json(reply, size, &out, err);
+
+    if (status == STATUS_OK && (fputs(out.text, stdout) == EOF || fflush(stdout) != 0))
+        status = error_set_errno(err, errno, "cannot write standard output");
+    strbuf_release(&out);
+    return status;
+}
+
+static enum status run(const void *parsed, const struct option_result *origins, struct error *err)
+{
+    const struct stats_options *o = parsed;
+    struct rpc_client_config config = {.security = {.ca_file = o->tls_ca,
+                                                    .cert_file = o->tls_cert,
+                                                    .key_file = o->tls_key,
+                                                    .token_file = o->token_file}};
+    struct rpc_client *client = NULL;
+    uint8_t *reply = NULL;
+    size_t size = 0;
+    enum status status = endpoint_parse(
+        o->server, option_origin_text(&options_set, origins, "server"), &config.target, err);
+
+    if (status == STATUS_OK)
+        status = rpc_client_open(&config, &client, err);
+    if (status == STATUS_OK)
+        status = rpc_client_unary(client, STATS_PATH, (const uint8_t *)"", 0,
+                                  clock_deadline_ns(o->timeout_ms), &reply, &size, err);
+    if (status == STATUS_OK)
+        status = print(reply, size, err);
+    free(reply);
+    rpc_client_close(client);
+    return status;
+}
+
+int stats_main(int argc, char **argv)
+{
+    static const struct program program = {
+        .set = &options_set,
+        .options_size = sizeof(struct stats_options),
+        .run = run,
+    };
+
+    return program_main(&program, argc, argv);
+}
