@@ -54,7 +54,8 @@ static enum status open_rpc(struct service *s, const struct service_config *conf
          .handler = &stats_handler,
          .user = s,
          .max_head_bytes = REQUEST_BYTES_MAX,
-         .max_payload_bytes = RPC_NO_PAYLOAD},
+         .max_payload_bytes = RPC_NO_PAYLOAD,
+         .while_draining = true},
     };
     struct rpc_server_config rpc = {
         .listen = config->listen,

@@ -65,5 +65,5 @@ const struct rpc_handler *rpc_gate_refusal(const struct rpc_gate *gate, struct r
     visit->has_token = gate->token.length == 0 || rpc_token_matches(&gate->token, visit->metadata);
     if (!visit->has_token)
         return &stranger_handler;
-    return atomic_load(&gate->draining) ? &draining_handler : NULL;
+    return atomic_load(&gate->draining) && !visit->while_draining ? &draining_handler : NULL;
 }

@@ -163,6 +163,7 @@ struct rpc_method {
      * the call with STATUS_DATA. */
     size_t max_head_bytes;    /* 0: what max_message_bytes allows */
     size_t max_payload_bytes; /* 0: what max_message_bytes allows, RPC_NO_PAYLOAD: none */
+    bool while_draining;      /* served while the server drains, too */
 };
 
 #define RPC_NO_PAYLOAD SIZE_MAX
@@ -208,8 +209,8 @@ size_t rpc_server_method_count(const struct rpc_server *server);
 /* The counts of one of them (index below rpc_server_method_count); any thread. */
 void rpc_server_counts(const struct rpc_server *server, size_t index, struct rpc_call_counts *ret);
 
-/* Health becomes NOT_SERVING and new calls are refused with STATUS_UNAVAILABLE; calls under way go
- * on. */
+/* Health becomes NOT_SERVING and new calls, but those of methods that are served while_draining,
+ * are refused with STATUS_UNAVAILABLE; calls under way go on. */
 void rpc_server_drain(struct rpc_server *server);
 
 /* Drain, give the calls `grace_ms` to end, cancel the rest, stop the threads, free.  Calls held

@@ -163,8 +163,9 @@ struct rpc_gate {
 
 /* A call that stands at the gate. */
 struct rpc_visit {
-    bool is_public; /* needs no token, and is served while the server drains */
-    bool has_token; /* set by rpc_gate_refusal: it carries the token, if there is one */
+    bool is_public;      /* needs no token, and is served while the server drains */
+    bool while_draining; /* needs the token, but is served then, too */
+    bool has_token;      /* set by rpc_gate_refusal: it carries the token, if there is one */
     const grpc_metadata_array *metadata;
 };
 

@@ -124,6 +124,8 @@ static void choose_handler(struct slot *slot, char *path, size_t size, struct rp
     struct rpc_server *server = slot->server;
     bool unknown = slot->method == server->method_count;
     struct rpc_visit visit = {.is_public = !unknown && slot->method >= server->own_method_count,
+                              .while_draining =
+                                  !unknown && server->methods[slot->method].while_draining,
                               .metadata = &slot->metadata};
     const struct rpc_handler *refusal = rpc_gate_refusal(&server->gate, &visit);
 

@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -354,6 +355,36 @@ START_TEST(test_a_job_on_the_page)
 }
 END_TEST
 
+static void *close_the_service(void *user)
+{
+    service_close(user);
+    return NULL;
+}
+
+START_TEST(test_the_page_while_the_server_drains)
+{
+    uint16_t port;
+    pthread_t closer;
+
+    open_service_with_page();
+    port = service_metrics_port(service);
+    start_job();
+    raw_send_right(&workers[0], CHUNK_PUSH, 0, 1, 1);
+    do
+        ask(port, GET);
+    while (metrics_value(body(), "sparring_server_pushes_total") == 0);
+    ck_assert(metrics_value(body(), "sparring_server_draining") == 0);
+    ck_assert_int_eq(pthread_create(&closer, NULL, close_the_service, service), 0);
+    do
+        ask(port, GET);
+    while (metrics_value(body(), "sparring_server_draining") == 0);
+    ck_assert(metrics_value(body(), "sparring_server_job_waiting_pushes") == 1);
+    close_workers(); /* the round cannot end any more, the service does */
+    ck_assert_int_eq(pthread_join(closer, NULL), 0);
+    strbuf_release(&answer);
+}
+END_TEST
+
 START_TEST(test_the_program)
 {
     const char *program = support_program("sparring-server");
@@ -395,6 +426,7 @@ int main(void)
     tcase_add_test(tests, test_garbage);
     tcase_add_test(tests, test_addresses);
     tcase_add_test(tests, test_a_job_on_the_page);
+    tcase_add_test(tests, test_the_page_while_the_server_drains);
     tcase_add_test(tests, test_the_program);
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -257,6 +257,47 @@ START_TEST(test_a_job_that_fails_keeps_its_counts)
 }
 END_TEST
 
+static void *close_the_service(void *user)
+{
+    service_close(user);
+    return NULL;
+}
+
+/* Who stops a server wants to see what it waits for. */
+START_TEST(test_while_the_server_drains)
+{
+    pthread_t closer;
+    reply_t *reply;
+    float first;
+
+    open_service(WAIT_MS, NULL);
+    start_job();
+    push_some(1);
+    reply = ask_until_pushes(3);
+    ck_assert(!reply->draining);
+    drop(reply);
+    ck_assert_int_eq(pthread_create(&closer, NULL, close_the_service, service), 0);
+    reply = ask(workers[2].client);
+    while (!reply->draining) {
+        drop(reply);
+        (void)sched_yield();
+        reply = ask(workers[2].client);
+    }
+    check_job(reply->job);
+    ck_assert_uint_eq(reply->job->round, 1);
+    drop(reply);
+    raw_send_right(&workers[1], CHUNK_PUSH, 1, 1, 1);
+    for (unsigned i = 0; i < 2; i++)
+        raw_send_right(&workers[i], CHUNK_PUSH, 2, 1, 1);
+    for (unsigned i = 0; i < RAW_PARTITIONS; i++)
+        (void)raw_take(&workers[0], &first);
+    check_result("told", raw_wait_closed(&workers[0].stream), STATUS_UNAVAILABLE,
+                 "the parameter server is stopping (1 rounds were complete)");
+    ck_assert_int_eq(pthread_join(closer, NULL), 0);
+    close_workers();
+}
+END_TEST
+
 /* ------------------------------------------------------------------ counters never fall */
 
 static atomic_bool watching = true;
@@ -344,6 +385,7 @@ int main(void)
     tcase_add_test(tests, test_a_job_that_gathers);
     tcase_add_test(tests, test_a_job_that_ends_well);
     tcase_add_test(tests, test_a_job_that_fails_keeps_its_counts);
+    tcase_add_test(tests, test_while_the_server_drains);
     tcase_add_test(tests, test_counters_never_fall);
     tcase_add_test(tests, test_a_stock_client_with_the_descriptor_set);
     suite_add_tcase(suite, tests);
