@@ -1,0 +1,423 @@
+/*
+ * Nothing is allocated in a steady round, on either side: this program has its own malloc, which
+ * counts by caller.  gRPC's allocations (it reads into fresh slices, and each batch has a few of
+ * its own) are told from ours by the file that the caller lies in, and are printed.
+ *
+ * Storage that grows to the largest need seen so far (the list of a message's slices, nodes of
+ * messages that wait) may still grow after the warm-up, so rounds are counted in windows: something
+ * that is allocated in every round is in all of them.
+ */
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "experiments/bench/bench_ps.h"
+#include "server/service.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+#include "worker/sync/sync.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define WAIT_MS     100000
+#define WORKERS     2
+#define ROUNDS      20 /* of a window */
+#define ROUNDS_TEXT "20"
+#define WINDOWS     15
+#define COUNT       300000 /* float32, in 19 partitions */
+#define PARTITION   "65536"
+#define CALLERS_MAX 1024
+#define LINE_SIZE   64
+
+static struct error err;
+
+/* ---- the allocator */
+
+/* glibc's own, under the names that stay when malloc is replaced */
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *old, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
+void *memalign(size_t alignment, size_t size);
+
+static struct caller {
+    _Atomic(const void *) address;
+    atomic_uint count;
+} callers[CALLERS_MAX];
+static atomic_bool counting;
+static atomic_uint lost; /* no place for the caller */
+
+static void note(const void *address)
+{
+    if (!atomic_load_explicit(&counting, memory_order_relaxed))
+        return;
+    for (size_t i = 0; i < CALLERS_MAX; i++) {
+        const void *none = NULL;
+
+        if (atomic_load(&callers[i].address) == address ||
+            atomic_compare_exchange_strong(&callers[i].address, &none, address) ||
+            none == address) {
+            (void)atomic_fetch_add(&callers[i].count, 1);
+            return;
+        }
+    }
+    (void)atomic_fetch_add(&lost, 1);
+}
+
+void *malloc(size_t size)
+{
+    note(__builtin_return_address(0));
+    return __libc_malloc(size);
+}
+
+void *calloc(size_t count, size_t size)
+{
+    note(__builtin_return_address(0));
+    return __libc_calloc(count, size);
+}
+
+void *realloc(void *old, size_t size)
+{
+    note(__builtin_return_address(0));
+    return __libc_realloc(old, size);
+}
+
+void *memalign(size_t alignment, size_t size)
+{
+    note(__builtin_return_address(0));
+    return __libc_memalign(alignment, size);
+}
+
+void *aligned_alloc(size_t alignment, size_t size)
+{
+    note(__builtin_return_address(0));
+    return __libc_memalign(alignment, size);
+}
+
+int posix_memalign(void **ret, size_t alignment, size_t size)
+{
+    note(__builtin_return_address(0));
+    *ret = __libc_memalign(alignment, size);
+    return *ret ? 0 : 12; /* ENOMEM */
+}
+
+struct window {
+    unsigned ours, grpc;
+    char where[512]; /* of ours */
+};
+
+static void begin_window(void)
+{
+    for (size_t i = 0; i < CALLERS_MAX; i++) {
+        atomic_store(&callers[i].address, NULL);
+        atomic_store(&callers[i].count, 0);
+    }
+    atomic_store(&lost, 0);
+    atomic_store(&counting, true);
+}
+
+/* Whatever is not called for by gRPC and what it stands on counts as ours. */
+static bool is_grpc(const char *file)
+{
+    static const char *const names[] = {"/libgrpc", "/libgpr", "/libabsl",  "/libstdc++",
+                                        "/libupb",  "/libssl", "/libcrypto"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strstr(file, names[i]))
+            return true;
+    return false;
+}
+
+static struct window end_window(void)
+{
+    struct window w = {.ours = 0};
+
+    atomic_store(&counting, false);
+    ck_assert_uint_eq(atomic_load(&lost), 0);
+    for (size_t i = 0; i < CALLERS_MAX && atomic_load(&callers[i].address); i++) {
+        const void *address = atomic_load(&callers[i].address);
+        unsigned count = atomic_load(&callers[i].count);
+        Dl_info info = {.dli_fname = "?"};
+        size_t used = strlen(w.where);
+
+        if (dladdr(address, &info) != 0 && is_grpc(info.dli_fname)) {
+            w.grpc += count;
+            continue;
+        }
+        w.ours += count; /* the place as addr2line takes it */
+        (void)snprintf(w.where + used, sizeof(w.where) - used, " %s+0x%tx (%u times)",
+                       info.dli_fname, (const char *)address - (const char *)info.dli_fbase, count);
+    }
+    return w;
+}
+
+/* ---- workers in processes of their own */
+
+struct peer {
+    pid_t pid;
+    int in, out;
+};
+
+/* A worker of bench ps: see bench_ps.h. */
+static void start_peer(struct peer *p, unsigned rank, uint16_t port)
+{
+    posix_spawn_file_actions_t actions;
+    char rank_text[16], bytes[32], place[64];
+    const char *words[] = {support_program("sparring"),
+                           "bench",
+                           "ps",
+                           BENCH_PS_WORKER,
+                           "0",
+                           rank_text,
+                           "2",
+                           "1",
+                           bytes,
+                           PARTITION,
+                           "100000",
+                           place,
+                           "",
+                           "",
+                           "",
+                           "",
+                           NULL};
+    char *argv[sizeof(words) / sizeof(words[0])];
+    int in[2], out[2];
+
+    (void)snprintf(rank_text, sizeof(rank_text), "%u", rank);
+    (void)snprintf(bytes, sizeof(bytes), "%zu", COUNT * sizeof(float));
+    (void)snprintf(place, sizeof(place), "127.0.0.1:%u", (unsigned)port);
+    memcpy(argv, words, sizeof(argv)); /* exec does not write to them */
+    ck_assert_int_eq(pipe2(in, O_CLOEXEC), 0);
+    ck_assert_int_eq(pipe2(out, O_CLOEXEC), 0);
+    (void)posix_spawn_file_actions_init(&actions);
+    (void)posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
+    (void)posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+    ck_assert_int_eq(posix_spawn(&p->pid, argv[0], &actions, NULL, argv, environ), 0);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    (void)close(in[0]);
+    (void)close(out[1]);
+    p->in = in[1];
+    p->out = out[0];
+}
+
+/* Its next line.  Check's assertions allocate, so what runs inside a window has none. */
+static bool hear(const struct peer *p, char *line, size_t size)
+{
+    int64_t deadline_ns = clock_deadline_ns(WAIT_MS);
+
+    for (size_t length = 0; length < size; length++) {
+        struct pollfd wait = {.fd = p->out, .events = POLLIN};
+
+        if (poll(&wait, 1, clock_left_ms(deadline_ns)) != 1 || read(p->out, line + length, 1) != 1)
+            return false;
+        if (line[length] == '\n') {
+            line[length] = '\0';
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool say_rounds(const struct peer *p)
+{
+    static const char text[] = ROUNDS_TEXT "\n";
+
+    return write(p->in, text, sizeof(text) - 1) == (ssize_t)sizeof(text) - 1;
+}
+
+/* "SECONDS 0": no element was wrong. */
+static bool hear_rounds(const struct peer *p)
+{
+    char line[LINE_SIZE];
+    const char *space;
+
+    if (!hear(p, line, sizeof(line)))
+        return false;
+    space = strchr(line, ' ');
+    return space && strcmp(space, " 0") == 0;
+}
+
+static void await_ready(const struct peer *p)
+{
+    char line[LINE_SIZE];
+
+    ck_assert(hear(p, line, sizeof(line)));
+    ck_assert_str_eq(line, "ready");
+}
+
+static void stop_peer(struct peer *p)
+{
+    int state;
+
+    (void)close(p->in);
+    ck_assert_int_eq(waitpid(p->pid, &state, 0), p->pid);
+    ck_assert_msg(WIFEXITED(state) && WEXITSTATUS(state) == 0, "the worker ended with %d", state);
+    (void)close(p->out);
+}
+
+/* ---- windows */
+
+/* Rounds until a window has none of ours; fails the test when all have some. */
+static void find_quiet_window(const char *side, bool (*play)(void *user), void *user)
+{
+    struct window w = {.ours = 0};
+
+    ck_assert(play(user)); /* warm-up */
+    for (unsigned i = 0; i < WINDOWS; i++) {
+        bool played;
+
+        begin_window();
+        played = play(user);
+        w = end_window();
+        ck_assert(played);
+        if (w.ours == 0) {
+            (void)printf("%s: 0 allocations of ours, %.1f of gRPC's per round of %d ranks\n", side,
+                         (double)w.grpc / ROUNDS, WORKERS);
+            ck_assert_uint_gt(w.grpc, 0); /* or nothing was counted at all */
+            return;
+        }
+    }
+    ck_abort_msg("%s: %u allocations in %d rounds, called from%s", side, w.ours, ROUNDS, w.where);
+}
+
+static bool play_with_peers(void *user)
+{
+    const struct peer *peers = user;
+    bool played = true;
+
+    for (unsigned i = 0; i < WORKERS; i++)
+        played = say_rounds(&peers[i]) && played;
+    for (unsigned i = 0; i < WORKERS; i++)
+        played = hear_rounds(&peers[i]) && played;
+    return played;
+}
+
+START_TEST(server_allocates_nothing)
+{
+    struct service_config config = {.listen = {.host = "127.0.0.1"},
+                                    .listen_origin = "test",
+                                    .timeout_ms = WAIT_MS,
+                                    .run_dir = _i == 0 ? NULL : support_folder()};
+    struct service *service;
+    struct peer peers[WORKERS];
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    assert_ok(service_open(&config, &service, &err));
+    for (unsigned i = 0; i < WORKERS; i++)
+        start_peer(&peers[i], i, service_port(service));
+    for (unsigned i = 0; i < WORKERS; i++)
+        await_ready(&peers[i]);
+    find_quiet_window(_i == 0 ? "server" : "server with records", play_with_peers, peers);
+    for (unsigned i = 0; i < WORKERS; i++)
+        stop_peer(&peers[i]);
+    service_close(service);
+}
+END_TEST
+
+/* ---- this process as a worker */
+
+struct own {
+    struct sync *sync;
+    const struct peer *peer;
+    uint64_t step;
+};
+
+static bool play_as_worker(void *user)
+{
+    struct own *own = user;
+    char line[LINE_SIZE];
+    bool played = say_rounds(own->peer);
+
+    for (unsigned i = 0; played && i < ROUNDS; i++) {
+        played = sync_begin(own->sync, own->step++, &err) == STATUS_OK;
+        sync_ready(own->sync, COUNT / 2);
+        sync_ready(own->sync, COUNT);
+        played = sync_finish(own->sync, &err) == STATUS_OK && played;
+    }
+    /* The result is wrong to the peer: our gradients are not those of bench ps. */
+    return played && hear(own->peer, line, sizeof(line));
+}
+
+START_TEST(worker_allocates_nothing)
+{
+    static float params[COUNT], grads[COUNT];
+    const size_t count = COUNT;
+    struct process server;
+    struct peer peer;
+    struct own own = {.peer = &peer};
+    struct tensor_table table = {.count = 0};
+    struct sync_config config = {.kind = "ps",
+                                 .table = &table,
+                                 .params = params,
+                                 .grads = grads,
+                                 .world_size = 2,
+                                 .timeout_ms = WAIT_MS,
+                                 .order = REDUCE_FAST,
+                                 .job = "bench",
+                                 .servers_origin = "test",
+                                 .partition_bytes = 65536,
+                                 .optimizer = optimizer_defaults(OPTIMIZER_SGD)};
+    const char *file = support_path("port");
+    char *text, place[64];
+    size_t size;
+    int port;
+
+    process_start(
+        &server, NULL,
+        ARGS(support_program("sparring-server"), "--listen", "127.0.0.1:0", "--port-file", file));
+    process_wait_output(&server, "serving on", WAIT_MS);
+    assert_ok(file_read(file, 64, &text, &size, &err));
+    port = (int)strtol(text, NULL, 10);
+    free(text);
+    (void)snprintf(place, sizeof(place), "127.0.0.1:%d", port);
+    config.servers = place;
+    start_peer(&peer, 1, (uint16_t)port);
+    assert_ok(tensor_table_add(&table, "slab", 1, &count, &err));
+    tensor_table_layout(&table);
+    assert_ok(sync_open(&config, &own.sync, &err));
+    assert_ok(sync_start(own.sync, &err));
+    await_ready(&peer);
+    find_quiet_window("worker", play_as_worker, &own);
+    (void)close(peer.in);
+    sync_close(own.sync, NULL);
+    process_signal(&server, SIGTERM);
+    ck_assert_int_eq(process_wait(&server, WAIT_MS), 0);
+    tensor_table_release(&table);
+}
+END_TEST
+
+/* The counter itself: what this file allocates is seen as ours. */
+START_TEST(allocations_are_seen)
+{
+    struct window w;
+    void *volatile memory;
+
+    begin_window();
+    memory = malloc(100);
+    w = end_window();
+    free(memory);
+    ck_assert_uint_eq(w.ours, 1);
+    ck_assert_uint_eq(w.grpc, 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("allocations");
+    TCase *tests = tcase_create("allocations");
+
+    tcase_set_timeout(tests, 280);
+    tcase_add_test(tests, allocations_are_seen);
+    tcase_add_loop_test(tests, server_allocates_nothing, 0, 2);
+    tcase_add_test(tests, worker_allocates_nothing);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
