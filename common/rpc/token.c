@@ -25,7 +25,7 @@ static enum status check_transport(const struct rpc_security *security,
     bool tls = false;
     enum status status = rpc_security_check(security, &tls, err);
 
-    if (status == STATUS_OK && !tls && strncmp(endpoint->host, "unix:", 5) != 0)
+    if (status == STATUS_OK && !tls && !endpoint_unix_path(endpoint))
         status = error_set(err, STATUS_INVALID,
                            "the token of '%s' goes only over TLS or a Unix socket: give the three "
                            "TLS files, too",

@@ -1,7 +1,7 @@
 /*
  * A whole job under mutual TLS: the store and the parameter server ask every worker for a
  * certificate; a worker without one is turned away, and a plaintext bind beyond loopback is
- * refused.
+ * refused.  With the files of experiments/make-certificates, also a token and bound ranks.
  */
 #include "tests/integration/job.h"
 #include "tests/support/certificate.h"
@@ -63,6 +63,83 @@ START_TEST(test_job_under_tls)
 }
 END_TEST
 
+/* What `name` of experiments/make-certificates has, for every process of the next job. */
+static void use_certificate(const char *name)
+{
+    char path[600];
+
+    (void)snprintf(path, sizeof(path), "%s/ca.pem", support_path("certs"));
+    ck_assert_int_eq(setenv("SPARRING_TLS_CA", path, 1), 0);
+    (void)snprintf(path, sizeof(path), "%s/%s.pem", support_path("certs"), name);
+    ck_assert_int_eq(setenv("SPARRING_TLS_CERT", path, 1), 0);
+    (void)snprintf(path, sizeof(path), "%s/%s.key", support_path("certs"), name);
+    ck_assert_int_eq(setenv("SPARRING_TLS_KEY", path, 1), 0);
+    (void)snprintf(path, sizeof(path), "%s/token", support_path("certs"));
+    ck_assert_int_eq(setenv("SPARRING_TOKEN_FILE", path, 1), 0);
+    ck_assert_int_eq(setenv("SPARRING_BIND_RANKS", "true", 1), 0);
+}
+
+static const char *make(int wanted, const char *const *words)
+{
+    const char *argv[16] = {support_source("experiments/make-certificates"), support_path("certs")};
+
+    for (size_t i = 0; words[i]; i++)
+        argv[i + 2] = words[i];
+    return process_run(wanted, 60000, NULL, argv);
+}
+
+START_TEST(test_job_with_token_and_ranks)
+{
+    struct job job = {.ranks = 2, .servers = 1, .worker = ARGS(SMALL, "--sync", "ps")};
+    const char *other = support_write("other", "another-token-than-theirs", 25);
+    struct process server;
+    char address[64];
+    json_t *summary;
+
+    if (!certificate_can_make())
+        return;
+    (void)make(0, ARGS("node", "--host", "127.0.0.1", "--ranks", "0-1"));
+    use_certificate("node");
+    summary = job_summary(job_run(&job, 0));
+    ck_assert_str_eq(json_string_value(json_object_get(summary, "status")), "ok");
+    json_decref(summary);
+
+    certificate_make_authority("ca"); /* start_server's own */
+    certificate_make("node", "ca", "subjectAltName=IP:127.0.0.1");
+    start_server(&server, address, sizeof(address));
+    ck_assert_ptr_nonnull(
+        strstr(process_run(3, 60000, NULL,
+                           ARGS(support_program("sparring-worker"), SMALL, "--sync", "ps",
+                                "--servers", address, "--tls-ca", certificate_file("ca", "pem"),
+                                "--tls-cert", certificate_file("node", "pem"), "--tls-key",
+                                certificate_file("node", "key"))),
+               "rank 0 is not for the peer"));
+    ck_assert_ptr_nonnull(strstr(
+        process_run(3, 60000, NULL,
+                    ARGS(support_program("sparring-worker"), SMALL, "--sync", "ps", "--servers",
+                         address, "--token-file", other, "--tls-ca", certificate_file("ca", "pem"),
+                         "--tls-cert", certificate_file("node", "pem"), "--tls-key",
+                         certificate_file("node", "key"))),
+        "this server wants its bearer token"));
+    process_signal(&server, SIGTERM);
+    ck_assert_int_eq(process_wait(&server, 60000), 0);
+}
+END_TEST
+
+START_TEST(test_bad_words_for_certificates)
+{
+    if (!certificate_can_make())
+        return;
+    ck_assert_ptr_nonnull(strstr(make(2, ARGS("node")), "needs a --host or --ranks"));
+    ck_assert_ptr_nonnull(strstr(make(2, ARGS("node", "--ranks", "3-1")), "is empty"));
+    ck_assert_ptr_nonnull(strstr(make(2, ARGS("node", "--host", "a,URI:sparring:rank/0")),
+                                 "neither a name nor an address"));
+    ck_assert_ptr_nonnull(strstr(make(2, ARGS("../node", "--ranks", "1")), "cannot be the name"));
+    ck_assert_ptr_nonnull(strstr(make(2, ARGS("ca", "--ranks", "1")), "cannot be the name"));
+    ck_assert_ptr_nonnull(strstr(make(2, ARGS("node", "--rank", "1")), "unknown option"));
+}
+END_TEST
+
 START_TEST(test_plaintext_stays_on_loopback)
 {
     const char *output = process_run(
@@ -79,6 +156,8 @@ int main(void)
 
     tcase_set_timeout(cases, 120);
     tcase_add_test(cases, test_job_under_tls);
+    tcase_add_test(cases, test_job_with_token_and_ranks);
+    tcase_add_test(cases, test_bad_words_for_certificates);
     tcase_add_test(cases, test_plaintext_stays_on_loopback);
     suite_add_tcase(suite, cases);
     return support_run(suite);

@@ -27,7 +27,7 @@
 /* What the server may grow by, in MiB; the attacks send more than that to calls that are refused.
  * AddressSanitizer keeps freed memory for a while. */
 #ifdef __SANITIZE_ADDRESS__
-#define MEMORY_MIB "1024"
+#define MEMORY_MIB "2048"
 #else
 #define MEMORY_MIB "256"
 #endif

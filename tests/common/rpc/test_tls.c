@@ -246,6 +246,40 @@ START_TEST(nothing_is_read_without_the_token)
 }
 END_TEST
 
+/* A Unix socket needs no TLS for it: nobody else can listen there. */
+START_TEST(token_over_a_unix_socket)
+{
+    struct rpc_security security = {0};
+    struct rpc_client_config client_config = {0};
+    struct rpc_server_config config = {.listen_origin = "the test"};
+    struct rpc_client *client;
+    struct echo echo;
+    uint8_t request[130], *reply = NULL;
+    size_t size = make_text(request, "text"), reply_size;
+
+    security.token_file = support_write("token", TOKEN, strlen(TOKEN));
+    log_set_level(LOG_QUIET);
+    (void)snprintf(config.listen.host, sizeof(config.listen.host), "unix:%s",
+                   support_path("socket"));
+    config.security = security;
+    echo_open_with(&echo, &config);
+    client_config.target = config.listen;
+    for (int with_token = 0; with_token < 2; with_token++) {
+        enum status status;
+
+        if (with_token)
+            client_config.security = security;
+        assert_ok(rpc_client_open(&client_config, &client, &err));
+        status = rpc_client_unary(client, ECHO_UNARY, request, size, clock_deadline_ns(DEADLINE_MS),
+                                  &reply, &reply_size, &err);
+        ck_assert_int_eq(status, with_token ? STATUS_OK : STATUS_UNAUTHENTICATED);
+        rpc_client_close(client);
+    }
+    free(reply);
+    echo_close(&echo, DEADLINE_MS);
+}
+END_TEST
+
 /* Nobody sends a secret in plaintext, nor waits for one; and nobody says what it is. */
 START_TEST(token_files_are_checked)
 {
@@ -297,6 +331,7 @@ int main(void)
     tcase_add_test(tests, files_are_checked);
     tcase_add_test(tests, token_lets_in);
     tcase_add_test(tests, nothing_is_read_without_the_token);
+    tcase_add_test(tests, token_over_a_unix_socket);
     tcase_add_test(tests, token_files_are_checked);
     suite_add_tcase(suite, tests);
     return support_run(suite);
