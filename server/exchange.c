@@ -98,24 +98,58 @@ static enum status source_copy(void *user, float *dst, size_t count, struct erro
     return rpc_message_copy(user, dst, count * sizeof(float), err);
 }
 
+static void source_drop(void *user)
+{
+    rpc_message_drop(user);
+}
+
+static enum status source_keep(void *user, struct shard_source *ret, struct error *err)
+{
+    struct rpc_message *kept = NULL;
+    enum status status = rpc_message_keep(user, &kept, err);
+
+    if (status == STATUS_OK)
+        *ret = (struct shard_source){.copy = source_copy, .drop = source_drop, .user = kept};
+    return status;
+}
+
 static enum status source_add(void *user, float *dst, size_t count, struct error *err)
 {
     return rpc_message_add_f32(user, dst, count, err);
 }
 
 /* Is there anything that the job's counters must know?  In lockstep only whole sums. */
-static void count_push(struct stream *st, const struct shard_answer *answer)
+static void count_push(struct service *s, struct job *j, unsigned rank,
+                       const struct shard_answer *answer)
 {
-    struct job *j = st->job;
-
-    if (job_is_lockstep(j) && !answer->complete)
+    if (answer->held || (job_is_lockstep(j) && !answer->complete))
         return;
-    (void)pthread_mutex_lock(&st->service->lock);
+    (void)pthread_mutex_lock(&s->lock);
     if (j->state == JOB_RUNNING && job_is_lockstep(j))
         job_count_complete(j, answer, clock_now_ns());
     else if (j->state == JOB_RUNNING)
-        job_count_outcome(j, st->rank, answer, clock_now_ns());
-    (void)pthread_mutex_unlock(&st->service->lock);
+        job_count_outcome(j, rank, answer, clock_now_ns());
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+/* Contributions that were held for their turn, then whoever may read: an answer may give the next
+ * one its turn. */
+static enum status go_on(struct service *s, struct job *j, uint32_t partition, struct error *err)
+{
+    bool found = true;
+
+    while (found) {
+        struct shard_answer answer;
+        unsigned rank;
+        enum status status = shard_next_apply(&j->shard, partition, &found, &rank, &answer, err);
+
+        if (status != STATUS_OK)
+            return status;
+        if (found)
+            count_push(s, j, rank, &answer);
+        answer_waiting(s, j, partition);
+    }
+    return STATUS_OK;
 }
 
 static enum status take_push(struct stream *st, const struct chunk_header *h,
@@ -129,11 +163,11 @@ static enum status take_push(struct stream *st, const struct chunk_header *h,
 
     if (status != STATUS_OK)
         return status;
-    count_push(st, &answer);
+    count_push(s, j, st->rank, &answer);
     if (answer.late)
         answer_push(s, j, st->rank, h->partition, &answer);
-    else if (answer.complete)
-        answer_waiting(s, j, h->partition);
+    else if (answer.complete || answer.held)
+        return go_on(s, j, h->partition, err);
     return STATUS_OK;
 }
 
@@ -195,8 +229,7 @@ static enum status finish_partition(struct service *s, struct job *j, unsigned r
     if (j->state == JOB_RUNNING && answer.complete)
         job_count_whole(j, &answer, now_ns);
     (void)pthread_mutex_unlock(&s->lock);
-    answer_waiting(s, j, partition);
-    return STATUS_OK;
+    return go_on(s, j, partition, err);
 }
 
 void exchange_finish_rank(struct service *s, struct job *j, unsigned rank)
@@ -279,7 +312,8 @@ static enum status admit(struct stream *st, const struct chunk_header *h, struct
 static enum status take_chunk(struct stream *st, const struct chunk_header *h,
                               struct rpc_message *message, struct error *err)
 {
-    struct shard_source source = {.copy = source_copy, .add = source_add, .user = message};
+    struct shard_source source = {
+        .copy = source_copy, .add = source_add, .keep = source_keep, .user = message};
     enum status status = check_chunk(st, h, rpc_message_payload_size(message), err);
 
     if (status == STATUS_OK)

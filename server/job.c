@@ -13,6 +13,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+static enum status copy_rules(struct job *j, const struct join_request *request, struct error *err)
+{
+    enum status status = mem_calloc(request->rule_count, sizeof(*request->rules),
+                                    "rules of staleness", &j->terms.rules, err);
+
+    if (status != STATUS_OK)
+        return status;
+    j->terms.rule_count = request->rule_count;
+    if (request->rule_count > 0)
+        memcpy(j->terms.rules, request->rules, request->rule_count * sizeof(*request->rules));
+    return STATUS_OK;
+}
+
 enum status job_open(const struct join_request *request, struct job **ret_job, struct error *err)
 {
     struct job *j;
@@ -22,7 +35,11 @@ enum status job_open(const struct join_request *request, struct job **ret_job, s
         return status;
     j->terms = *request;
     j->terms.manifest = NULL;
-    status = membership_init(&j->members, request, err);
+    j->terms.rules = NULL;
+    j->terms.rule_count = 0;
+    status = copy_rules(j, request, err);
+    if (status == STATUS_OK)
+        status = membership_init(&j->members, request, err);
     if (status == STATUS_OK)
         status = mem_calloc(request->world_size, sizeof(*j->ranks), "ranks", &j->ranks, err);
     if (status != STATUS_OK) {
@@ -41,6 +58,7 @@ void job_close(struct job *j)
     shard_map_release(&j->map);
     membership_release(&j->members);
     free(j->ranks);
+    free(j->terms.rules);
     free(j);
 }
 
@@ -53,7 +71,9 @@ enum status job_build(struct job *j, struct error *err)
                                   .update = t->update == 0,
                                   .rank_order = t->order == 1,
                                   .optimizer = t->optimizer,
-                                  .consistency = t->consistency};
+                                  .consistency = t->consistency,
+                                  .rules = t->rules,
+                                  .rule_count = t->rule_count};
     enum status status = membership_compare(&j->members, err);
 
     if (status == STATUS_OK)
@@ -221,6 +241,7 @@ static void follow_slowest(struct job *j, int64_t now_ns)
 
 static void count_use(struct job *j, struct job_rank *r, const struct shard_answer *answer)
 {
+    j->totals.missed += answer->missed;
     if (!answer->late) {
         stats_count_staleness(&j->totals.staleness, answer->staleness, 1);
         stats_count_staleness(&r->staleness, answer->staleness, 1);

@@ -64,7 +64,8 @@ struct job_totals {
     uint64_t initial_rx_payload_bytes, initial_tx_payload_bytes; /* of round 0 */
     uint64_t final_tx_payload_bytes;                             /* behind the last round */
     uint64_t late;                                               /* pushes that were dropped */
-    struct stats_staleness lateness;                             /* their staleness */
+    uint64_t missed;                 /* pushes not applied where their rule of staleness says */
+    struct stats_staleness lateness; /* their staleness */
     int64_t sum_ns, wait_ns;
     struct stats_staleness staleness; /* of the pushes that were summed */
     uint64_t unrecorded;              /* rounds whose record was dropped: the disk was too slow */
@@ -73,11 +74,12 @@ struct job_totals {
 struct job {
     enum job_state state;
     struct membership members;
-    struct join_request terms; /* of the first join, without its manifest; constant */
-    struct job_rank *ranks;    /* owned, world_size of them */
-    struct shard_map map;      /* constant once built */
-    struct shard shard;        /* constant once built, but for its own locks */
-    size_t users;              /* calls and threads that hold a pointer to it */
+    struct join_request
+        terms;              /* of the first join, without its manifest; its rules owned; constant */
+    struct job_rank *ranks; /* owned, world_size of them */
+    struct shard_map map;   /* constant once built */
+    struct shard shard;     /* constant once built, but for its own locks */
+    size_t users;           /* calls and threads that hold a pointer to it */
     atomic_size_t outstanding; /* payloads inside the shard that core still holds */
     struct error failure;      /* OVER: STATUS_OK when everyone left in order */
 

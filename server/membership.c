@@ -30,6 +30,11 @@ static enum status check_terms(const struct join_request *r, struct error *err)
     if (r->update > 1 || r->order > 1)
         return error_set(err, STATUS_INVALID, "join of job '%s': update %u, order %u (0 or 1)",
                          r->job, r->update, r->order);
+    if (r->rule_count > 0 && !consistency_steps_each(&r->consistency))
+        return error_set(err, STATUS_INVALID,
+                         "join of job '%s': rules of staleness need asp, or ssp with a bound above "
+                         "0, where each push is a step",
+                         r->job);
     status = consistency_check(&r->consistency, r->world_size, r->update == 0, r->order == 1, err);
     if (status != STATUS_OK)
         (void)error_prefix(err, "join of job '%s': ", r->job);
@@ -78,6 +83,10 @@ static void add_terms(struct strbuf *text, const struct join_request *r)
                  r->consistency.backup,
                  r->consistency.lr_by_staleness ? "by staleness" : "constant",
                  r->consistency.delay_compensation);
+    for (size_t i = 0; i < r->rule_count; i++)
+        manifest_add(text, "rule of staleness",
+                     "rank %" PRIu32 " rounds %" PRIu64 "-%" PRIu64 ": %" PRIu32, r->rules[i].rank,
+                     r->rules[i].first, r->rules[i].last, r->rules[i].steps);
     if (r->update == 0)
         manifest_add(text, "server optimizer",
                      "%s lr %.17g momentum %.17g dampening %.17g nesterov %d weight decay %.17g "

@@ -48,17 +48,20 @@ static enum policy_verdict check_step(const struct policy_rank *r, uint64_t roun
         return POLICY_UNINITIALISED;
     if (round <= r->clock)
         return POLICY_TWICE;
-    return r->parked ? POLICY_AHEAD : POLICY_COMPLETE;
+    return r->parked ? POLICY_AHEAD : POLICY_COMPLETE; /* or held, if exact */
 }
 
 enum policy_verdict policy_check(const struct policy *p, unsigned rank, uint64_t round)
 {
     const struct policy_rank *r = &p->ranks[rank];
+    enum policy_verdict verdict;
 
     if (r->finished)
         return POLICY_FINISHED;
-    return consistency_steps_each(&p->consistency) ? check_step(r, round)
-                                                   : check_round(p, r, round);
+    if (!consistency_steps_each(&p->consistency))
+        return check_round(p, r, round);
+    verdict = check_step(r, round);
+    return verdict == POLICY_COMPLETE && p->exact ? POLICY_ACCEPTED : verdict;
 }
 
 static void complete(struct policy *p)
@@ -68,13 +71,19 @@ static void complete(struct policy *p)
     p->finished_arrived = 0;
 }
 
+/* What is held is not to be read yet. */
+static uint64_t applied_clock(const struct policy_rank *r)
+{
+    return r->clock - r->held;
+}
+
 /* Only ssp asks for it. */
 static void find_slowest(struct policy *p)
 {
     p->slowest = UINT64_MAX;
     for (unsigned rank = 0; rank < p->world_size; rank++)
-        if (!p->ranks[rank].finished && p->ranks[rank].clock < p->slowest)
-            p->slowest = p->ranks[rank].clock;
+        if (!p->ranks[rank].finished && applied_clock(&p->ranks[rank]) < p->slowest)
+            p->slowest = applied_clock(&p->ranks[rank]);
 }
 
 enum policy_verdict policy_push(struct policy *p, unsigned rank, uint64_t round)
@@ -87,7 +96,8 @@ enum policy_verdict policy_push(struct policy *p, unsigned rank, uint64_t round)
         return verdict;
     r->clock = round;
     r->parked = true;
-    if (verdict == POLICY_LATE)
+    r->held = p->exact;
+    if (verdict == POLICY_LATE || r->held)
         return verdict;
     if (verdict == POLICY_COMPLETE)
         complete(p);
@@ -98,6 +108,74 @@ enum policy_verdict policy_push(struct policy *p, unsigned rank, uint64_t round)
     return verdict;
 }
 
+/* ------------------------------------------------------------------ exact staleness */
+
+void policy_make_exact(struct policy *p)
+{
+    assert(consistency_steps_each(&p->consistency));
+    p->exact = true;
+    for (unsigned rank = 0; rank < p->world_size; rank++)
+        p->ranks[rank].target = POLICY_NO_TARGET;
+}
+
+void policy_aim(struct policy *p, unsigned rank, uint64_t steps)
+{
+    p->ranks[rank].target = steps == POLICY_NO_TARGET ? steps : p->steps + steps;
+}
+
+/* What a scan of the ranks found. */
+struct turn {
+    const struct policy_rank *reserved; /* this place is kept for it */
+    const struct policy_rank *any;      /* held, and bound to no place that is still to come */
+    const struct policy_rank *nearest;  /* held, and of those the one with the least target */
+    bool all_in;                        /* nobody can contribute before somebody is answered */
+};
+
+static struct turn scan(const struct policy *p)
+{
+    struct turn t = {.all_in = true};
+
+    for (unsigned rank = 0; rank < p->world_size; rank++) {
+        const struct policy_rank *r = &p->ranks[rank];
+
+        if (r->finished && !r->held)
+            continue;
+        t.all_in = t.all_in && (r->parked || r->held);
+        if (!t.reserved && r->target == p->steps)
+            t.reserved = r;
+        if (!r->held)
+            continue;
+        if (!t.any && (r->target == POLICY_NO_TARGET || r->target < p->steps))
+            t.any = r;
+        if (!t.nearest || r->target < t.nearest->target)
+            t.nearest = r;
+    }
+    return t;
+}
+
+bool policy_next_apply(struct policy *p, unsigned *ret_rank)
+{
+    struct turn t = scan(p);
+    const struct policy_rank *next = t.any;
+    struct policy_rank *r;
+
+    if (t.reserved)
+        next = t.reserved->held ? t.reserved : NULL;
+    else if (!next && t.all_in)
+        next = t.nearest;
+    if (!next)
+        return false;
+    *ret_rank = (unsigned)(next - p->ranks);
+    r = &p->ranks[*ret_rank];
+    r->held = false;
+    r->target = POLICY_NO_TARGET;
+    complete(p);
+    find_slowest(p);
+    return true;
+}
+
+/* ------------------------------------------------------------------ answers */
+
 uint64_t policy_staleness(const struct policy *p, unsigned rank)
 {
     return p->steps - p->ranks[rank].seen;
@@ -105,7 +183,7 @@ uint64_t policy_staleness(const struct policy *p, unsigned rank)
 
 static bool may_answer(const struct policy *p, const struct policy_rank *r)
 {
-    if (!r->parked)
+    if (!r->parked || r->held)
         return false;
     if (r->finished)
         return p->finished == p->world_size;

@@ -14,6 +14,11 @@
  * A rank that finishes counts as infinitely far: nobody waits for it any more.  The final values go
  * to those who asked for them once all ranks have finished.
  *
+ * Exact staleness, for experiments: where each contribution is a step, every one of them is held
+ * until policy_next_apply takes it, and a rank may have a target, the number of steps behind which
+ * its next one belongs.  That place is kept for it, and others wait; but nobody waits where all who
+ * still contribute have done so, because then nothing could come: the least target goes first.
+ *
  * Invariants: a rank that is parked has contributed and is not answered yet; `arrived` ranks have
  * contributed to round steps + 1 (0 where each contribution is a step).
  */
@@ -25,6 +30,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define POLICY_NO_TARGET UINT64_MAX
+
 enum policy_read { POLICY_READ_NONE, POLICY_READ_PARKED, POLICY_READ_DONE };
 
 /* One rank's position in one partition. */
@@ -32,6 +39,8 @@ struct policy_rank {
     uint64_t clock;        /* last round it contributed to, late or not; 0: none */
     uint64_t seen;         /* optimizer steps in the values that it read last */
     enum policy_read read; /* of round 0 */
+    uint64_t target;       /* exact: steps that come before its next one; POLICY_NO_TARGET: any */
+    bool held;             /* exact: its contribution is in and not applied; it is parked, too */
     bool parked;           /* waits for the answer to its contribution, or for the final values */
     bool finished;         /* contributes no more */
 };
@@ -45,6 +54,7 @@ struct policy {
     uint64_t steps;            /* optimizer steps made; in lockstep and with backup: rounds */
     uint64_t slowest;          /* ssp: least clock of the ranks that have not finished */
     bool initialised;          /* round 0 is set */
+    bool exact;                /* contributions are held until policy_next_apply */
     struct policy_rank *ranks; /* borrowed, world_size of them */
 };
 
@@ -70,6 +80,15 @@ enum policy_verdict policy_check(const struct policy *p, unsigned rank, uint64_t
 /* The contribution of `rank` to `round` is in, or dropped.  A verdict other than ACCEPTED, COMPLETE
  * and LATE changes nothing. */
 enum policy_verdict policy_push(struct policy *p, unsigned rank, uint64_t round);
+
+/* From here on contributions are held.  Only where each is a step, before the first of them. */
+void policy_make_exact(struct policy *p);
+
+/* Exact: the rank has read, and its next contribution belongs behind `steps` others. */
+void policy_aim(struct policy *p, unsigned rank, uint64_t steps);
+
+/* Exact: the held contribution whose turn it is; it counts as applied.  False: none now. */
+bool policy_next_apply(struct policy *p, unsigned *ret_rank);
 
 /* Optimizer steps made between this rank's last read and now. */
 uint64_t policy_staleness(const struct policy *p, unsigned rank);

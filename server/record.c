@@ -100,6 +100,7 @@ enum status record_end(struct record *r, const struct job *j, struct error *err)
     metrics_add_int(m, "initial_tx_payload_bytes", (int64_t)t->initial_tx_payload_bytes);
     metrics_add_int(m, "final_tx_payload_bytes", (int64_t)t->final_tx_payload_bytes);
     metrics_add_int(m, "late_pushes", (int64_t)t->late);
+    metrics_add_int(m, "missed_rules", (int64_t)t->missed);
     metrics_add_double(m, "sum_seconds", (double)t->sum_ns * 1e-9);
     metrics_add_double(m, "wait_seconds", (double)t->wait_ns * 1e-9);
     metrics_add_double(m, "load_max_over_mean", shard_map_imbalance(&j->map));

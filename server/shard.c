@@ -63,6 +63,8 @@ static void init_parts(struct shard *s)
         (void)pthread_mutex_init(&part->lock, NULL);
         policy_init(&part->policy, &s->config.consistency, s->config.world_size,
                     s->ranks + slot * s->config.world_size);
+        if (s->kept)
+            policy_make_exact(&part->policy);
         part->offset = p->local_offset;
         part->count = p->count;
         slot++;
@@ -92,6 +94,9 @@ static enum status allocate(struct shard *s, struct error *err)
     if (status == STATUS_OK && sent_ranks(c) > 0)
         status = mem_calloc_aligned(s->count * sent_ranks(c), sizeof(float),
                                     "values as the ranks read them", &s->sent, err);
+    if (status == STATUS_OK && c->rule_count > 0)
+        status = mem_calloc(s->length * c->world_size, sizeof(*s->kept), "kept contributions",
+                            &s->kept, err);
     if (status == STATUS_OK && c->update)
         status = optimizer_init(&s->optimizer, &optimizer, s->count, err);
     return status;
@@ -121,6 +126,13 @@ enum status shard_init(struct shard *s, const struct shard_config *config, struc
     return STATUS_OK;
 }
 
+static void drop_kept(struct shard_source *kept)
+{
+    if (kept->user)
+        kept->drop(kept->user);
+    *kept = (struct shard_source){0};
+}
+
 void shard_release(struct shard *s)
 {
     if (!s)
@@ -134,6 +146,9 @@ void shard_release(struct shard *s)
     if (s->accumulators[1] != s->accumulators[0])
         free(s->accumulators[1]);
     free(s->accumulators[0]);
+    for (size_t i = 0; s->kept && i < s->length * s->config.world_size; i++)
+        drop_kept(&s->kept[i]);
+    free(s->kept);
     free(s->held);
     free(s->sent);
     free(s->ranks);
@@ -172,16 +187,30 @@ static const float *answer_data(struct shard *s, const struct shard_part *part, 
     return copy;
 }
 
+/* How many other steps are to come before the rank's push of that round. */
+static uint64_t wanted_staleness(const struct shard_config *c, unsigned rank, uint64_t round)
+{
+    for (size_t i = c->rule_count; i-- > 0;) {
+        const struct exact_staleness *r = &c->rules[i];
+
+        if (r->rank == rank && r->first <= round && round <= r->last)
+            return r->steps;
+    }
+    return POLICY_NO_TARGET;
+}
+
 /* The policy has said that `rank` reads now.  Lock held. */
-static void answer(struct shard *s, const struct shard_part *part, unsigned rank,
+static void answer(struct shard *s, struct shard_part *part, unsigned rank,
                    struct shard_answer *ret)
 {
-    const struct policy *p = &part->policy;
+    struct policy *p = &part->policy;
 
     ret->round = consistency_steps_each(&p->consistency) ? p->ranks[rank].clock : p->steps;
     ret->is_final = p->ranks[rank].finished;
     ret->data = answer_data(s, part, rank);
     ret->count = part->count;
+    if (s->kept)
+        policy_aim(p, rank, wanted_staleness(&s->config, rank, p->ranks[rank].clock + 1));
 }
 
 enum status shard_set(struct shard *s, uint32_t partition, const struct shard_source *source,
@@ -340,6 +369,48 @@ static void step(struct shard *s, struct shard_part *part, unsigned rank, uint64
     part->turn = 0;
 }
 
+static struct shard_source *kept_source(const struct shard *s, const struct shard_part *part,
+                                        unsigned rank)
+{
+    return &s->kept[(size_t)(part - s->parts) * s->config.world_size + rank];
+}
+
+/* Lock held. */
+static enum status keep(struct shard *s, struct shard_part *part, unsigned rank, uint64_t round,
+                        const struct shard_source *source, struct shard_answer *ret,
+                        struct error *err)
+{
+    enum status status = source->keep(source->user, kept_source(s, part, rank), err);
+
+    if (status != STATUS_OK)
+        return status;
+    (void)policy_push(&part->policy, rank, round);
+    ret->held = true;
+    return STATUS_OK;
+}
+
+/* Lock held, and it is this rank's turn. */
+static enum status apply_kept(struct shard *s, struct shard_part *part, unsigned rank,
+                              struct shard_answer *ret, struct error *err)
+{
+    const struct policy *p = &part->policy;
+    struct shard_source *source = kept_source(s, part, rank);
+    int64_t start_ns = clock_now_ns();
+    uint64_t wanted = wanted_staleness(&s->config, rank, p->ranks[rank].clock);
+    enum status status;
+
+    *ret = (struct shard_answer){
+        .complete = true, .count = part->count, .staleness = policy_staleness(p, rank) - 1};
+    ret->missed = wanted != POLICY_NO_TARGET && wanted != ret->staleness;
+    status = source->copy(source->user, s->accumulators[0] + part->offset, part->count, err);
+    drop_kept(source);
+    if (status != STATUS_OK)
+        return status;
+    step(s, part, rank, ret->staleness);
+    ret->sum_ns = clock_now_ns() - start_ns;
+    return STATUS_OK;
+}
+
 static enum status refuse(const struct shard_part *part, unsigned rank, enum policy_verdict verdict,
                           struct error *err)
 {
@@ -388,6 +459,8 @@ static enum status push(struct shard *s, struct shard_part *part, unsigned rank,
 
     *ret = (struct shard_answer){.count = part->count,
                                  .staleness = policy_staleness(&part->policy, rank)};
+    if (s->kept && verdict == POLICY_ACCEPTED)
+        return keep(s, part, rank, round, source, ret, err);
     if (verdict == POLICY_ACCEPTED || verdict == POLICY_COMPLETE)
         return contribute(s, part, rank, round, source, ret, err);
     if (verdict != POLICY_LATE)
@@ -410,6 +483,23 @@ enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint6
         return error_set(err, STATUS_PROTOCOL, "partition %u is not held here", partition);
     (void)pthread_mutex_lock(&part->lock);
     status = push(s, part, rank, round, source, ret, err);
+    (void)pthread_mutex_unlock(&part->lock);
+    return status;
+}
+
+enum status shard_next_apply(struct shard *s, uint32_t partition, bool *ret_found,
+                             unsigned *ret_rank, struct shard_answer *ret, struct error *err)
+{
+    struct shard_part *part = find_part(s, partition);
+    enum status status = STATUS_OK;
+
+    *ret_found = false;
+    if (!s->kept)
+        return STATUS_OK;
+    (void)pthread_mutex_lock(&part->lock);
+    *ret_found = policy_next_apply(&part->policy, ret_rank);
+    if (*ret_found)
+        status = apply_kept(s, part, *ret_rank, ret, err);
     (void)pthread_mutex_unlock(&part->lock);
     return status;
 }

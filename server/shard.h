@@ -46,13 +46,18 @@ struct shard_config {
     bool update;     /* run the optimizer here: answers are values; else the mean gradient */
     bool rank_order; /* ((g0 + g1) + g2) + ...; else in order of arrival */
     struct optimizer_config optimizer;
-    struct consistency consistency; /* checked (consistency_check) */
+    struct consistency consistency;      /* checked (consistency_check) */
+    const struct exact_staleness *rules; /* borrowed; where each push is a step */
+    size_t rule_count;
 };
 
-/* The float32 payload of a message; both functions are called at most once per message. */
+/* The float32 payload of a message; copy or add is called at most once per message.  keep: the same
+ * payload for as long as wished, until drop; only asked for where there are rules of staleness. */
 struct shard_source {
     enum status (*copy)(void *user, float *dst, size_t count, struct error *err);
     enum status (*add)(void *user, float *dst, size_t count, struct error *err);
+    enum status (*keep)(void *user, struct shard_source *ret, struct error *err);
+    void (*drop)(void *user);
     void *user;
 };
 
@@ -61,6 +66,8 @@ struct shard_answer {
     bool complete;  /* set, pull: data is ready.  push, finish: the optimizer stepped, or the sum is
                        whole: ask shard_next_answer */
     bool late;      /* push: dropped; data goes to this rank at once */
+    bool held;      /* push: kept for its turn, see shard_next_apply */
+    bool missed;    /* next_apply: its turn was not where its rule says */
     bool is_final;  /* next_answer: to a rank that has finished */
     uint64_t round; /* of data: the round that the rank pushed; with backup workers the newest */
     uint64_t staleness; /* push: optimizer steps since this rank's read */
@@ -88,6 +95,7 @@ struct shard {
     float *values;             /* owned with update, else accumulators[0] */
     float *accumulators[2];    /* owned; with update both are the same memory */
     float *held;               /* owned; (world_size - 2, count), rank order with > 2 ranks only */
+    struct shard_source *kept; /* owned; (length, world_size), with rules of staleness only */
     float *sent;               /* owned; (world_size, count), not in lockstep only */
     struct policy_rank *ranks; /* owned; (length, world_size) */
     struct optimizer optimizer;
@@ -124,6 +132,11 @@ bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
 enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint64_t round,
                        const struct shard_source *source, struct shard_answer *ret,
                        struct error *err);
+
+/* With rules of staleness, after a push, an answer or a rank's end: apply the contribution whose
+ * turn it is.  *ret_found false: none now.  Failures are those of the source's copy. */
+enum status shard_next_apply(struct shard *s, uint32_t partition, bool *ret_found,
+                             unsigned *ret_rank, struct shard_answer *ret, struct error *err);
 
 /* The first rank from *rank on that may be answered now, and its answer; false: none. */
 bool shard_next_answer(struct shard *s, uint32_t partition, unsigned *rank,

@@ -420,6 +420,12 @@ static const struct option_spec specs[] = {
      .metavar = "BYTES",
      .help = "Piece of the parameters that one message of ps carries, 4K to 4M; 0: at most 1M, "
              "equal pieces for all servers."},
+    {.name = "delay-schedule",
+     .env = "SPARRING_DELAY_SCHEDULE",
+     .kind = OPTION_TEXT,
+     .offset = AT(delay_schedule),
+     .metavar = "FILE",
+     .help = "Stragglers on purpose: lines 'RANK STEP[-STEP] MS' make a rank compute longer."},
     {.help = "Device:"},
     {.name = "device",
      .env = "SPARRING_DEVICE",

@@ -57,6 +57,7 @@ struct worker_options {
     double delay_compensation;
     char ps_update[OPTION_TEXT_MAX];
     uint64_t partition_bytes;
+    char delay_schedule[OPTION_TEXT_MAX];
     /* device */
     char device[OPTION_TEXT_MAX];
     int64_t threads;

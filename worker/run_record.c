@@ -294,8 +294,7 @@ static enum status write_summary(struct run_record *r, const struct run_facts *f
     add_number(&out, "step_ms_median", run_record_step_ms(r));
     strbuf_addf(&out, ",\"steps\":%zu,\"epochs\":%ju,\"world_size\":%u,\"wall_seconds\":%.6f",
                 r->steps + (size_t)outcome->skipped_steps, (uintmax_t)outcome->epochs,
-                facts->launch->world_size,
-                clock_wall_seconds() - r->started_wall);
+                facts->launch->world_size, clock_wall_seconds() - r->started_wall);
     add_configuration(facts, &out);
     add_losses(outcome, &out);
     strbuf_addf(&out, ",\"bytes\":{\"tx_payload_per_step\":%ju,\"rx_payload_per_step\":%ju",

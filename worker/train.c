@@ -18,12 +18,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#define DELAY_LOOK_NS INT64_C(100000000) /* between looks whether to stop, in a delay */
 
 static void hand_over(void *user, size_t ready_count)
 {
     struct trainer *t = user;
 
     sync_ready(t->sync, ready_count);
+}
+
+/* Compute longer, as the delay schedule wishes; a wish to stop ends it. */
+static void linger(int64_t ns)
+{
+    int64_t deadline_ns = clock_now_ns() + ns;
+    int64_t left_ns = ns;
+
+    while (left_ns > 0 && !stop_requested()) {
+        int64_t nap_ns = left_ns < DELAY_LOOK_NS ? left_ns : DELAY_LOOK_NS;
+        struct timespec nap = {.tv_nsec = (long)nap_ns};
+
+        (void)nanosleep(&nap, NULL);
+        left_ns = deadline_ns - clock_now_ns();
+    }
 }
 
 /* The batches of one update: all but the last only accumulate (no_sync). */
@@ -48,6 +66,8 @@ static enum status run_batches(struct trainer *t, struct step_record *step, bool
         loaded = clock_now_ns();
         step->input_ns += loaded - before;
         last = batches + 1 == wanted || batch.last_of_epoch;
+        if (last)
+            linger(delay_schedule_ns(&t->delays, t->launch->rank, step->step));
         status = model_step(t->model, batch.x, batch.y, batch.count, batches > 0,
                             last ? hand_over : NULL, t, &loss, err);
         if (status != STATUS_OK)

@@ -204,6 +204,7 @@ static enum status write_manifest(struct trainer *t, struct error *err)
     manifest_add(m, "backup workers", "%jd", (intmax_t)o->backup_workers);
     manifest_add(m, "asp lr", "%s", o->asp_lr);
     manifest_add(m, "delay compensation", "%.17g", o->delay_compensation);
+    manifest_add(m, "delay schedule", "%016jx", (uintmax_t)t->delays.hash);
     manifest_add(m, "servers", "%zu", worker_options_server_count(o));
     manifest_add(m, "partition bytes", "%zu", t->partition_bytes);
     manifest_add_optimizer(m, &t->optimizer_config);
@@ -300,6 +301,8 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .servers_origin = option_origin_text(&worker_option_set, t->origins, "servers"),
         .update_on_server = strcmp(o->ps_update, "server") == 0,
         .consistency = t->consistency,
+        .rules = t->delays.staleness,
+        .rule_count = t->delays.staleness_count,
         .partition_bytes = t->partition_bytes,
         .optimizer = t->optimizer_config,
         .security = worker_options_security(o),
@@ -319,6 +322,18 @@ static enum status open_sync(struct trainer *t, struct error *err)
     return status;
 }
 
+/* Only where each push is an optimizer step can one be held until others have been made. */
+static enum status check_delays(const struct trainer *t, struct error *err)
+{
+    if (t->delays.staleness_count == 0 ||
+        (strcmp(t->options->sync, "ps") == 0 && consistency_steps_each(&t->consistency)))
+        return STATUS_OK;
+    return error_set(err, STATUS_CONFIG,
+                     "'%s' has rules of staleness: they need --sync ps with --consistency asp, or "
+                     "ssp with --staleness above 0",
+                     t->options->delay_schedule);
+}
+
 enum status trainer_open(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
@@ -328,6 +343,10 @@ enum status trainer_open(struct trainer *t, struct error *err)
         return status;
     choose_partitions(t);
     status = worker_options_consistency(o, t->launch->world_size, &t->consistency, err);
+    if (status == STATUS_OK)
+        status = delay_schedule_read(o->delay_schedule, t->launch->world_size, &t->delays, err);
+    if (status == STATUS_OK)
+        status = check_delays(t, err);
     if (status == STATUS_OK)
         status = write_manifest(t, err);
     if (status == STATUS_OK)
@@ -379,6 +398,7 @@ void trainer_close(struct trainer *t, const struct error *failure)
     sampler_release(&t->sampler);
     optimizer_release(&t->optimizer);
     free(t->used);
+    delay_schedule_release(&t->delays);
     recovery_release(&t->recovery);
     ddp_record_release(&t->ddp);
     model_close(t->model);

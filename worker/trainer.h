@@ -14,6 +14,7 @@
 #include "worker/data/loader.h"
 #include "worker/data/sampler.h"
 #include "worker/ddp_record.h"
+#include "worker/delay_schedule.h"
 #include "worker/model/model.h"
 #include "worker/options.h"
 #include "worker/recovery.h"
@@ -44,6 +45,7 @@ struct trainer {
     int64_t computed_ns;    /* when the step's backward had ended */
     size_t partition_bytes; /* as used: chosen when the option is 0 */
     struct consistency consistency;
+    struct delay_schedule delays;
     uint64_t total_steps;       /* updates of the whole run */
     uint64_t updates_per_epoch; /* of the rank with the most samples */
     uint64_t skipped_steps;     /* that the others made while this rank was late */

@@ -27,6 +27,7 @@
 #include <stdint.h>
 
 #define CONSISTENCY_STALENESS_MAX 1000000u
+#define CONSISTENCY_RULES_MAX     1024u /* struct exact_staleness in a job's terms */
 
 enum consistency_mode { CONSISTENCY_BSP, CONSISTENCY_SSP, CONSISTENCY_ASP };
 
@@ -36,6 +37,17 @@ struct consistency {
     uint32_t backup;           /* b of bsp, else 0 */
     bool lr_by_staleness;      /* asp: lr / max(1, staleness of the push) */
     double delay_compensation; /* asp: lambda; 0: none */
+};
+
+/*
+ * For experiments: the push of `rank` in rounds first..last is applied after exactly `steps` other
+ * optimizer steps since the rank's read of the partition; until then it is held.  Of several rules
+ * the last one counts.
+ */
+struct exact_staleness {
+    uint32_t rank;
+    uint32_t steps;
+    uint64_t first, last; /* rounds, from 1 */
 };
 
 /* "bsp", "ssp", "asp". */

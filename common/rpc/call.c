@@ -191,6 +191,7 @@ static enum status open_message(struct rpc_call *call, const grpc_byte_buffer *b
     status = list_runs(call, slices, err);
     if (status != STATUS_OK)
         return status;
+    call->message.received = buffer;
     return rpc_message_parse(&call->message, call->runs, slices->count, err);
 }
 

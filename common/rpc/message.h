@@ -17,6 +17,7 @@
 #define RPC_HEAD_INLINE    256
 
 struct rpc_message {
+    const void *received;  /* core's buffer that the runs lie in, borrowed; NULL: none */
     struct cursor payload; /* at the payload's first byte */
     size_t payload_size;
     const uint8_t *head; /* small or large */

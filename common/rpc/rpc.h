@@ -85,6 +85,13 @@ enum status rpc_message_copy(struct rpc_message *message, void *dst, size_t size
 enum status rpc_message_add_f32(struct rpc_message *message, float *dst, size_t count,
                                 struct error *err);
 
+/* Keep a received message's payload beyond the handler's return without copying it: *ret_kept has
+ * the same payload and no header, and belongs to the caller (rpc_message_drop).  STATUS_NO_MEMORY.
+ */
+enum status rpc_message_keep(const struct rpc_message *message, struct rpc_message **ret_kept,
+                             struct error *err);
+void rpc_message_drop(struct rpc_message *kept); /* from any thread; NULL is allowed */
+
 /* ------------------------------------------------------------------ calls */
 
 /*

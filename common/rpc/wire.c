@@ -122,6 +122,36 @@ out:
 
 /* ------------------------------------------------------------------ join and leave */
 
+/* The messages of a repeated field, and the list of pointers that protobuf-c wants, in one. */
+struct packed_rules {
+    Sparring__V1__ExactStaleness messages[CONSISTENCY_RULES_MAX];
+    Sparring__V1__ExactStaleness *list[CONSISTENCY_RULES_MAX];
+};
+
+static enum status pack_rules(const struct join_request *m, struct packed_rules **ret,
+                              struct error *err)
+{
+    enum status status;
+
+    if (m->rule_count > CONSISTENCY_RULES_MAX)
+        return error_set(err, STATUS_INVALID, "%zu rules of staleness, the limit is %u",
+                         m->rule_count, CONSISTENCY_RULES_MAX);
+    if (m->rule_count == 0)
+        return STATUS_OK;
+    status = mem_calloc(1, sizeof(**ret), "rules of staleness", ret, err);
+    for (size_t i = 0; status == STATUS_OK && i < m->rule_count; i++) {
+        Sparring__V1__ExactStaleness *rule = &(*ret)->messages[i];
+
+        sparring__v1__exact_staleness__init(rule);
+        rule->rank = m->rules[i].rank;
+        rule->steps = m->rules[i].steps;
+        rule->first = m->rules[i].first;
+        rule->last = m->rules[i].last;
+        (*ret)->list[i] = rule;
+    }
+    return status;
+}
+
 enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_bytes,
                                    size_t *ret_size, struct error *err)
 {
@@ -129,6 +159,7 @@ enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_b
     Sparring__V1__Optimizer optimizer = SPARRING__V1__OPTIMIZER__INIT;
     Sparring__V1__Consistency consistency = SPARRING__V1__CONSISTENCY__INIT;
     Sparring__V1__JoinRequest p;
+    struct packed_rules *rules = NULL;
     enum status status;
 
     sparring__v1__join_request__init(&p);
@@ -162,8 +193,16 @@ enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_b
     status = wire_check_text(job, "the job name", err);
     if (status == STATUS_OK)
         status = wire_check_text(p.manifest, "the manifest", err);
-    return status == STATUS_OK ? wire_pack(&p.base, WIRE_CONTROL_MAX, ret_bytes, ret_size, err)
-                               : status;
+    if (status == STATUS_OK)
+        status = pack_rules(m, &rules, err);
+    if (rules) {
+        p.n_rules = m->rule_count;
+        p.rules = rules->list;
+    }
+    if (status == STATUS_OK)
+        status = wire_pack(&p.base, WIRE_CONTROL_MAX, ret_bytes, ret_size, err);
+    free(rules);
+    return status;
 }
 
 static enum status take_optimizer(const Sparring__V1__Optimizer *o, struct optimizer_config *ret,
@@ -220,6 +259,27 @@ static enum status check_name(const char *name, struct error *err)
     return STATUS_OK;
 }
 
+static enum status take_rules(const Sparring__V1__JoinRequest *m, struct join_request *ret,
+                              struct error *err)
+{
+    enum status status;
+
+    if (m->n_rules > CONSISTENCY_RULES_MAX)
+        return error_set(err, STATUS_DATA,
+                         "join request with %zu rules of staleness, the limit is %u", m->n_rules,
+                         CONSISTENCY_RULES_MAX);
+    status = mem_calloc(m->n_rules, sizeof(*ret->rules), "rules of staleness", &ret->rules, err);
+    if (status != STATUS_OK)
+        return status;
+    ret->rule_count = m->n_rules;
+    for (size_t i = 0; i < m->n_rules; i++)
+        ret->rules[i] = (struct exact_staleness){.rank = m->rules[i]->rank,
+                                                 .steps = m->rules[i]->steps,
+                                                 .first = m->rules[i]->first,
+                                                 .last = m->rules[i]->last};
+    return STATUS_OK;
+}
+
 enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct join_request *ret,
                                      struct error *err)
 {
@@ -248,6 +308,8 @@ enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct j
     if (status == STATUS_OK)
         status = take_consistency(m->consistency, &ret->consistency, err);
     if (status == STATUS_OK)
+        status = take_rules(m, ret, err);
+    if (status == STATUS_OK)
         status = take_text(m->job, "job name", ret->job, sizeof(ret->job), err);
     if (status == STATUS_OK)
         status = check_name(ret->job, err);
@@ -261,7 +323,9 @@ out:
 void wire_release_join_request(struct join_request *m)
 {
     free(m->manifest);
+    free(m->rules);
     m->manifest = NULL;
+    m->rules = NULL;
 }
 
 enum status wire_pack_join_reply(const struct join_reply *m, uint8_t **ret_bytes, size_t *ret_size,

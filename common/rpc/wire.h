@@ -53,6 +53,9 @@ struct join_request {
     uint32_t order;  /* 0 arrival, 1 rank order */
     struct optimizer_config optimizer;
     struct consistency consistency; /* its mode is in range, nothing else is checked */
+    struct exact_staleness *rules;  /* owned after unpack (wire_release_join_request), borrowed
+                                       while packing; at most CONSISTENCY_RULES_MAX */
+    size_t rule_count;
 };
 
 struct join_reply {

@@ -67,11 +67,17 @@ static void expect(unsigned rank, uint64_t round, float value)
                   (double)first, (int)round, (double)value);
 }
 
+/* Of the next job. */
+static struct exact_staleness rules[4];
+static size_t rule_count;
+
 static void join_all(const struct consistency *c, unsigned world_size)
 {
     for (unsigned i = 0; i < world_size; i++) {
         struct join_request terms = terms_of(c, i, world_size);
 
+        terms.rules = rules;
+        terms.rule_count = rule_count;
         raw_begin_join(&workers[i], &terms);
     }
     for (unsigned i = 0; i < world_size; i++)
@@ -420,6 +426,102 @@ START_TEST(test_the_end_names_a_silent_rank)
 }
 END_TEST
 
+/* ------------------------------------------------------------------ exact staleness */
+
+/* Rank 1's pushes are applied behind exactly two of rank 0's, whenever they come: an answer to it
+ * holds exactly those. */
+START_TEST(test_exact_staleness)
+{
+    json_t *end;
+
+    rules[0] = (struct exact_staleness){.rank = 1, .steps = 2, .first = 1, .last = 2};
+    rule_count = 1;
+    open_service(20000, support_folder());
+    start_mode(&asp, 2);
+    push(1, 1, 1); /* too early */
+    wait_pushes(1);
+    push(0, 1, 1);
+    expect(0, 1, 9);
+    push(0, 2, 1);
+    expect(1, 1, 7);
+    expect(0, 2, 8);
+    for (uint64_t round = 3; round <= 4; round++) {
+        push(0, round, 1);
+        expect(0, round, 9 - (float)round);
+    }
+    push(0, 5, 1); /* its place is kept for rank 1 */
+    wait_pushes(6);
+    push(1, 2, 1); /* too late */
+    expect(1, 2, 4);
+    expect(0, 5, 3);
+    push(1, 3, 1); /* no rule any more */
+    expect(1, 3, 2);
+    leave(0);
+    leave(1);
+    close_service();
+    end = end_record();
+    ck_assert_int_eq(number(end, "missed_rules"), 0);
+    json_decref(end);
+}
+END_TEST
+
+/* Both want to come behind the other: the one with the nearer place goes first, and is counted. */
+START_TEST(test_rules_that_cannot_be_kept)
+{
+    json_t *end;
+
+    rules[0] = (struct exact_staleness){.rank = 0, .steps = 3, .first = 1, .last = 1};
+    rules[1] = (struct exact_staleness){.rank = 1, .steps = 1, .first = 1, .last = 1};
+    rule_count = 2;
+    open_service(20000, support_folder());
+    start_mode(&asp, 2);
+    push(0, 1, 1);
+    push(1, 1, 2);
+    expect(1, 1, 8); /* behind nobody, not one */
+    leave(1);
+    expect(0, 1, 7); /* nobody else is left */
+    leave(0);
+    close_service();
+    end = end_record();
+    ck_assert_int_eq(number(end, "missed_rules"), 2);
+    json_decref(end);
+}
+END_TEST
+
+START_TEST(test_rules_need_steps_of_their_own)
+{
+    struct join_request terms = terms_of(_i ? &ssp_0 : &backup_1, 0, 2);
+
+    rules[0] = (struct exact_staleness){.rank = 0, .steps = 3, .first = 1, .last = 1};
+    terms.rules = rules;
+    terms.rule_count = 1;
+    open_service(20000, NULL);
+    raw_begin_join(&workers[0], &terms);
+    check_result("join", raw_end_join(&workers[0]), STATUS_INVALID,
+                 "rules of staleness need asp, or ssp with a bound above 0");
+    check_still_serves();
+    close_service();
+}
+END_TEST
+
+START_TEST(test_ranks_must_agree_on_the_rules)
+{
+    struct join_request terms;
+
+    rules[0] = (struct exact_staleness){.rank = 0, .steps = 3, .first = 1, .last = 9};
+    open_service(20000, NULL);
+    terms = terms_of(&asp, 0, 2);
+    raw_begin_join(&workers[0], &terms);
+    terms = terms_of(&asp, 1, 2);
+    terms.rules = rules;
+    terms.rule_count = 1;
+    raw_begin_join(&workers[1], &terms);
+    check_result("rank 0", raw_end_join(&workers[0]), STATUS_MISMATCH, "rank 0 rounds 1-9: 3");
+    check_still_serves();
+    close_service();
+}
+END_TEST
+
 /* ------------------------------------------------------------------ what is refused */
 
 static const struct {
@@ -572,6 +674,10 @@ int main(void)
     tcase_add_test(tests, test_no_push_behind_the_last);
     tcase_add_test(tests, test_no_final_values_in_lockstep);
     tcase_add_test(tests, test_the_end_names_a_silent_rank);
+    tcase_add_test(tests, test_exact_staleness);
+    tcase_add_test(tests, test_rules_that_cannot_be_kept);
+    tcase_add_loop_test(tests, test_rules_need_steps_of_their_own, 0, 2);
+    tcase_add_test(tests, test_ranks_must_agree_on_the_rules);
     tcase_add_loop_test(tests, test_bad_terms_are_refused, 0,
                         (int)(sizeof(bad_terms) / sizeof(bad_terms[0])));
     tcase_add_test(tests, test_ranks_must_agree_on_the_mode);

@@ -78,6 +78,8 @@ static enum status join(struct sync_ps *s, unsigned k, const struct sync_config 
         .order = config->order == REDUCE_REPRODUCIBLE ? 1 : 0,
         .optimizer = config->optimizer,
         .consistency = config->consistency,
+        .rules = config->rules,
+        .rule_count = config->rule_count,
     };
     char no_manifest[1] = "";
     struct join_reply reply = {0};

@@ -49,6 +49,8 @@ struct sync_config {
     const char *servers_origin; /* "--servers", "SPARRING_SERVERS" */
     bool update_on_server;
     struct consistency consistency; /* checked (consistency_check) */
+    struct exact_staleness *rules;  /* borrowed until sync_open returns */
+    size_t rule_count;
     size_t partition_bytes;
     struct optimizer_config optimizer;
     struct rpc_security security;
