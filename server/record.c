@@ -80,13 +80,53 @@ enum status record_round(struct record *r, const struct round_record *round, str
     return metrics_end(m, err);
 }
 
+static void add_staleness(struct metrics *m, const struct stats_staleness *s)
+{
+    uint64_t used = 0;
+
+    for (size_t i = 0; i <= STATS_STALENESS_BOUNDS; i++)
+        used += s->counts[i];
+    metrics_add_int(m, "used_pushes", (int64_t)used);
+    metrics_add_int(m, "staleness_sum", (int64_t)s->sum);
+    metrics_add_counts(m, "staleness_pushes", s->counts, STATS_STALENESS_BOUNDS + 1);
+}
+
+/* What became of each rank's pushes; in lockstep there is nothing to tell. */
+static enum status record_ranks(struct record *r, const struct job *j, struct error *err)
+{
+    struct metrics *m = &r->metrics;
+    enum status status = STATUS_OK;
+
+    for (unsigned rank = 0; status == STATUS_OK && rank < j->members.world_size; rank++) {
+        const struct job_rank *of = &j->ranks[rank];
+
+        if (job_is_lockstep(j))
+            return STATUS_OK;
+        metrics_begin(m, "rank");
+        metrics_add_int(m, "rank", rank);
+        metrics_add_int(m, "round", (int64_t)of->round);
+        metrics_add_int(m, "pushes", (int64_t)of->pushes);
+        metrics_add_int(m, "late_pushes", (int64_t)of->late);
+        add_staleness(m, &of->staleness);
+        status = metrics_end(m, err);
+    }
+    return status;
+}
+
 enum status record_end(struct record *r, const struct job *j, struct error *err)
 {
     const struct job_totals *t = &j->totals;
     struct metrics *m = &r->metrics;
+    uint64_t bounds[STATS_STALENESS_BOUNDS];
+    enum status status;
 
     if (!r->open)
         return STATUS_OK;
+    status = record_ranks(r, j, err);
+    if (status != STATUS_OK)
+        return status;
+    for (size_t i = 0; i < STATS_STALENESS_BOUNDS; i++)
+        bounds[i] = stats_staleness_bound(i);
     metrics_begin(m, "end");
     metrics_add_text(m, "job", j->members.job);
     metrics_add_text(m, "status",
@@ -101,6 +141,8 @@ enum status record_end(struct record *r, const struct job *j, struct error *err)
     metrics_add_int(m, "final_tx_payload_bytes", (int64_t)t->final_tx_payload_bytes);
     metrics_add_int(m, "late_pushes", (int64_t)t->late);
     metrics_add_int(m, "missed_rules", (int64_t)t->missed);
+    add_staleness(m, &t->staleness);
+    metrics_add_counts(m, "staleness_bounds", bounds, STATS_STALENESS_BOUNDS);
     metrics_add_double(m, "sum_seconds", (double)t->sum_ns * 1e-9);
     metrics_add_double(m, "wait_seconds", (double)t->wait_ns * 1e-9);
     metrics_add_double(m, "load_max_over_mean", shard_map_imbalance(&j->map));

@@ -1,10 +1,10 @@
 /*
  * record: what a server leaves in the run directory, server<index>.jsonl.  Kinds of lines:
  *   start  job, host, pid, ranks, servers, update, order, elements and partitions held, load
- * max/mean round  one round: bytes, sum time, wait time (METRICS.md) end    totals; "status" is
- * "ok" or names what ended the job, "error" its text A job's lines stand together.  The first job
- * of this process replaces a file that an earlier one left; further jobs append.  Threads: the
- * keeper only.
+ * max/mean rank one per rank, before end: its pushes and their staleness round  one round: bytes,
+ * sum time, wait time (METRICS.md) end    totals; "status" is "ok" or names what ended the job,
+ * "error" its text A job's lines stand together.  The first job of this process replaces a file
+ * that an earlier one left; further jobs append.  Threads: the keeper only.
  */
 #ifndef SPARRING_SERVER_RECORD_H
 #define SPARRING_SERVER_RECORD_H

@@ -62,6 +62,16 @@ void metrics_add_double(struct metrics *m, const char *name, double value)
         strbuf_add(&m->line, "null");
 }
 
+void metrics_add_counts(struct metrics *m, const char *name, const uint64_t *values, size_t length)
+{
+    if (m->fd < 0)
+        return;
+    strbuf_addf(&m->line, ",\"%s\":[", name);
+    for (size_t i = 0; i < length; i++)
+        strbuf_addf(&m->line, "%s%ju", i ? "," : "", (uintmax_t)values[i]);
+    strbuf_add(&m->line, "]");
+}
+
 enum status metrics_end(struct metrics *m, struct error *err)
 {
     if (m->fd < 0)

@@ -39,6 +39,8 @@ void metrics_begin(struct metrics *m, const char *kind);
 void metrics_add_text(struct metrics *m, const char *name, const char *value);
 void metrics_add_int(struct metrics *m, const char *name, int64_t value);
 void metrics_add_double(struct metrics *m, const char *name, double value); /* not finite: null */
+/* A list of counts. */
+void metrics_add_counts(struct metrics *m, const char *name, const uint64_t *values, size_t length);
 enum status metrics_end(struct metrics *m, struct error *err);
 
 void metrics_close(struct metrics *m);

@@ -212,6 +212,32 @@ static void server_bytes(const struct run *run, struct run_metrics *m)
     m->server_rx_payload_bytes = rx / rounds;
 }
 
+/* How far the ranks drifted apart, and what became of their pushes. */
+static void drift(const struct run *run, struct run_metrics *m)
+{
+    double used = 0, sum = 0, late = 0, fastest = 0, slowest = 0;
+
+    for (size_t i = 0; i < run->server_count; i++) {
+        used += run->servers[i].end.used_pushes;
+        sum += run->servers[i].end.staleness_sum;
+        late += run->servers[i].end.late_pushes;
+    }
+    for (size_t i = 0; i < run->rank_count; i++) {
+        const struct records *rank = &run->ranks[i];
+        double step_ns = 0, rate;
+
+        m->skipped_steps += rank->end.skipped_steps;
+        for (size_t s = metric_warm_up(rank->length); s < rank->length; s++)
+            step_ns += (double)rank->steps[s].step_ns;
+        rate = (double)(rank->length - metric_warm_up(rank->length)) / step_ns;
+        fastest = i == 0 || rate > fastest ? rate : fastest;
+        slowest = i == 0 || rate < slowest ? rate : slowest;
+    }
+    m->staleness_mean = sum / used; /* no server: 0 / 0, not known */
+    m->late_share = late / (late + used);
+    m->rank_spread = fastest / slowest;
+}
+
 /* Mean over ranks and the last twentieth of the steps, at least one. */
 static double final_loss(const struct run *run)
 {
@@ -241,6 +267,7 @@ enum status metric_compute(const struct run *run, struct run_metrics *ret, struc
     split(run, &m);
     ends(run, &m);
     server_bytes(run, &m);
+    drift(run, &m);
     m.final_loss = final_loss(run);
     m.test_accuracy = run->summary.test_accuracy;
     m.test_loss = run->summary.test_loss;

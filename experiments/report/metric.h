@@ -33,6 +33,10 @@
     X(tx_wire_bytes, "wire bytes sent per rank and step", "B", 0, 0)                               \
     X(server_tx_payload_bytes, "payload sent per server and step", "B", 0, 0)                      \
     X(server_rx_payload_bytes, "payload received per server and step", "B", 0, 0)                  \
+    X(staleness_mean, "staleness of a push, mean", "updates", 2, 0)                                \
+    X(late_share, "pushes that came late and were dropped", "share", 4, -1)                        \
+    X(skipped_steps, "steps that late ranks skipped", "", 0, -1)                                   \
+    X(rank_spread, "steps/s of the fastest rank over the slowest", "", 2, 0)                       \
     X(test_accuracy, "test accuracy", "share", 4, 1)                                               \
     X(test_loss, "test loss", "nats", 4, -1)                                                       \
     X(final_loss, "training loss at the end", "nats", 4, -1)                                       \

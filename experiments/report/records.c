@@ -60,6 +60,10 @@ static const struct json_field end_fields[] = {
     END_NUMBER(expected_rx_payload_bytes),
     END_NUMBER(peak_rss_bytes),
     END_NUMBER(cpu_seconds),
+    END_NUMBER(skipped_steps),
+    END_NUMBER(used_pushes),
+    END_NUMBER(staleness_sum),
+    END_NUMBER(late_pushes),
 };
 
 static const struct json_field start_fields[] = {
@@ -101,6 +105,44 @@ static enum status add_step(const json_t *object, const struct json_place *place
     return STATUS_OK;
 }
 
+/* Two lists of numbers, the pushes one longer than the bounds. */
+static enum status read_histogram(const json_t *object, const struct json_place *place,
+                                  struct end_record *end, struct error *err)
+{
+    const json_t *bounds = json_object_get(object, "staleness_bounds");
+    const json_t *pushes = json_object_get(object, "staleness_pushes");
+    size_t length = json_array_size(pushes);
+
+    if (!bounds && !pushes)
+        return STATUS_OK;
+    if (length == 0 || length > STALENESS_BUCKETS_MAX || json_array_size(bounds) + 1 != length)
+        return error_set(err, STATUS_DATA,
+                         "%s:%zu: 'staleness_pushes' has %zu numbers for %zu in "
+                         "'staleness_bounds'",
+                         place->path, place->line, length, json_array_size(bounds));
+    for (size_t i = 0; i < length; i++) {
+        const json_t *bound = json_array_get(bounds, i);
+        const json_t *count = json_array_get(pushes, i);
+
+        if (!json_is_integer(count) || (i + 1 < length && !json_is_integer(bound)))
+            return error_set(err, STATUS_DATA, "%s:%zu: a histogram holds no whole number",
+                             place->path, place->line);
+        end->pushes[i] = (double)json_integer_value(count);
+        end->bounds[i] = (double)json_integer_value(bound);
+    }
+    end->buckets = length;
+    return STATUS_OK;
+}
+
+static enum status add_end(const json_t *object, const struct json_place *place, struct records *r,
+                           struct error *err)
+{
+    enum status status =
+        json_fields_read(object, place, end_fields, COUNT_OF(end_fields), &r->end, err);
+
+    return status == STATUS_OK ? read_histogram(object, place, &r->end, err) : status;
+}
+
 static enum status add_record(const json_t *object, const struct json_place *place,
                               struct records *r, struct error *err)
 {
@@ -113,7 +155,7 @@ static enum status add_record(const json_t *object, const struct json_place *pla
     if (strcmp(kind, "start") == 0)
         return json_fields_read(object, place, start_fields, COUNT_OF(start_fields), r, err);
     if (strcmp(kind, "end") == 0)
-        return json_fields_read(object, place, end_fields, COUNT_OF(end_fields), &r->end, err);
+        return add_end(object, place, r, err);
     if (strcmp(kind, "evaluation") == 0) {
         r->evaluations++;
         return json_fields_read(object, place, evaluation_fields, COUNT_OF(evaluation_fields),
@@ -170,6 +212,7 @@ static void set_unknown(struct end_record *end)
     end->tx_payload_bytes = end->rx_payload_bytes = unknown;
     end->expected_tx_payload_bytes = end->expected_rx_payload_bytes = unknown;
     end->peak_rss_bytes = end->cpu_seconds = unknown;
+    end->skipped_steps = end->used_pushes = end->staleness_sum = end->late_pushes = unknown;
 }
 
 enum status records_parse(const char *name, const char *text, size_t size, unsigned index,

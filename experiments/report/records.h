@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define STALENESS_BUCKETS_MAX 32
+
 struct evaluation {
     uint64_t epoch;
     double test_loss, test_accuracy; /* NaN: not known */
@@ -25,6 +27,12 @@ struct end_record {
     double tx_payload_bytes, rx_payload_bytes; /* of the whole run; servers write them */
     double expected_tx_payload_bytes, expected_rx_payload_bytes; /* per step */
     double peak_rss_bytes, cpu_seconds;
+    double skipped_steps;              /* of a rank; NaN: not known */
+    double used_pushes, staleness_sum; /* of a server, like what follows; NaN: not known */
+    double late_pushes;
+    size_t buckets;                       /* of the histogram of staleness; 0: there is none */
+    double bounds[STALENESS_BUCKETS_MAX]; /* greatest staleness of each; the last one has none */
+    double pushes[STALENESS_BUCKETS_MAX];
 };
 
 struct records {

@@ -42,12 +42,21 @@ static const struct json_field attempt_fields[] = {
 };
 
 const struct json_field run_configuration_fields[] = {
-    TEXT_FIELD(run_configuration, model),   TEXT_FIELD(run_configuration, data),
-    TEXT_FIELD(run_configuration, sync),    TEXT_FIELD(run_configuration, backend),
-    TEXT_FIELD(run_configuration, servers), TEXT_FIELD(run_configuration, batch_size),
-    TEXT_FIELD(run_configuration, lr),      TEXT_FIELD(run_configuration, seed),
-    TEXT_FIELD(run_configuration, reduce),  TEXT_FIELD(run_configuration, ps_update),
-    TEXT_FIELD(run_configuration, device),  TEXT_FIELD(run_configuration, transport),
+    TEXT_FIELD(run_configuration, model),
+    TEXT_FIELD(run_configuration, data),
+    TEXT_FIELD(run_configuration, sync),
+    TEXT_FIELD(run_configuration, backend),
+    TEXT_FIELD(run_configuration, servers),
+    TEXT_FIELD(run_configuration, batch_size),
+    TEXT_FIELD(run_configuration, lr),
+    TEXT_FIELD(run_configuration, seed),
+    TEXT_FIELD(run_configuration, reduce),
+    TEXT_FIELD(run_configuration, ps_update),
+    TEXT_FIELD(run_configuration, device),
+    TEXT_FIELD(run_configuration, transport),
+    TEXT_FIELD(run_configuration, consistency),
+    TEXT_FIELD(run_configuration, staleness),
+    TEXT_FIELD(run_configuration, backup_workers),
 };
 const size_t run_configuration_length = COUNT_OF(run_configuration_fields);
 

@@ -94,11 +94,69 @@ static void optimizer_place(const struct comparison *c, const struct mode *m,
                            : "worker");
 }
 
+/* "ssp, at most 4 behind". */
+static void consistency(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
+{
+    const struct run_configuration *of = m->first ? &m->first->configuration : NULL;
+
+    (void)c;
+    if (!of || strcmp(of->sync, "ps") != 0 || of->consistency[0] == '\0')
+        (void)snprintf(text, CELL_MAX, "%s", FORMAT_UNKNOWN);
+    else if (strcmp(of->consistency, "ssp") == 0)
+        (void)snprintf(text, CELL_MAX, "ssp, at most %.20s behind", of->staleness);
+    else if (of->backup_workers[0] != '\0' && strcmp(of->backup_workers, "0") != 0)
+        (void)snprintf(text, CELL_MAX, "bsp, %.20s backup", of->backup_workers);
+    else
+        (void)snprintf(text, CELL_MAX, "%.30s", of->consistency);
+}
+
+/* "0", "3-4" or ">1024". */
+static void bucket_name(const struct end_record *end, size_t i, char name[64])
+{
+    double low = i > 0 ? end->bounds[i - 1] + 1 : 0;
+
+    if (i + 1 == end->buckets)
+        (void)snprintf(name, 64, ">%.0f", end->bounds[i - 1]);
+    else if (low < end->bounds[i])
+        (void)snprintf(name, 64, "%.0f-%.0f", low, end->bounds[i]);
+    else
+        (void)snprintf(name, 64, "%.0f", end->bounds[i]);
+}
+
+/* Of the run that stands for the mode, over its servers: "0: 10 %, 1: 85 %, 2: 5 %".  Buckets below
+ * half a percent are left out; report.json has all runs' means. */
+static void histogram(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
+{
+    const struct run *run = m->first;
+    double pushes[STALENESS_BUCKETS_MAX] = {0};
+    double total = 0;
+    size_t used = 0;
+
+    (void)c;
+    for (size_t k = 0; run && k < run->server_count; k++)
+        for (size_t i = 0; i < run->servers[k].end.buckets; i++) {
+            pushes[i] += run->servers[k].end.pushes[i];
+            total += run->servers[k].end.pushes[i];
+        }
+    if (total == 0)
+        (void)snprintf(text, CELL_MAX, "%s", FORMAT_UNKNOWN);
+    for (size_t i = 0; total > 0 && i < run->servers[0].end.buckets && used < CELL_MAX; i++) {
+        char name[64];
+
+        if (pushes[i] / total < 0.005)
+            continue;
+        bucket_name(&run->servers[0].end, i, name);
+        used += (size_t)snprintf(text + used, CELL_MAX - used, "%s%.12s: %.0f %%", used ? ", " : "",
+                                 name, 100 * pushes[i] / total);
+    }
+}
+
 static const struct row_spec row_specs[] = {
     {ROW_SECTION, "Design", METRIC_COUNT, NULL},
     {ROW_SPECIAL, "synchronisation", METRIC_COUNT, design_sync},
     {ROW_SPECIAL, "transport", METRIC_COUNT, design_backend},
     {ROW_SPECIAL, "order of sums", METRIC_COUNT, design_reduce},
+    {ROW_SPECIAL, "consistency", METRIC_COUNT, consistency},
     {ROW_SPECIAL, "optimizer runs on", METRIC_COUNT, optimizer_place},
     {ROW_SPECIAL, "processes (ranks + servers)", METRIC_COUNT, processes},
     {ROW_SPECIAL, "good runs (n)", METRIC_COUNT, good_runs},
@@ -128,6 +186,12 @@ static const struct row_spec row_specs[] = {
     {ROW_METRIC, "a rank sends: on the wire", METRIC_tx_wire_bytes, NULL},
     {ROW_METRIC, "a server sends: payload", METRIC_server_tx_payload_bytes, NULL},
     {ROW_METRIC, "a server receives: payload", METRIC_server_rx_payload_bytes, NULL},
+    {ROW_SECTION, "How far ranks drift apart", METRIC_COUNT, NULL},
+    {ROW_METRIC, "steps/s, fastest rank over slowest", METRIC_rank_spread, NULL},
+    {ROW_METRIC, "staleness of a push, mean", METRIC_staleness_mean, NULL},
+    {ROW_SPECIAL, "pushes by staleness", METRIC_COUNT, histogram},
+    {ROW_METRIC, "late pushes, dropped (share)", METRIC_late_share, NULL},
+    {ROW_METRIC, "steps that late ranks skipped", METRIC_skipped_steps, NULL},
     {ROW_SECTION, "Learning", METRIC_COUNT, NULL},
     {ROW_METRIC, "test accuracy", METRIC_test_accuracy, NULL},
     {ROW_METRIC, "test loss", METRIC_test_loss, NULL},

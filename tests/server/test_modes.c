@@ -144,6 +144,16 @@ static json_int_t number(const json_t *record, const char *key)
     return json_integer_value(value);
 }
 
+/* How many pushes had a staleness of bucket i: 0, 1, 2, 3-4, ... */
+static json_int_t bucket(const json_t *record, size_t i)
+{
+    const json_t *pushes = json_object_get(record, "staleness_pushes");
+    const json_t *bounds = json_object_get(record, "staleness_bounds");
+
+    ck_assert_uint_eq(json_array_size(pushes), json_array_size(bounds) + 1);
+    return json_integer_value(json_array_get(pushes, i));
+}
+
 /* ------------------------------------------------------------------ backup workers */
 
 START_TEST(test_backup_drops_what_comes_late)
@@ -336,6 +346,10 @@ START_TEST(test_asp_waits_for_nobody)
     end = end_record();
     ck_assert_int_eq(number(end, "rounds"), 4);
     ck_assert_int_eq(number(end, "late_pushes"), 0);
+    ck_assert_int_eq(number(end, "used_pushes"), 8);
+    ck_assert_int_eq(number(end, "staleness_sum"), 4);
+    ck_assert_int_eq(bucket(end, 0), 7);
+    ck_assert_int_eq(bucket(end, 3), 1);
     ck_assert_int_eq(number(end, "rx_payload_bytes"), 8 * ELEMENTS * (int)sizeof(float));
     ck_assert_int_eq(number(end, "tx_payload_bytes"), 8 * ELEMENTS * (int)sizeof(float));
     json_decref(end);
@@ -516,7 +530,8 @@ START_TEST(test_ranks_must_agree_on_the_rules)
     terms.rules = rules;
     terms.rule_count = 1;
     raw_begin_join(&workers[1], &terms);
-    check_result("rank 0", raw_end_join(&workers[0]), STATUS_MISMATCH, "rank 0 rounds 1-9: 3");
+    for (unsigned i = 0; i < 2; i++)
+        check_result("join", raw_end_join(&workers[i]), STATUS_MISMATCH, "rank 0 rounds 1-9: 3");
     check_still_serves();
     close_service();
 }

@@ -146,6 +146,38 @@ START_TEST(test_throughput_against_a_plain_way)
 }
 END_TEST
 
+/* Over both servers, and not the mean of the servers' means. */
+START_TEST(test_drift)
+{
+    struct synthetic_run known = synthetic_ring("drift");
+    const char *path;
+    struct run run;
+    struct run_metrics m;
+
+    known.servers = 2;
+    path = synthetic_write(&known);
+    synthetic_append(path, "server0.jsonl",
+                     "{\"kind\":\"rank\",\"rank\":0,\"staleness_pushes\":[1,2]}\n"
+                     "{\"kind\":\"end\",\"status\":\"ok\",\"used_pushes\":90,\"staleness_sum\":45,"
+                     "\"late_pushes\":10,\"staleness_bounds\":[0],\"staleness_pushes\":[60,30]}\n");
+    synthetic_append(path, "server1.jsonl",
+                     "{\"kind\":\"end\",\"status\":\"ok\",\"used_pushes\":60,\"staleness_sum\":15,"
+                     "\"late_pushes\":0}\n");
+    assert_ok(run_open(path, &run, &err));
+    for (size_t i = 0; i < run.ranks[1].length; i++)
+        run.ranks[1].steps[i].step_ns *= 3;
+    assert_ok(metric_compute(&run, &m, &err));
+    ck_assert_double_eq_tol(m.staleness_mean, 0.4, 1e-12);
+    ck_assert_double_eq_tol(m.late_share, 0.0625, 1e-12);
+    ck_assert_double_eq_tol(m.rank_spread, 3, 1e-9);
+    ck_assert(isnan(m.skipped_steps)); /* the synthetic ranks do not tell */
+    ck_assert_uint_eq(run.servers[0].end.buckets, 2);
+    ck_assert(run.servers[0].end.pushes[1] == 30);
+    ck_assert_uint_eq(run.servers[1].end.buckets, 0);
+    run_release(&run);
+}
+END_TEST
+
 START_TEST(test_unknown_figures_are_nan)
 {
     struct synthetic_run known = synthetic_ring("run");
@@ -176,6 +208,7 @@ int main(void)
     tcase_add_test(cases, test_names);
     tcase_add_test(cases, test_known_run);
     tcase_add_test(cases, test_throughput_against_a_plain_way);
+    tcase_add_test(cases, test_drift);
     tcase_add_test(cases, test_unknown_figures_are_nan);
     suite_add_tcase(suite, cases);
     return support_run(suite);

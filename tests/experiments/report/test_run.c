@@ -79,6 +79,10 @@ static const char *const bad_lines[][2] = {
     {"{\"kind\":\"step\",\"step\":60,\"epoch\":0,\"loss\":\"low\"}", "'loss' is not a number"},
     {"{\"kind\":\"end\",\"status\":{}}", "'status' is not a text"},
     {"{\"kind\":\"end\"}", "'status' is missing"},
+    {"{\"kind\":\"end\",\"status\":\"ok\",\"staleness_bounds\":[0],\"staleness_pushes\":[1]}",
+     "'staleness_pushes' has 1 numbers for 1 in 'staleness_bounds'"},
+    {"{\"kind\":\"end\",\"status\":\"ok\",\"staleness_bounds\":[0],\"staleness_pushes\":[1,\"x\"]}",
+     "a histogram holds no whole number"},
     {"{\"kind\":\"evaluation\",\"epoch\":0}", "'test_loss' is missing"},
     {"{\"kind\":\"step\",\"step\":7,\"epoch\":0,\"loss\":1,\"samples\":1,\"step_ns\":1,"
      "\"input_ns\":1,\"compute_ns\":1,\"exposed_comm_ns\":1,\"optimizer_ns\":1,"
