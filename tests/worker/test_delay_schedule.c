@@ -3,6 +3,7 @@
  */
 #include "worker/delay_schedule.h"
 
+#include "common/base/strbuf.h"
 #include "tests/support/support.h"
 
 #include <string.h>
@@ -119,16 +120,17 @@ END_TEST
 
 START_TEST(test_too_many_rules)
 {
-    static char text[CONSISTENCY_RULES_MAX * 16 + 64];
+    struct strbuf text = STRBUF_INIT;
     struct delay_schedule s;
 
     for (unsigned i = 0; i < CONSISTENCY_RULES_MAX; i++)
-        strcat(text, "staleness 0 1 1\n");
-    assert_ok(read_text(text, &s));
+        strbuf_add(&text, "staleness 0 1 1\n");
+    assert_ok(read_text(text.text, &s));
     ck_assert_uint_eq(s.staleness_count, CONSISTENCY_RULES_MAX);
     delay_schedule_release(&s);
-    strcat(text, "staleness 0 1 1\n");
-    assert_fails(read_text(text, &s), STATUS_CONFIG, ":1025: more than 1024 rules");
+    strbuf_add(&text, "staleness 0 1 1\n");
+    assert_fails(read_text(text.text, &s), STATUS_CONFIG, ":1025: more than 1024 rules");
+    strbuf_release(&text);
 }
 END_TEST
 
