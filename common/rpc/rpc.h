@@ -182,8 +182,9 @@ struct rpc_server_config {
     unsigned threads;         /* completion queues; 0: as many as cores, at most 4; a connection
                                  belongs to one of them, so more than connections are useless */
     size_t max_message_bytes; /* received messages; 0: 5 MiB */
-    unsigned max_calls; /* open at once; 0: 16384.  More end with RESOURCE_EXHAUSTED.  Calls of
-                           peers without the token, and health's, have a sixteenth of their own */
+    unsigned max_calls; /* open at once; 0: 16384, at most half the descriptors.  More end with
+                           RESOURCE_EXHAUSTED.  Calls of peers without the token, and health's, have
+                           a sixteenth of their own */
     uint64_t max_memory_bytes; /* of core's buffers; 0: a quarter of this host's memory.  A fuse:
                                   core cannot tell who filled them, and cancels calls at random */
     const struct rpc_method *methods;
@@ -192,11 +193,11 @@ struct rpc_server_config {
 
 /* Bind, start the threads and serve.  Answers unknown methods with UNIMPLEMENTED at once and serves
  * grpc.health.v1 Check and Watch ("" and every service named by a method) as SERVING.  Raises the
- * soft limit of open files.  The config is not needed afterwards.
- * A bind to an address that is not loopback without TLS or security.insecure is STATUS_INVALID; a
- * port in use is STATUS_IO and names the process that holds it and listen_origin.
- * A Unix socket counts as loopback and has mode 0700; which paths are taken, and the STATUS_EXISTS
- * for one that another server holds, is said in common/base/unix_path.h. */
+ * soft limit of open files, and closes idle connections when three quarters of it are in use.  The
+ * config is not needed afterwards. A bind to an address that is not loopback without TLS or
+ * security.insecure is STATUS_INVALID; a port in use is STATUS_IO and names the process that holds
+ * it and listen_origin. A Unix socket counts as loopback and has mode 0700; which paths are taken,
+ * and the STATUS_EXISTS for one that another server holds, is said in common/base/unix_path.h. */
 enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_server **ret_server,
                             struct error *err);
 

@@ -175,6 +175,19 @@ const struct rpc_handler *rpc_gate_refusal(const struct rpc_gate *gate, struct r
 /* The handler of methods that do not exist; its user is the path, used in `start` only. */
 extern const struct rpc_handler rpc_unknown_handler;
 
+/* ------------------------------------------------------------------ shed.c */
+
+struct rpc_shed;
+
+/* Watch this process's descriptors, and close idle connections when few are left; calls outlive it.
+ * It begins with rpc_shed_watch, which says what the server's port is (0, a Unix socket: never). */
+enum status rpc_shed_start(struct rpc_calls *calls, struct rpc_shed **ret, struct error *err);
+void rpc_shed_watch(struct rpc_shed *shed, uint16_t port);
+void rpc_shed_stop(struct rpc_shed *shed); /* NULL is allowed */
+
+/* How many descriptors this process may have. */
+size_t rpc_descriptors_max(void);
+
 /* ------------------------------------------------------------------ listen.c */
 
 /* Bind as config says (see rpc_server_open); nothing of core holds config afterwards.  *ret_claim

@@ -57,6 +57,7 @@ struct rpc_server {
     struct rpc_counts *counts; /* of each method, and of unknown ones; owned */
     struct slot *slots;
     struct rpc_health *health;
+    struct rpc_shed *shed;
     struct rpc_gate gate;
     atomic_bool closing; /* ask for no more calls */
     struct rpc_tag on_shutdown;
@@ -357,6 +358,7 @@ static void arm_all(struct rpc_server *server)
 /* Everything but the calls: none was ever taken, or all are closed. */
 static void release(struct rpc_server *server)
 {
+    rpc_shed_stop(server->shed);
     if (server->grpc)
         grpc_server_destroy(server->grpc);
     unix_path_release(&server->path); /* nobody listens there any more */
@@ -410,6 +412,8 @@ enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_s
     rpc_library_open();
     raise_file_limit();
     server->max_calls = config->max_calls > 0 ? config->max_calls : RPC_CALLS_MAX_DEFAULT;
+    if (server->max_calls > rpc_descriptors_max() / 2) /* each may have a connection of its own */
+        server->max_calls = rpc_descriptors_max() / 2;
     server->grpc = create_server(config);
     status = rpc_token_open(&config->security, &config->listen, &server->gate.token, err);
     if (status == STATUS_OK)
@@ -419,12 +423,15 @@ enum status rpc_server_open(const struct rpc_server_config *config, struct rpc_s
     if (status == STATUS_OK)
         status = make_slots(server, err);
     if (status == STATUS_OK)
+        status = rpc_shed_start(&server->calls, &server->shed, err);
+    if (status == STATUS_OK)
         status = rpc_listen(server->grpc, config, &server->path, &server->port,
                             err); /* last: nothing behind it can fail */
     if (status != STATUS_OK) {
         release(server);
         return status;
     }
+    rpc_shed_watch(server->shed, server->port);
     grpc_server_start(server->grpc);
     arm_all(server);
     *ret_server = server;

@@ -2,12 +2,14 @@
 
   hostile.py open PORT PID MIB        a plaintext server: everybody on this host may call it
   hostile.py closed PORT PID MIB DIR  a server with TLS, a token and bound ranks; certificates in DIR
+  hostile.py many PORT PID MIB        connections without end, to a server of few descriptors
   hostile.py job PORT [DIR]           a good job of two ranks, by the stock client alone
 
-The first two run while ranks 0 and 1 of the job "raw" train there and must not notice; they end with
+All but the last run while ranks 0 and 1 of the job "raw" train there and must not notice; they end with
 an error when an answer is not the right one, or when the server (process PID) has ever had more than
 MIB MiB of memory above what it had at the start.  Messages are written as bytes by hand, so no
 generated code is needed."""
+import os
 import queue
 import random
 import resource
@@ -458,6 +460,32 @@ def attack_open(port):
     client.check_serves("health in the end")
 
 
+def attack_many(port, pid):
+    """More idle connections than the server may have descriptors.  A batch takes less than what is
+    left, and the next comes once all of it was accepted and the server has made room."""
+    with open(f"/proc/{pid}/limits", encoding="ascii") as file:
+        most = int(next(line for line in file if line.startswith("Max open files")).split()[3])
+
+    def has_room():
+        return len(os.listdir(f"/proc/{pid}/fd")) <= most * 3 // 4
+    held = []
+    for _ in range(40):
+        until("room for more connections", has_room)
+        batch = [connect(port) for _ in range(most // 10)]
+        for sock in batch:
+            try:
+                sock.recv(1)  # the server speaks first, and at once
+            except ConnectionResetError:
+                pass  # closed to make room
+        held += batch
+    until("room in the end", has_room)
+    client = Client(port)
+    client.check_serves("health beside many connections")
+    wrong_guests(client)
+    for sock in held:
+        sock.close()
+
+
 # ---------------------------------------------------------------- a closed server
 
 def read_token(folder):
@@ -638,6 +666,8 @@ def main():
     started = time.monotonic()
     if mode == "open":
         attack_open(port)
+    elif mode == "many":
+        attack_many(port, pid)
     else:
         attack_closed(port, sys.argv[5])
     grown = memory_mib(pid, "VmHWM") - before

@@ -52,16 +52,21 @@ static bool has_stock_client(void)
     return false;
 }
 
-static void start_server(const char *const *options)
+/* `limit` of open files; "": as many as the system allows. */
+static void start_server(const char *limit, const char *const *options)
 {
-    const char *argv[24] = {support_program("sparring-server"),
+    const char *argv[32] = {"sh",
+                            "-c",
+                            "[ -z \"$0\" ] || ulimit -n \"$0\"; exec \"$@\"",
+                            limit,
+                            support_program("sparring-server"),
                             "--listen",
                             "127.0.0.1:0",
                             "--port-file",
                             support_path("port"),
                             "--timeout-ms",
                             "300000"};
-    size_t count = 7;
+    size_t count = 11;
     char *text;
     size_t size;
 
@@ -136,9 +141,23 @@ START_TEST(test_open_server)
 {
     if (!has_stock_client())
         return;
-    start_server(ARGS("--threads", "2"));
+    start_server("", ARGS("--threads", "2"));
     open_workers((const struct rpc_security[2]){{0}, {0}});
     attack_during_a_job("open", NULL);
+    run_stock_job(NULL);
+    stop_server();
+}
+END_TEST
+
+/* Four times as many connections as this server can have at once. */
+START_TEST(test_few_descriptors)
+{
+    if (!has_stock_client())
+        return;
+    start_server("1000", ARGS("--threads", "2"));
+    open_workers((const struct rpc_security[2]){{0}, {0}});
+    attack_during_a_job("many", NULL);
+    ck_assert_ptr_nonnull(strstr(process_output(&server), "connections without a call"));
     run_stock_job(NULL);
     stop_server();
 }
@@ -164,7 +183,8 @@ START_TEST(test_closed_server)
     certificate_make("rank1", "ca", "subjectAltName=URI:sparring:rank/1");
     certificate_make("nobody", "ca", "subjectAltName=DNS:rank-0");
     certificate_make("stranger", "other", "subjectAltName=URI:sparring:rank/0");
-    start_server(ARGS("--threads", "2", "--bind-ranks", "--tls-ca", certificate_file("ca", "pem"),
+    start_server("",
+                 ARGS("--threads", "2", "--bind-ranks", "--tls-ca", certificate_file("ca", "pem"),
                       "--tls-cert", certificate_file("server", "pem"), "--tls-key",
                       certificate_file("server", "key"), "--token-file", support_path("token")));
     open_workers((const struct rpc_security[2]){security_of("rank0"), security_of("rank1")});
@@ -182,6 +202,7 @@ int main(void)
 
     tcase_set_timeout(tests, 500);
     tcase_add_test(tests, test_open_server);
+    tcase_add_test(tests, test_few_descriptors);
     tcase_add_test(tests, test_closed_server);
     suite_add_tcase(suite, tests);
     return support_run(suite);
