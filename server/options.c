@@ -43,7 +43,8 @@ static const struct option_spec specs[] = {
      .min = 0,
      .max = 64,
      .metavar = "N",
-     .help = "Threads that serve connections; 0 takes one per core, at most 4."},
+     .help = "Threads that serve connections; 0 takes one per core, or per two cores on a loopback "
+             "address, where the workers want the others, and at most 4."},
     {.name = "metrics-listen",
      .env = "SPARRING_METRICS_LISTEN",
      .kind = OPTION_TEXT,

@@ -26,7 +26,7 @@ struct service_config {
     const char *listen_origin; /* "--listen"; where the address came from, for messages */
     struct rpc_security security;
     bool bind_ranks;    /* a peer speaks for the ranks that its certificate names, and no others */
-    unsigned threads;   /* of rpc; 0: as many as cores, at most 4 */
+    unsigned threads;   /* of rpc; 0: as rpc_server_config says */
     int64_t timeout_ms; /* how long ranks may wait for a silent one, in a join and in a round */
     bool show_metrics;  /* a page for Prometheus, */
     struct endpoint metrics_listen;    /* here (port 0: any free one); loopback, or insecure */

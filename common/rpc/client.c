@@ -34,7 +34,11 @@ static grpc_channel *create_channel(const struct rpc_client_config *config, cons
                                     grpc_channel_credentials *credentials)
 {
     size_t most = config->max_message_bytes ? config->max_message_bytes : RPC_MESSAGE_MAX_DEFAULT;
+    bool fixed = rpc_has_fixed_windows(&config->target);
     grpc_arg args[] = {
+        rpc_channel_arg(GRPC_ARG_HTTP2_BDP_PROBE, !fixed),
+        rpc_channel_arg(GRPC_ARG_HTTP2_MAX_FRAME_SIZE,
+                        fixed ? RPC_FRAME_BYTES : RPC_FRAME_BYTES_MIN),
         rpc_channel_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
         rpc_channel_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0), /* http_proxy would hijack localhost */
         rpc_channel_arg(GRPC_ARG_ENABLE_RETRIES, 0),

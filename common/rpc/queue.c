@@ -119,6 +119,11 @@ grpc_arg rpc_channel_arg(const char *key, int value)
     return arg;
 }
 
+bool rpc_has_fixed_windows(const struct endpoint *endpoint)
+{
+    return endpoint_is_loopback(endpoint) && !endpoint_unix_path(endpoint);
+}
+
 const char *rpc_library_version(void)
 {
     return grpc_version_string();

@@ -179,8 +179,9 @@ struct rpc_server_config {
     struct endpoint listen;    /* port 0: any free one; or a Unix socket */
     const char *listen_origin; /* where the address came from, for the port-in-use message */
     struct rpc_security security;
-    unsigned threads;         /* completion queues; 0: as many as cores, at most 4; a connection
-                                 belongs to one of them, so more than connections are useless */
+    unsigned threads; /* completion queues; 0: as many as cores, on a loopback address half of
+                         them, at most 4; a connection belongs to one of them, so more than
+                         connections are useless */
     size_t max_message_bytes; /* received messages; 0: 5 MiB */
     unsigned max_calls; /* open at once; 0: 16384, at most half the descriptors.  More end with
                            RESOURCE_EXHAUSTED.  Calls of peers without the token, and health's, have

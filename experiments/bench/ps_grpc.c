@@ -73,6 +73,10 @@ static bool start(grpc_call *call, const grpc_op *ops, size_t count, struct tag 
     return grpc_call_start_batch(call, ops, count, tag, NULL) == GRPC_CALL_OK;
 }
 
+/* Flow control as common/rpc sets it inside a host: see rpc_has_fixed_windows. */
+#define IS_FIXED(place)    (strncmp(place, "unix:", 5) != 0)
+#define FRAME_BYTES(place) (IS_FIXED(place) ? 1 << 20 : 16 << 10)
+
 static grpc_arg integer(const char *key, int value)
 {
     union {
@@ -276,11 +280,13 @@ static enum status bind_server(grpc_server *server, const struct ps_words *words
 
 enum status ps_grpc_serve(const struct ps_words *words, struct error *err)
 {
-    grpc_arg args[] = {integer(GRPC_ARG_ALLOW_REUSEPORT, 0),
+    grpc_arg args[] = {integer(GRPC_ARG_HTTP2_BDP_PROBE, !IS_FIXED(words->place)),
+                       integer(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, FRAME_BYTES(words->place)),
+                       integer(GRPC_ARG_ALLOW_REUSEPORT, 0),
                        integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, INT_MAX)};
     grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int count = cores < 1 ? 1 : cores > QUEUES_MAX ? QUEUES_MAX : (int)cores;
+    long half = sysconf(_SC_NPROCESSORS_ONLN) / 2; /* the workers have the other */
+    int count = half < 1 ? 1 : half > QUEUES_MAX ? QUEUES_MAX : (int)half;
     grpc_completion_queue *queues[QUEUES_MAX];
     struct slot slots[QUEUES_MAX * SLOTS];
     grpc_server *server;
@@ -453,8 +459,11 @@ static enum status open_channel(struct connection *c, const struct endpoint *ser
                                 struct error *err)
 {
     const struct ps_words *words = &c->owner->base->words;
-    grpc_arg args[] = {integer(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
-                       integer(GRPC_ARG_ENABLE_HTTP_PROXY, 0), integer(GRPC_ARG_ENABLE_RETRIES, 0),
+    grpc_arg args[] = {integer(GRPC_ARG_HTTP2_BDP_PROBE, !IS_FIXED(words->place)),
+                       integer(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, FRAME_BYTES(words->place)),
+                       integer(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+                       integer(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+                       integer(GRPC_ARG_ENABLE_RETRIES, 0),
                        integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, INT_MAX)};
     grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
     grpc_channel_credentials *credentials;
