@@ -138,9 +138,9 @@ static void histogram(const struct comparison *c, const struct mode *m, char tex
             pushes[i] += run->servers[k].end.pushes[i];
             total += run->servers[k].end.pushes[i];
         }
-    if (total == 0)
-        (void)snprintf(text, CELL_MAX, "%s", FORMAT_UNKNOWN);
-    for (size_t i = 0; total > 0 && i < run->servers[0].end.buckets && used < CELL_MAX; i++) {
+    (void)snprintf(text, CELL_MAX, "%s", FORMAT_UNKNOWN);
+    for (size_t i = 0; run && total > 0 && i < run->servers[0].end.buckets && used < CELL_MAX;
+         i++) {
         char name[64];
 
         if (pushes[i] / total < 0.005)
