@@ -319,10 +319,11 @@ struct silence {
 static bool holds_up(const struct job *j, unsigned rank)
 {
     const struct job_rank *r = &j->ranks[rank];
+    bool lockstep = job_is_lockstep(j);
 
-    if (j->values_set < j->shard.length || (job_is_lockstep(j) && j->arrived == 0))
+    if (lockstep ? j->arrived == 0 : j->values_set < j->shard.length)
         return rank == 0; /* round 0: rank 0's values are awaited */
-    return job_is_lockstep(j) ? r->pushed < j->shard.length : r->parked == 0;
+    return lockstep ? r->pushed < j->shard.length : r->parked == 0;
 }
 
 static bool is_missing(const void *user, unsigned rank)

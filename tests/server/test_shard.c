@@ -287,10 +287,14 @@ static void compare(struct bench *b, struct rank_thread *threads)
 
             if (p->server != b->shard.config.index)
                 continue;
-            for (unsigned rank = 0; rank < b->world_size; rank++)
-                ck_assert_msg(memcmp(threads[rank].history[round] + p->offset, wanted + p->offset,
-                                     p->count * sizeof(float)) == 0,
-                              "round %d, partition %zu, rank %u differs", (int)round, i, rank);
+            for (unsigned rank = 0; rank < b->world_size; rank++) {
+                const float *got = threads[rank].history[round];
+
+                assert(got);
+                ck_assert_msg(
+                    memcmp(got + p->offset, wanted + p->offset, p->count * sizeof(float)) == 0,
+                    "round %d, partition %zu, rank %u differs", (int)round, i, rank);
+            }
         }
     }
     optimizer_release(&model.optimizer);
@@ -304,7 +308,6 @@ static void compare_total(struct bench *b)
 {
     float *wanted = new_slab();
 
-    assert(wanted);
     memcpy(wanted, b->initial, COUNT * sizeof(float));
     for (unsigned rank = 0; rank < b->world_size; rank++)
         for (uint64_t round = 1; round <= ROUNDS; round++)
