@@ -317,6 +317,8 @@ enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct j
         status = mem_strdup(m->manifest, &ret->manifest, err);
 out:
     arena_release(&arena);
+    if (status != STATUS_OK)
+        wire_release_join_request(ret);
     return status;
 }
 

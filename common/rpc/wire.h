@@ -94,7 +94,8 @@ struct store_reply {
     size_t missing_count;
 };
 
-/* Each pack allocates *ret_bytes (free); each unpack fills a zeroed struct. */
+/* Each pack allocates *ret_bytes (free); each unpack fills a zeroed struct.  Of a join request that
+ * was refused nothing is left to release. */
 enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_bytes,
                                    size_t *ret_size, struct error *err);
 enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct join_request *ret,
