@@ -431,10 +431,10 @@ static enum status take_round(struct run *r, size_t round, struct error *err)
     return status;
 }
 
-/* Peak resident memory of the servers, while they are still there. */
+/* Peak resident memory of the servers, as many as there are and while they are still there. */
 static void read_rss(const struct run *r, struct team *t)
 {
-    for (size_t k = 0; k < r->shape->servers && t->children[k].pid != 0; k++) {
+    for (size_t k = 0; k < r->shape->servers && k < t->started && t->children[k].pid != 0; k++) {
         char path[64], *text, *found;
         size_t size;
         uint64_t kib;

@@ -198,6 +198,21 @@ START_TEST(test_no_pytorch)
 }
 END_TEST
 
+/* One that dies ends the run in order, also where others have not been started yet. */
+START_TEST(test_a_peer_that_dies)
+{
+    const char *script = support_write("dies", "#!/bin/sh\nexit 1\n", 17);
+    const char *output;
+
+    ck_assert_int_eq(chmod(script, 0700), 0);
+    output = process_run(1, WAIT_MS, NULL,
+                         ARGS(support_program("sparring"), "bench", "ps", "--bytes", "4K",
+                              "--rounds", "1", "--transport", "tcp,shm", "--kinds",
+                              "exchange,torch-rpc", "--python", script));
+    ck_assert_msg(strstr(output, "a worker ended early") != NULL, "%s", output);
+}
+END_TEST
+
 /* ---- what is wrong is seen ---- */
 
 #define ECHO_BYTES 4096
@@ -278,6 +293,7 @@ int main(void)
     tcase_add_test(tests, test_under_tls);
     tcase_add_test(tests, test_pytorch);
     tcase_add_test(tests, test_no_pytorch);
+    tcase_add_test(tests, test_a_peer_that_dies);
     tcase_add_test(tests, test_wrong_elements_are_counted);
     tcase_add_loop_test(tests, test_bad_words, 0, sizeof(bad) / sizeof(bad[0]));
     suite_add_tcase(suite, tests);
