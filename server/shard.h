@@ -1,6 +1,6 @@
 /*
  * shard: the partitions that one server holds for one job: values, accumulators, optimizer state.
- * Knows nothing of gRPC; the payload comes through two functions.
+ * Knows nothing of gRPC; the payload comes through struct shard_source.
  *
  * Memory, in units of the elements held here, all allocated by shard_init:
  *   update on the server   values, one accumulator, the optimizer's state.  Answers are `values`.

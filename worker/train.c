@@ -32,7 +32,7 @@ static void hand_over(void *user, size_t ready_count)
 /* Compute longer, as the delay schedule wishes; a wish to stop ends it. */
 static void linger(int64_t ns)
 {
-    int64_t deadline_ns = clock_now_ns() + ns;
+    int64_t deadline_ns = ns > 0 ? clock_now_ns() + ns : 0; /* most steps have none */
     int64_t left_ns = ns;
 
     while (left_ns > 0 && !stop_requested()) {
