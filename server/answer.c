@@ -1,0 +1,66 @@
+/*
+ * Answers: one partition to one rank, sent from the shard's own memory, which core holds until it
+ * is done with it (job->outstanding).  An answer goes to the stream that the rank has by then; one
+ * whose stream is gone is dropped.
+ *
+ * Locking: the service's lock to look up the stream and to count, never during the send.
+ */
+#include "server/exchange.h"
+
+static void release_payload(void *user)
+{
+    atomic_fetch_sub((atomic_size_t *)user, 1);
+}
+
+/* Queue one answer to one rank; nothing happens when its stream is gone. */
+static void send_answer(struct service *s, struct job *j, unsigned rank, struct chunk_header header,
+                        const struct shard_answer *answer)
+{
+    struct rpc_payload payload = {
+        .data = answer->data, .release = release_payload, .user = &j->outstanding};
+    uint8_t head[WIRE_CHUNK_HEAD_MAX];
+    struct rpc_call *call;
+
+    header.rank = rank;
+    payload.size = header.length = answer->count * sizeof(float);
+    (void)pthread_mutex_lock(&s->lock);
+    call = j->ranks[rank].stream;
+    if (call)
+        rpc_call_ref(call);
+    if (header.round > 0 && j->state == JOB_RUNNING && !job_is_lockstep(j))
+        job_count_answer(j, rank, payload.size, answer->is_final);
+    else if (header.round == 0 && j->state == JOB_RUNNING)
+        j->totals.initial_tx_payload_bytes += payload.size;
+    (void)pthread_mutex_unlock(&s->lock);
+    if (!call)
+        return;
+    atomic_fetch_add(&j->outstanding, 1);
+    (void)rpc_call_send(call, head, wire_pack_chunk(&header, head), &payload);
+    rpc_call_unref(call);
+}
+
+void answer_pull(struct service *s, struct job *j, unsigned rank, uint32_t partition,
+                 const struct shard_answer *answer)
+{
+    struct chunk_header header = {.kind = CHUNK_VALUES, .partition = partition};
+
+    send_answer(s, j, rank, header, answer);
+}
+
+void answer_push(struct service *s, struct job *j, unsigned rank, uint32_t partition,
+                 const struct shard_answer *answer)
+{
+    struct chunk_header header = {.kind = j->shard.config.update ? CHUNK_VALUES : CHUNK_MEAN,
+                                  .round = answer->round,
+                                  .partition = partition};
+
+    send_answer(s, j, rank, header, answer);
+}
+
+void answer_waiting(struct service *s, struct job *j, uint32_t partition)
+{
+    struct shard_answer answer;
+
+    for (unsigned rank = 0; shard_next_answer(&j->shard, partition, &rank, &answer); rank++)
+        answer_push(s, j, rank, partition, &answer);
+}
