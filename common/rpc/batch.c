@@ -55,7 +55,7 @@ static void collect_outgoing(struct rpc_call *call, struct outgoing *out)
 {
     if (call->sending || call->send_failed || call->last_sent)
         return;
-    if (!call->initial_sent && (call->is_client || call->first || call->want_last)) {
+    if (!call->initial_sent && (call->is_client || call->sends.length > 0 || call->want_last)) {
         grpc_op *op = add_op(out, GRPC_OP_SEND_INITIAL_METADATA);
 
         if (call->is_client) /* wait for a server that is not up yet, until the deadline */
@@ -69,7 +69,7 @@ static void collect_outgoing(struct rpc_call *call, struct outgoing *out)
         call->initial_sent = true;
     }
     out->message = rpc_send_pop(call, out->slices, &out->slice_count);
-    out->last = call->want_last && !call->first;
+    out->last = call->want_last && call->sends.length == 0;
 }
 
 static void add_message(struct outgoing *out)

@@ -5,14 +5,15 @@
 #ifndef SPARRING_COMMON_RPC_CALL_H
 #define SPARRING_COMMON_RPC_CALL_H
 
+#include "common/base/priority_queue.h"
 #include "common/rpc/rpc_internal.h"
 
 #define RPC_NAME_MAX 128
 
 /* A message that waits to be sent: header with the payload's tag and length, then the payload. */
 struct rpc_send {
-    struct rpc_send *next;
-    grpc_slice slices[2]; /* owned while queued */
+    struct rpc_send *next; /* among the spare ones */
+    grpc_slice slices[2];  /* owned while queued */
     size_t count;
 };
 
@@ -61,8 +62,8 @@ struct rpc_call {
     bool want_receive, want_last, want_cancel;
     enum status finish_status; /* fixed once want_last is set */
     char finish_text[1024];
-    struct rpc_send *first, *last; /* messages to send, owned */
-    struct rpc_send *spare;        /* used nodes, owned */
+    struct priority_queue sends; /* of struct rpc_send, owned: messages that wait for their turn */
+    struct rpc_send *spare;      /* used nodes, owned */
 };
 
 /* call.c, queue thread, after every completion: go on, or close the call. */

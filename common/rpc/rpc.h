@@ -126,12 +126,21 @@ struct rpc_handler {
 /* Ask for one more message.  One request may be outstanding; more count as one. */
 void rpc_call_receive(struct rpc_call *call);
 
-/* Queue one message: head bytes are copied, payload (may be NULL) is not.  Messages leave in order
- * of calls; the queue has no limit of its own.  STATUS_CANCELLED when the call is over, cancelled
- * or finished, STATUS_INVALID above the limits (head 1 MiB, payload just under 2 GiB),
- * STATUS_NO_MEMORY: then the release function has been called already. */
+/* Queue one message: head bytes are copied, payload (may be NULL) is not.  Messages of one priority
+ * leave in order of calls; the queue has no limit of its own.  STATUS_CANCELLED when the call is
+ * over, cancelled or finished, STATUS_INVALID above the limits (head 1 MiB, payload just under 2
+ * GiB), STATUS_NO_MEMORY: then the release function has been called already. */
 enum status rpc_call_send(struct rpc_call *call, const uint8_t *head, size_t head_size,
                           const struct rpc_payload *payload);
+
+/*
+ * The same with a priority, where rpc_call_send's is 0: the message overtakes those of a lower one
+ * that still wait.  What cannot be overtaken any more is what core has, which is the credit of the
+ * connection: one message that is being written and, behind it, at most the flow-control window of
+ * the next.  So what a late urgent message waits for is bounded by the size of one message.
+ */
+enum status rpc_call_send_urgent(struct rpc_call *call, uint32_t priority, const uint8_t *head,
+                                 size_t head_size, const struct rpc_payload *payload);
 
 /* Client: no more messages from here (half-close, after those queued). */
 void rpc_call_send_done(struct rpc_call *call);

@@ -1,11 +1,11 @@
 /*
- * send: the messages of a call that wait for their turn.
+ * send: the messages of a call that wait for their turn, the urgent ones first.
  *
- * gRPC takes one message at a time, so the rest waits here, as slices: the header is copied into
- * one, the payload stays where it is and its slice calls `release` when the last reference goes.
- * Nodes are kept by the call and used again, so a long stream allocates none after its first
- * burst.  Whoever calls in holds call->lock where call.h says so; slices are dropped outside it,
- * because dropping runs the owners' release functions.
+ * gRPC takes one message at a time, so the rest waits here, where it can still be overtaken, as
+ * slices: the header is copied into one, the payload stays where it is and its slice calls
+ * `release` when the last reference goes.  Nodes are kept by the call and used again, so a long
+ * stream allocates none after its first burst.  Whoever calls in holds call->lock where call.h says
+ * so; slices are dropped outside it, because dropping runs the owners' release functions.
  */
 #include "common/rpc/call.h"
 
@@ -25,53 +25,44 @@ static struct rpc_send *take_node(struct rpc_call *call)
     return node;
 }
 
-static void push(struct rpc_call *call, struct rpc_send *node)
+static void spare_node(struct rpc_call *call, struct rpc_send *node)
 {
-    node->next = NULL;
-    if (call->last)
-        call->last->next = node;
-    else
-        call->first = node;
-    call->last = node;
+    node->next = call->spare;
+    call->spare = node;
 }
 
 bool rpc_send_pop(struct rpc_call *call, grpc_slice *ret_slices, size_t *ret_count)
 {
-    struct rpc_send *node = call->first;
+    struct rpc_send *node = priority_queue_take(&call->sends);
 
     if (!node)
         return false;
-    call->first = node->next;
-    if (!call->first)
-        call->last = NULL;
     memcpy(ret_slices, node->slices, sizeof(node->slices));
     *ret_count = node->count;
-    node->next = call->spare;
-    call->spare = node;
+    spare_node(call, node);
     return true;
 }
 
 void rpc_send_drop(struct rpc_call *call)
 {
+    struct priority_queue dropped;
     struct rpc_send *node;
 
     (void)pthread_mutex_lock(&call->lock);
-    node = call->first;
-    call->first = NULL;
-    call->last = NULL;
+    dropped = call->sends;
+    call->sends = (struct priority_queue){0};
     (void)pthread_mutex_unlock(&call->lock);
-    while (node) {
-        struct rpc_send *next = node->next;
-
+    while ((node = priority_queue_take(&dropped))) {
         for (size_t i = 0; i < node->count; i++)
             grpc_slice_unref(node->slices[i]);
         free(node);
-        node = next;
     }
+    priority_queue_release(&dropped);
 }
 
 void rpc_send_release(struct rpc_call *call)
 {
+    priority_queue_release(&call->sends);
     while (call->spare) {
         struct rpc_send *next = call->spare->next;
 
@@ -123,7 +114,8 @@ static size_t make_slices(const uint8_t *head, size_t head_size, const struct rp
 }
 
 /* Put the slices in the queue; they are still the caller's when this fails. */
-static enum status queue_slices(struct rpc_call *call, const grpc_slice *slices, size_t count)
+static enum status queue_slices(struct rpc_call *call, uint32_t priority, const grpc_slice *slices,
+                                size_t count)
 {
     struct rpc_send *node;
 
@@ -133,19 +125,20 @@ static enum status queue_slices(struct rpc_call *call, const grpc_slice *slices,
         return STATUS_CANCELLED;
     }
     node = take_node(call);
-    if (!node) {
+    if (!node || !priority_queue_put(&call->sends, priority, node)) {
+        if (node)
+            spare_node(call, node);
         (void)pthread_mutex_unlock(&call->lock);
         return STATUS_NO_MEMORY;
     }
     memcpy(node->slices, slices, count * sizeof(*slices));
     node->count = count;
-    push(call, node);
     rpc_call_wake_and_unlock(call);
     return STATUS_OK;
 }
 
-enum status rpc_call_send(struct rpc_call *call, const uint8_t *head, size_t head_size,
-                          const struct rpc_payload *payload)
+enum status rpc_call_send_urgent(struct rpc_call *call, uint32_t priority, const uint8_t *head,
+                                 size_t head_size, const struct rpc_payload *payload)
 {
     static const struct rpc_payload nothing = {0};
     grpc_slice slices[2];
@@ -159,8 +152,14 @@ enum status rpc_call_send(struct rpc_call *call, const uint8_t *head, size_t hea
         return STATUS_INVALID; /* core's lengths are 31 bits */
     }
     count = make_slices(head, head_size, payload, slices);
-    status = queue_slices(call, slices, count);
+    status = queue_slices(call, priority, slices, count);
     for (size_t i = 0; status != STATUS_OK && i < count; i++)
         grpc_slice_unref(slices[i]); /* this runs the release function */
     return status;
+}
+
+enum status rpc_call_send(struct rpc_call *call, const uint8_t *head, size_t head_size,
+                          const struct rpc_payload *payload)
+{
+    return rpc_call_send_urgent(call, 0, head, head_size, payload);
 }
