@@ -14,10 +14,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_CHUNK_HEAD_MAX 64         /* packed bytes of a chunk header */
+#define WIRE_CHUNK_HEAD_MAX 80         /* packed bytes of a chunk header */
+#define WIRE_BEAT_MAX       512        /* packed bytes of a beat */
 #define WIRE_CONTROL_MAX    (1u << 20) /* packed bytes of any control message */
 #define WIRE_STORE_MAX      (34u << 20) /* packed bytes of a store message: two values and their key */
 #define WIRE_JOB_MAX        128
+#define WIRE_ADDRESS_MAX    320 /* an endpoint as text */
+#define WIRE_ARENA_MAX      128
+#define WIRE_WEIGHTS_MAX    4096u
+#define WIRE_LANES_MAX      16u
 
 enum chunk_kind {
     CHUNK_PUSH = 1,   /* worker -> server: a gradient partition of `round` */
@@ -27,7 +32,29 @@ enum chunk_kind {
     CHUNK_MEAN = 5,   /* server -> worker: the mean gradient */
     CHUNK_FINAL = 6,  /* worker -> server: pushes no more, asks for the values that are left when
                          all ranks have said so; not where all are in step anyway */
+    CHUNK_HELLO = 7,  /* worker -> server: whose stream and which lane this is; its first chunk */
 };
+
+/* Flags of a chunk. */
+#define CHUNK_AGAIN 1u /* it may have been sent before, on a stream that was cut off */
+#define CHUNK_BY_REFERENCE                                                                         \
+    2u /* no payload: it lies in the sender's arena, at the partition's place */
+
+/* How the elements of a payload are coded. */
+enum chunk_coding {
+    CODING_FLOAT32,
+    CODING_FLOAT16,
+    CODING_BFLOAT16,
+    CODING_TOP_K,
+    CODING_ONE_BIT,
+    CODING_ROWS,
+    CODING_COUNT
+};
+
+/* What becomes of a job that has lost a rank. */
+enum worker_loss { WORKER_LOSS_FAIL, WORKER_LOSS_SHRINK, WORKER_LOSS_WAIT, WORKER_LOSS_COUNT };
+
+enum server_role { SERVER_PRIMARY, SERVER_REPLICA, SERVER_ROLE_COUNT };
 
 struct chunk_header {
     enum chunk_kind kind;
@@ -36,6 +63,9 @@ struct chunk_header {
     uint32_t partition;
     uint32_t dtype;
     uint64_t length; /* payload bytes */
+    uint32_t flags;
+    uint64_t session; /* HELLO */
+    uint32_t lane;    /* HELLO */
 };
 
 /* Pack into head (WIRE_CHUNK_HEAD_MAX bytes); returns the packed size.  The payload's tag and
@@ -43,6 +73,21 @@ struct chunk_header {
 size_t wire_pack_chunk(const struct chunk_header *chunk, uint8_t *head);
 enum status wire_unpack_chunk(const uint8_t *head, size_t size, struct chunk_header *ret,
                               struct error *err);
+
+/* Both ways on an Attend stream; see proto/parameter_server.proto for who says what. */
+struct beat {
+    uint64_t session;
+    uint32_t rank;
+    char job[WIRE_JOB_MAX];
+    uint64_t count, epoch, propose_epoch, vote_epoch;
+    uint32_t waiting_ms;
+    char reason[256];
+};
+
+/* The same for a beat (WIRE_BEAT_MAX bytes). */
+size_t wire_pack_beat(const struct beat *beat, uint8_t *bytes);
+enum status wire_unpack_beat(const uint8_t *bytes, size_t size, struct beat *ret,
+                             struct error *err);
 
 struct join_request {
     char job[WIRE_JOB_MAX];
@@ -56,6 +101,18 @@ struct join_request {
     struct exact_staleness *rules;  /* owned after unpack (wire_release_join_request), borrowed
                                        while packing; at most CONSISTENCY_RULES_MAX */
     size_t rule_count;
+    uint64_t session; /* 0: does not come back when it is cut off */
+    uint32_t lanes;   /* at most WIRE_LANES_MAX; 0: one */
+    int resume;
+    uint64_t round;   /* resume: the last one that this worker has completed */
+    uint32_t on_loss; /* enum worker_loss, in range */
+    uint32_t reconnect_ms, heartbeat_ms, heartbeat_timeout_ms;
+    char replica[WIRE_ADDRESS_MAX]; /* "": none */
+    uint32_t dtype_up, dtype_down;  /* enum chunk_coding, in range */
+    uint32_t top_k_ppm;
+    uint32_t *weights; /* as rules; at most WIRE_WEIGHTS_MAX, none: equal */
+    size_t weight_count;
+    char arena[WIRE_ARENA_MAX];
 };
 
 struct join_reply {
@@ -64,6 +121,9 @@ struct join_reply {
     size_t held;          /* length of partitions */
     uint64_t element_count;
     char version[32];
+    uint64_t epoch, round;
+    uint32_t role; /* enum server_role, in range */
+    char arena[WIRE_ARENA_MAX];
 };
 
 struct leave_request {

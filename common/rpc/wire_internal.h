@@ -1,5 +1,5 @@
 /*
- * wire_internal: what wire.c and wire_store.c share.
+ * wire_internal: what the sources of wire share.
  */
 #ifndef SPARRING_COMMON_RPC_WIRE_INTERNAL_H
 #define SPARRING_COMMON_RPC_WIRE_INTERNAL_H
@@ -18,6 +18,10 @@ enum status wire_unpack(const ProtobufCMessageDescriptor *descriptor, const uint
 
 /* STATUS_INVALID when the peer would refuse the text. */
 enum status wire_check_text(const char *text, const char *what, struct error *err);
+
+/* `text` into a buffer of `size` bytes; STATUS_DATA when it does not fit. */
+enum status wire_take_text(const char *text, const char *what, char *buffer, size_t size,
+                           struct error *err);
 
 /* protobuf-c wants a pointer even for a default; NULL means "". */
 char *wire_text_or_empty(char *text);

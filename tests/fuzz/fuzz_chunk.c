@@ -89,7 +89,8 @@ static void fuzz_chunk(const uint8_t *data, size_t size)
     require(wire_unpack_chunk(first, size, &again, NULL) == STATUS_OK);
     require(again.kind == chunk.kind && again.rank == chunk.rank && again.round == chunk.round &&
             again.partition == chunk.partition && again.dtype == chunk.dtype &&
-            again.length == chunk.length);
+            again.length == chunk.length && again.flags == chunk.flags &&
+            again.session == chunk.session && again.lane == chunk.lane);
 }
 
 /* unpack, pack, unpack, pack: the two packed forms are equal. */
@@ -120,6 +121,21 @@ static void nothing_to_release(struct leave_request *m)
     (void)m;
 }
 
+static void fuzz_beat(const uint8_t *data, size_t size)
+{
+    struct beat beat;
+    struct beat again;
+    uint8_t packed[WIRE_BEAT_MAX];
+    uint8_t repacked[WIRE_BEAT_MAX];
+
+    if (wire_unpack_beat(data, size, &beat, NULL) != STATUS_OK)
+        return;
+    size = wire_pack_beat(&beat, packed);
+    require(size <= sizeof(packed));
+    require(wire_unpack_beat(packed, size, &again, NULL) == STATUS_OK);
+    require(wire_pack_beat(&again, repacked) == size && memcmp(packed, repacked, size) == 0);
+}
+
 FUZZ_ROUND_TRIP(join_request, wire_release_join_request)
 FUZZ_ROUND_TRIP(join_reply, wire_release_join_reply)
 FUZZ_ROUND_TRIP(leave_request, nothing_to_release)
@@ -141,6 +157,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     fuzz_message(data + 1, size - 1, data[0] ? data[0] : 1);
     fuzz_chunk(data + 1, size - 1);
+    fuzz_beat(data + 1, size - 1);
     fuzz_join_request(data + 1, size - 1);
     fuzz_join_reply(data + 1, size - 1);
     fuzz_leave_request(data + 1, size - 1);

@@ -18,6 +18,7 @@
 
 static struct error err;
 static char manifest[] = "model\tmlp:784-128-10\nseed\t1\n";
+static uint32_t weights[] = {6, 6, 14, 0};
 
 static struct join_request example_join(void)
 {
@@ -41,7 +42,41 @@ static struct join_request example_join(void)
                       .beta1 = 0.9,
                       .beta2 = 0.999,
                       .epsilon = 1e-8},
+        .session = UINT64_MAX - 1,
+        .lanes = 4,
+        .resume = 1,
+        .round = 1ull << 33,
+        .on_loss = WORKER_LOSS_WAIT,
+        .reconnect_ms = 2000,
+        .heartbeat_ms = 500,
+        .heartbeat_timeout_ms = 3000,
+        .replica = "[::1]:5758",
+        .dtype_up = CODING_ONE_BIT,
+        .dtype_down = CODING_BFLOAT16,
+        .top_k_ppm = 10000,
+        .weights = weights,
+        .weight_count = 4,
+        .arena = "sparring-1-2",
     };
+}
+
+static void check_session(const struct join_request *got, const struct join_request *m)
+{
+    ck_assert_uint_eq(got->session, m->session);
+    ck_assert_uint_eq(got->lanes, m->lanes);
+    ck_assert_int_eq(got->resume, 1);
+    ck_assert_uint_eq(got->round, m->round);
+    ck_assert_uint_eq(got->on_loss, m->on_loss);
+    ck_assert_uint_eq(got->reconnect_ms, m->reconnect_ms);
+    ck_assert_uint_eq(got->heartbeat_ms, m->heartbeat_ms);
+    ck_assert_uint_eq(got->heartbeat_timeout_ms, m->heartbeat_timeout_ms);
+    ck_assert_str_eq(got->replica, m->replica);
+    ck_assert_uint_eq(got->dtype_up, m->dtype_up);
+    ck_assert_uint_eq(got->dtype_down, m->dtype_down);
+    ck_assert_uint_eq(got->top_k_ppm, m->top_k_ppm);
+    ck_assert_uint_eq(got->weight_count, 4);
+    ck_assert_mem_eq(got->weights, weights, sizeof(weights));
+    ck_assert_str_eq(got->arena, m->arena);
 }
 
 START_TEST(join_request_there_and_back)
@@ -68,6 +103,7 @@ START_TEST(join_request_there_and_back)
     ck_assert(got.optimizer.dampening == 0.1 && got.optimizer.weight_decay == 1e-2);
     ck_assert(got.optimizer.beta1 == 0.9 && got.optimizer.beta2 == 0.999);
     ck_assert(got.optimizer.epsilon == 1e-8 && got.optimizer.nesterov);
+    check_session(&got, &m);
     wire_release_join_request(&got);
     wire_release_join_request(&got);
     free(bytes);
@@ -81,7 +117,11 @@ START_TEST(join_reply_there_and_back)
                            .partitions = partitions,
                            .held = 4,
                            .element_count = 12345,
-                           .version = "0.1.0"};
+                           .version = "0.1.0",
+                           .epoch = 3,
+                           .round = 77,
+                           .role = SERVER_REPLICA,
+                           .arena = "sparring-9"};
     struct join_reply got = {0};
     uint8_t *bytes;
     size_t size;
@@ -95,9 +135,63 @@ START_TEST(join_reply_there_and_back)
         ck_assert_uint_eq(got.partition_count, 301);
         ck_assert_uint_eq(got.element_count, 12345);
         ck_assert_str_eq(got.version, "0.1.0");
+        ck_assert_uint_eq(got.epoch, 3);
+        ck_assert_uint_eq(got.round, 77);
+        ck_assert_uint_eq(got.role, SERVER_REPLICA);
+        ck_assert_str_eq(got.arena, "sparring-9");
         wire_release_join_reply(&got);
         free(bytes);
     }
+}
+END_TEST
+
+START_TEST(beat_there_and_back)
+{
+    struct beat m = {.session = 1ull << 63,
+                     .rank = UINT32_MAX,
+                     .count = UINT64_MAX,
+                     .epoch = UINT64_MAX,
+                     .propose_epoch = UINT64_MAX,
+                     .vote_epoch = UINT64_MAX,
+                     .waiting_ms = UINT32_MAX};
+    struct beat got;
+    uint8_t bytes[WIRE_BEAT_MAX];
+
+    memset(m.job, 'j', sizeof(m.job) - 1); /* the largest there is */
+    memset(m.reason, 'r', sizeof(m.reason) - 1);
+    assert_ok(wire_unpack_beat(bytes, wire_pack_beat(&m, bytes), &got, &err));
+    ck_assert_str_eq(got.job, m.job);
+    ck_assert_str_eq(got.reason, m.reason);
+    ck_assert_uint_eq(got.session, m.session);
+    ck_assert_uint_eq(got.rank, m.rank);
+    ck_assert_uint_eq(got.count, m.count);
+    ck_assert_uint_eq(got.epoch, m.epoch);
+    ck_assert_uint_eq(got.propose_epoch, m.propose_epoch);
+    ck_assert_uint_eq(got.vote_epoch, m.vote_epoch);
+    ck_assert_uint_eq(got.waiting_ms, m.waiting_ms);
+}
+END_TEST
+
+START_TEST(largest_chunk_head_fits)
+{
+    struct chunk_header m = {.kind = CHUNK_HELLO,
+                             .rank = UINT32_MAX,
+                             .round = UINT64_MAX,
+                             .partition = UINT32_MAX,
+                             .dtype = UINT32_MAX,
+                             .length = UINT64_MAX,
+                             .flags = UINT32_MAX,
+                             .session = UINT64_MAX,
+                             .lane = UINT32_MAX};
+    struct chunk_header got;
+    uint8_t head[WIRE_CHUNK_HEAD_MAX];
+    size_t size = wire_pack_chunk(&m, head);
+
+    ck_assert_uint_le(size, sizeof(head));
+    assert_ok(wire_unpack_chunk(head, size, &got, &err));
+    ck_assert_uint_eq(got.session, m.session);
+    ck_assert_uint_eq(got.lane, m.lane);
+    ck_assert_uint_eq(got.flags, m.flags);
 }
 END_TEST
 
@@ -176,6 +270,7 @@ static unsigned unpack_all(const uint8_t *bytes, size_t size)
 {
     uint8_t *exact = malloc(size ? size : 1); /* exact: ASan sees one byte too far */
     struct chunk_header chunk;
+    struct beat beat;
     struct join_request join = {0};
     struct join_reply reply = {0};
     struct leave_request leave = {0};
@@ -186,6 +281,7 @@ static unsigned unpack_all(const uint8_t *bytes, size_t size)
     if (size > 0)
         memcpy(exact, bytes, size);
     accepted += wire_unpack_chunk(exact, size, &chunk, &err) == STATUS_OK;
+    accepted += wire_unpack_beat(exact, size, &beat, &err) == STATUS_OK;
     accepted += wire_unpack_join_request(exact, size, &join, &err) == STATUS_OK;
     accepted += wire_unpack_join_reply(exact, size, &reply, &err) == STATUS_OK;
     accepted += wire_unpack_leave_request(exact, size, &leave, &err) == STATUS_OK;
@@ -271,7 +367,7 @@ START_TEST(values_outside_their_range_are_refused)
         enum status status = wire_unpack_chunk(head, sizeof(head), &chunk, &err);
 
         ck_assert_int_eq(status,
-                         kind >= CHUNK_PUSH && kind <= CHUNK_FINAL ? STATUS_OK : STATUS_DATA);
+                         kind >= CHUNK_PUSH && kind <= CHUNK_HELLO ? STATUS_OK : STATUS_DATA);
     }
     m.update = 2;
     assert_ok(wire_pack_join_request(&m, &bytes, &size, &err));
@@ -319,7 +415,7 @@ START_TEST(texts_and_messages_have_limits)
                  STATUS_DATA, "of 1048577 bytes, the limit is 1048576");
     assert_fails(wire_unpack_chunk((uint8_t *)large, WIRE_CHUNK_HEAD_MAX + 1,
                                    &(struct chunk_header){0}, &err),
-                 STATUS_DATA, "of 65 bytes, the limit is 64");
+                 STATUS_DATA, "of 81 bytes, the limit is 80");
     free(large);
 }
 END_TEST
@@ -392,6 +488,8 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, join_request_there_and_back);
     tcase_add_test(tests, join_reply_there_and_back);
+    tcase_add_test(tests, beat_there_and_back);
+    tcase_add_test(tests, largest_chunk_head_fits);
     tcase_add_test(tests, leave_reason_may_be_cut_inside_a_letter);
     tcase_add_test(tests, store_messages_there_and_back);
     tcase_add_test(tests, mutated_messages_do_no_harm);
