@@ -157,9 +157,11 @@ static enum status finish_partition(struct service *s, struct job *j, unsigned r
 void exchange_finish_rank(struct service *s, struct job *j, unsigned rank)
 {
     const struct shard_config *c = &j->shard.config;
+    const uint32_t *held;
+    size_t length = shard_map_held(c->map, c->index, &held);
 
-    for (size_t i = c->index; i < c->map->length; i += c->map->server_count)
-        (void)finish_partition(s, j, rank, (uint32_t)i, false, NULL); /* or it has said so */
+    for (size_t i = 0; i < length; i++)
+        (void)finish_partition(s, j, rank, held[i], false, NULL); /* or it has said so */
 }
 
 /* What the header says against the stream's rank, the shard and the payload. */

@@ -203,13 +203,14 @@ static enum status pack_reply(const struct job *j, uint8_t **ret_bytes, size_t *
     struct join_reply reply = {.partition_count = (uint32_t)j->map.length,
                                .held = j->shard.length,
                                .element_count = j->shard.count};
+    const uint32_t *held;
     enum status status =
         mem_calloc(reply.held, sizeof(*reply.partitions), "partition list", &reply.partitions, err);
 
     if (status != STATUS_OK)
         return status;
-    for (size_t i = 0; i < reply.held; i++)
-        reply.partitions[i] = (uint32_t)(j->terms.server_index + i * j->terms.server_count);
+    (void)shard_map_held(&j->map, j->terms.server_index, &held);
+    memcpy(reply.partitions, held, reply.held * sizeof(*held));
     (void)snprintf(reply.version, sizeof(reply.version), "%s", SPARRING_VERSION);
     status = wire_pack_join_reply(&reply, ret_bytes, ret_size, err);
     free(reply.partitions);

@@ -41,7 +41,8 @@ size_t shard_bytes(const struct shard_config *c)
 static enum status check_memory(const struct shard_config *c, struct error *err)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    size_t parts = c->map->length / c->map->server_count + 1;
+    const uint32_t *held;
+    size_t parts = shard_map_held(c->map, c->index, &held);
     size_t bytes = shard_bytes(c) + parts * c->world_size * sizeof(struct policy_rank);
 
     if (pages > 0 && page > 0 && bytes / (size_t)page >= (size_t)pages)
@@ -54,10 +55,11 @@ static enum status check_memory(const struct shard_config *c, struct error *err)
 
 static void init_parts(struct shard *s)
 {
-    size_t slot = 0;
+    const uint32_t *held;
 
-    for (size_t i = s->config.index; i < s->config.map->length; i += s->config.map->server_count) {
-        const struct partition *p = &s->config.map->partitions[i];
+    (void)shard_map_held(s->config.map, s->config.index, &held);
+    for (size_t slot = 0; slot < s->length; slot++) {
+        const struct partition *p = &s->config.map->partitions[held[slot]];
         struct shard_part *part = &s->parts[slot];
 
         (void)pthread_mutex_init(&part->lock, NULL);
@@ -67,7 +69,6 @@ static void init_parts(struct shard *s)
             policy_make_exact(&part->policy);
         part->offset = p->local_offset;
         part->count = p->count;
-        slot++;
     }
 }
 
@@ -105,12 +106,13 @@ static enum status allocate(struct shard *s, struct error *err)
 enum status shard_init(struct shard *s, const struct shard_config *config, struct error *err)
 {
     const struct shard_map *map = config->map;
+    const uint32_t *held;
     enum status status = check_memory(config, err);
 
     if (status != STATUS_OK)
         return status;
     *s = (struct shard){.config = *config, .count = map->server_elements[config->index]};
-    s->length = (map->length + map->server_count - 1 - config->index) / map->server_count;
+    s->length = shard_map_held(map, config->index, &held);
     status = allocate(s, err);
     if (status != STATUS_OK) {
         free(s->parts); /* no locks in it yet */
@@ -162,7 +164,7 @@ static struct shard_part *find_part(const struct shard *s, uint32_t partition)
 
     if (partition >= map->length || map->partitions[partition].server != s->config.index)
         return NULL;
-    return &s->parts[partition / map->server_count];
+    return &s->parts[map->partitions[partition].slot];
 }
 
 size_t shard_partition_count(const struct shard *s, uint32_t partition)

@@ -89,7 +89,7 @@ struct shard_part {
 
 struct shard {
     struct shard_config config;
-    struct shard_part *parts;  /* owned; slot i is partition index + i * server_count */
+    struct shard_part *parts;  /* owned; as shard_map_held lists the partitions */
     size_t length;             /* partitions held */
     size_t count;              /* elements held */
     float *values;             /* owned with update, else accumulators[0] */

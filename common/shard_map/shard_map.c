@@ -1,16 +1,21 @@
 /*
- * The greedy rule (largest first, to the least loaded server, ties to the lower index) has a closed
- * form here, because all partitions but the last are equal: the equal ones go round the servers in
- * slab order, and when the shorter one comes the server whose turn it is holds the least.  So
- * partition i is on server i mod k, at the local offset of i div k full partitions before it.
- * tests/common/shard_map compares this with the rule played literally.
+ * The greedy rule is played with a heap of the servers.  All partitions but the last are equal, so
+ * only the number of those that a server has matters: the key of a server with p of them is
+ * (p + 1) / weight, compared by multiplication.  The last, shorter one is placed by a look at all.
+ * For equal weights partition i comes to server i mod k.  It is the greedy rule of highest averages
+ * (D'Hondt), which for equal pieces leaves the least possible largest load / weight.
+ * tests/common/shard_map compares this with the rule played literally, and that with all
+ * placements.
  */
 #include "common/shard_map/shard_map.h"
 
 #include "common/base/memory.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define SHARES_MAX 64u /* partitions per server that odd weights are followed with */
 
 static enum status check_numbers(size_t element_count, size_t partition_bytes,
                                  unsigned server_count, struct error *err)
@@ -33,50 +38,241 @@ static enum status check_numbers(size_t element_count, size_t partition_bytes,
     return STATUS_OK;
 }
 
-enum status shard_map_make(size_t element_count, size_t partition_bytes, unsigned server_count,
-                           struct shard_map *ret, struct error *err)
+static uint32_t weight_of(const uint32_t *weights, unsigned server)
+{
+    return weights ? weights[server] : 1;
+}
+
+static enum status check_weights(unsigned server_count, const uint32_t *weights, struct error *err)
+{
+    bool some = false;
+
+    for (unsigned k = 0; k < server_count; k++) {
+        if (weight_of(weights, k) > SHARD_MAP_WEIGHT_MAX)
+            return error_set(err, STATUS_INVALID,
+                             "shard map: server %u has weight %u (allowed: 0 to %u)", k, weights[k],
+                             SHARD_MAP_WEIGHT_MAX);
+        some = some || weight_of(weights, k) > 0;
+    }
+    if (!some)
+        return error_set(err, STATUS_INVALID, "shard map: the weights of all %u servers are 0",
+                         server_count);
+    return STATUS_OK;
+}
+
+/* ------------------------------------------------------------------ placing */
+
+/* The servers that may hold something, as a heap: the next one to be given a partition is first. */
+struct placing {
+    const uint32_t *weights; /* borrowed; NULL: all 1 */
+    uint32_t *parts;         /* of each server, so far */
+    uint32_t *heap;          /* servers */
+    unsigned length;
+};
+
+static bool goes_before(const struct placing *p, uint32_t a, uint32_t b)
+{
+    uint64_t left = (p->parts[a] + UINT64_C(1)) * weight_of(p->weights, b);
+    uint64_t right = (p->parts[b] + UINT64_C(1)) * weight_of(p->weights, a);
+
+    return left != right ? left < right : a < b;
+}
+
+static void sift_down(struct placing *p, unsigned at)
+{
+    for (;;) {
+        unsigned least = at;
+        uint32_t moved = p->heap[at];
+
+        for (unsigned child = 2 * at + 1; child <= 2 * at + 2 && child < p->length; child++)
+            if (goes_before(p, p->heap[child], p->heap[least]))
+                least = child;
+        if (least == at)
+            return;
+        p->heap[at] = p->heap[least];
+        p->heap[least] = moved;
+        at = least;
+    }
+}
+
+static void placing_start(struct placing *p, unsigned server_count)
+{
+    for (unsigned k = 0; k < server_count; k++)
+        if (weight_of(p->weights, k) > 0)
+            p->heap[p->length++] = k;
+    for (unsigned at = p->length / 2; at-- > 0;)
+        sift_down(p, at);
+}
+
+static unsigned place_full(struct placing *p)
+{
+    unsigned server = p->heap[0];
+
+    p->parts[server]++;
+    sift_down(p, 0);
+    return server;
+}
+
+static unsigned place_last(const struct placing *p, const struct shard_map *map, size_t size)
+{
+    unsigned best = p->heap[0];
+
+    for (unsigned i = 1; i < p->length; i++) {
+        unsigned k = p->heap[i];
+        uint64_t left = (uint64_t)(map->server_elements[k] + size) * weight_of(p->weights, best);
+        uint64_t right = (uint64_t)(map->server_elements[best] + size) * weight_of(p->weights, k);
+
+        if (left < right || (left == right && k < best))
+            best = k;
+    }
+    return best;
+}
+
+static void place_all(struct shard_map *map, struct placing *placing, size_t element_count,
+                      size_t full)
+{
+    for (size_t i = 0; i < map->length; i++) {
+        struct partition *p = &map->partitions[i];
+
+        p->offset = i * full;
+        p->count = element_count - p->offset < full ? element_count - p->offset : full;
+        p->server = p->count == full ? place_full(placing) : place_last(placing, map, p->count);
+        p->local_offset = map->server_elements[p->server];
+        map->server_elements[p->server] += p->count;
+        p->slot = (uint32_t)map->held_end[p->server]++;
+    }
+}
+
+/* held_end has the number of each server's partitions. */
+static void list_held(struct shard_map *map)
+{
+    size_t end = 0;
+
+    for (unsigned k = 0; k < map->server_count; k++)
+        end = map->held_end[k] += end;
+    for (size_t i = 0; i < map->length; i++) {
+        const struct partition *p = &map->partitions[i];
+        size_t first = p->server ? map->held_end[p->server - 1] : 0;
+
+        map->held[first + p->slot] = (uint32_t)i;
+    }
+}
+
+static enum status allocate(struct shard_map *map, struct placing *placing, struct error *err)
+{
+    enum status status =
+        mem_calloc(map->length, sizeof(*map->partitions), "shard map", &map->partitions, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(map->length, sizeof(*map->held), "shard map", &map->held, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(map->server_count, sizeof(*map->server_elements), "shard map",
+                            &map->server_elements, err);
+    if (status == STATUS_OK)
+        status =
+            mem_calloc(map->server_count, sizeof(*map->held_end), "shard map", &map->held_end, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(map->server_count, 2 * sizeof(*placing->heap), "shard map",
+                            &placing->heap, err);
+    return status;
+}
+
+enum status shard_map_make_weighted(size_t element_count, size_t partition_bytes,
+                                    unsigned server_count, const uint32_t *weights,
+                                    struct shard_map *ret, struct error *err)
 {
     struct shard_map map = {.server_count = server_count};
+    struct placing placing = {.weights = weights};
     size_t full = partition_bytes / sizeof(float);
     enum status status = check_numbers(element_count, partition_bytes, server_count, err);
 
+    if (status == STATUS_OK)
+        status = check_weights(server_count, weights, err);
     if (status != STATUS_OK)
         return status;
     map.length = (element_count - 1) / full + 1;
-    status = mem_calloc(map.length, sizeof(*map.partitions), "shard map", &map.partitions, err);
-    if (status == STATUS_OK)
-        status = mem_calloc(server_count, sizeof(*map.server_elements), "shard map",
-                            &map.server_elements, err);
+    status = allocate(&map, &placing, err);
     if (status != STATUS_OK) {
         shard_map_release(&map);
         return status;
     }
-    for (size_t i = 0; i < map.length; i++) {
-        struct partition *p = &map.partitions[i];
-
-        p->offset = i * full;
-        p->count = element_count - p->offset < full ? element_count - p->offset : full;
-        p->server = (unsigned)(i % server_count);
-        p->local_offset = map.server_elements[p->server];
-        map.server_elements[p->server] += p->count;
-    }
+    placing.parts = placing.heap + server_count;
+    placing_start(&placing, server_count);
+    place_all(&map, &placing, element_count, full);
+    list_held(&map);
+    free(placing.heap);
     *ret = map;
     return STATUS_OK;
 }
+
+enum status shard_map_make(size_t element_count, size_t partition_bytes, unsigned server_count,
+                           struct shard_map *ret, struct error *err)
+{
+    return shard_map_make_weighted(element_count, partition_bytes, server_count, NULL, ret, err);
+}
+
+size_t shard_map_held(const struct shard_map *m, unsigned server, const uint32_t **ret)
+{
+    size_t first = server ? m->held_end[server - 1] : 0;
+
+    *ret = m->held + first;
+    return m->held_end[server] - first;
+}
+
+/* ------------------------------------------------------------------ sizes and shares */
 
 static size_t divide_up(size_t a, size_t b)
 {
     return a / b + (a % b != 0);
 }
 
-size_t shard_map_partition_bytes(size_t element_count, unsigned server_count)
+static uint64_t common_divisor(uint64_t a, uint64_t b)
+{
+    while (b > 0) {
+        uint64_t rest = a % b;
+
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* In how many equal pieces the weights divide a slab. */
+static size_t whole_shares(unsigned server_count, const uint32_t *weights)
+{
+    uint64_t sum = 0, divisor = 0, most = (uint64_t)server_count * SHARES_MAX;
+
+    for (unsigned k = 0; k < server_count; k++) {
+        sum += weight_of(weights, k);
+        divisor = common_divisor(divisor, weight_of(weights, k));
+    }
+    if (divisor == 0)
+        return server_count;
+    return (size_t)(sum / divisor < most ? sum / divisor : most);
+}
+
+size_t shard_map_partition_bytes_weighted(size_t element_count, unsigned server_count,
+                                          const uint32_t *weights)
 {
     size_t default_elements = PARTITION_BYTES_DEFAULT / sizeof(float);
-    size_t per_server = divide_up(element_count, server_count);
-    size_t rounds = divide_up(per_server, default_elements);
-    size_t bytes = rounds ? divide_up(per_server, rounds) * sizeof(float) : 0;
+    size_t per_share = divide_up(element_count, whole_shares(server_count, weights));
+    size_t rounds = divide_up(per_share, default_elements);
+    size_t bytes = rounds ? divide_up(per_share, rounds) * sizeof(float) : 0;
 
     return bytes < PARTITION_BYTES_MIN ? PARTITION_BYTES_MIN : bytes;
+}
+
+size_t shard_map_partition_bytes(size_t element_count, unsigned server_count)
+{
+    return shard_map_partition_bytes_weighted(element_count, server_count, NULL);
+}
+
+void shard_map_mixed_weights(unsigned n, unsigned k, uint32_t *ret)
+{
+    for (unsigned i = 0; i < n; i++)
+        ret[i] = k < n ? n - k : 0;
+    for (unsigned i = 0; i < k; i++) /* one worker has no other host to serve */
+        ret[n + i] = n > 1 ? 2 * (n - 1) : 1;
 }
 
 void shard_map_release(struct shard_map *m)
@@ -85,6 +281,8 @@ void shard_map_release(struct shard_map *m)
         return;
     free(m->partitions);
     free(m->server_elements);
+    free(m->held);
+    free(m->held_end);
     memset(m, 0, sizeof(*m));
 }
 
@@ -98,4 +296,19 @@ double shard_map_imbalance(const struct shard_map *m)
             largest = m->server_elements[k];
     }
     return (double)largest * (double)m->server_count / (double)sum;
+}
+
+double shard_map_misfit(const struct shard_map *m, const uint32_t *weights)
+{
+    double largest = 0, elements = 0, sum = 0;
+
+    for (unsigned k = 0; k < m->server_count; k++) {
+        double load = (double)m->server_elements[k], weight = weight_of(weights, k);
+
+        elements += load;
+        sum += weight;
+        if (weight > 0 && load / weight > largest)
+            largest = load / weight;
+    }
+    return largest / (elements / sum);
 }

@@ -1,10 +1,10 @@
 /*
  * shard_map: which parameter server holds which part of the slab.  Pure arithmetic; a worker and a
- * server compute the same map from the same three numbers. The slab is cut into partitions of
- * partition_bytes (the last one shorter); a partition is what one chunk carries.  Partitions go to
- * the least loaded server, largest first, ties to the lower index: loads differ by at most one
- * partition.  Neighbours in the slab lie on different servers, so all servers work while backward
- * fills the slab.
+ * server compute the same map from the same numbers. The slab is cut into partitions of
+ * partition_bytes (the last one shorter); a partition is what one chunk carries.  In slab order
+ * each goes to the server that its weight says is done with it first: least (load + size) / weight,
+ * ties to the lower index.  For equal weights that is one after the other.  Neighbours in the slab
+ * lie on different servers, so all servers work while backward fills the slab.
  */
 #ifndef SPARRING_COMMON_SHARD_MAP_SHARD_MAP_H
 #define SPARRING_COMMON_SHARD_MAP_SHARD_MAP_H
@@ -18,14 +18,16 @@
 #define PARTITION_BYTES_MAX     (4u << 20)
 #define PARTITION_BYTES_DEFAULT (1u << 20)
 
-/* The three numbers come from a wire: these bound what they can make us allocate. */
+/* The numbers come from a wire: these bound what they can make us allocate. */
 #define SHARD_MAP_PARTITIONS_MAX (1u << 18)
 #define SHARD_MAP_SERVERS_MAX    4096u
+#define SHARD_MAP_WEIGHT_MAX     (1u << 20)
 
 struct partition {
     size_t offset;       /* elements from the start of the slab */
     size_t count;        /* elements, > 0 */
     unsigned server;     /* index of its server */
+    uint32_t slot;       /* place among the partitions of that server, from 0 */
     size_t local_offset; /* elements from the start of that server's own storage */
 };
 
@@ -34,6 +36,8 @@ struct shard_map {
     size_t length;
     unsigned server_count;
     size_t *server_elements; /* owned; elements on each server */
+    uint32_t *held;   /* owned; all partitions, those of server 0 first; see shard_map_held */
+    size_t *held_end; /* owned; where those of each server end in `held` */
 };
 
 /*
@@ -48,17 +52,49 @@ enum status shard_map_make(size_t element_count, size_t partition_bytes, unsigne
                            struct shard_map *ret, struct error *err);
 
 /*
+ * The same, with shares of the bytes that follow the weights: largest load / weight is the least
+ * that partitions of this size allow.
+ *   weights  server_count of them, 0 (holds nothing) to SHARD_MAP_WEIGHT_MAX, not all 0; NULL: all
+ *            the same
+ */
+enum status shard_map_make_weighted(size_t element_count, size_t partition_bytes,
+                                    unsigned server_count, const uint32_t *weights,
+                                    struct shard_map *ret, struct error *err);
+
+/* The partitions that a server holds, ascending: their number, and *ret (valid until
+ * shard_map_release) to that many.  server < server_count. */
+size_t shard_map_held(const struct shard_map *m, unsigned server, const uint32_t **ret);
+
+/*
  * The partition size that serves a slab of element_count on server_count servers well: every server
- * gets the same number of equal partitions, the fewest that keep a partition at
+ * gets its share in whole, equal partitions, the fewest that keep a partition at
  * PARTITION_BYTES_DEFAULT or less. A multiple of 4 within PARTITION_BYTES_MIN and
- * PARTITION_BYTES_MAX.
+ * PARTITION_BYTES_MAX.  weights: as above.  Weights without a small common measure are followed as
+ * closely as 64 partitions per server do.
  */
 size_t shard_map_partition_bytes(size_t element_count, unsigned server_count);
+size_t shard_map_partition_bytes_weighted(size_t element_count, unsigned server_count,
+                                          const uint32_t *weights);
+
+/*
+ * Shares for n hosts that each run a worker and a server, and k hosts with a server alone, all with
+ * the same links: none is busy longer than another.  A colocated server holds M_c, one that stands
+ * alone M_d; through the link of a worker's host go (M - M_c) up and (n - 1) M_c down in its part
+ * as a server, through that of the other n M_d.  Both are equal, and n M_c + k M_d = M, where M_c :
+ * M_d = (n - k) : 2 (n - 1) With k >= n the workers' hosts hold nothing. ret  n + k weights: those
+ * of the colocated servers first Source: Jiang et al., "A Unified Architecture for Accelerating
+ * Distributed DNN Training in Heterogeneous GPU/CPU Clusters" (BytePS), OSDI 2020, section 4.1.
+ */
+void shard_map_mixed_weights(unsigned n, unsigned k, uint32_t *ret);
 
 /* NULL and a zeroed map are allowed. */
 void shard_map_release(struct shard_map *m);
 
 /* Largest server load over the mean load, 1.0 is perfect balance. */
 double shard_map_imbalance(const struct shard_map *m);
+
+/* The same against the shares that the weights ask for: largest load / weight over the mean. 1.0 is
+ * a perfect fit.  weights: as the map was made with. */
+double shard_map_misfit(const struct shard_map *m, const uint32_t *weights);
 
 #endif

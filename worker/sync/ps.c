@@ -144,10 +144,12 @@ static enum status describe_timeout(const struct sync_ps *s, struct error *err)
     struct strbuf names = STRBUF_INIT;
 
     for (unsigned k = 0; k < s->link_count; k++) {
+        const uint32_t *held;
+        size_t length = shard_map_held(&s->map, k, &held);
         bool missing = false;
 
-        for (size_t i = k; i < s->map.length && !missing; i += s->link_count)
-            missing = s->answered[i] != s->round + 1;
+        for (size_t i = 0; i < length && !missing; i++)
+            missing = s->answered[held[i]] != s->round + 1;
         if (missing)
             strbuf_addf(&names, "%s%s", names.length ? ", " : "", s->links[k].name);
     }

@@ -49,13 +49,12 @@ static enum status parse_servers(struct sync_ps *s, const struct sync_config *co
 static enum status check_reply(const struct sync_ps *s, unsigned k, const struct join_reply *reply,
                                struct error *err)
 {
-    size_t held = 0;
-    bool same = reply->partition_count == s->map.length &&
-                reply->element_count == s->map.server_elements[k];
+    const uint32_t *partitions;
+    size_t held = shard_map_held(&s->map, k, &partitions);
 
-    for (size_t i = k; i < s->map.length; i += s->link_count)
-        same = same && held < reply->held && reply->partitions[held++] == i;
-    if (!same || held != reply->held)
+    if (reply->partition_count != s->map.length ||
+        reply->element_count != s->map.server_elements[k] || reply->held != held ||
+        memcmp(reply->partitions, partitions, held * sizeof(*partitions)) != 0)
         return error_set(err, STATUS_MISMATCH,
                          "rank %u, %s: it holds %zu of %" PRIu32
                          " partitions, this worker expects %zu of %zu (the server's version is %s)",

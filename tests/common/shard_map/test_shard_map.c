@@ -1,13 +1,14 @@
 /*
- * The map against the rule played literally (sort by size, give each to the least loaded server),
- * and the invariants that a worker and a server rely on, over every small shape with 1 to 8
- * servers.
+ * The map against the rule played literally (sort by size, give each to the server that would be
+ * done with it first), the rule against all placements, and the invariants that a worker and a
+ * server rely on, over every small shape with 1 to 8 servers, with and without weights.
  */
 #include "common/shard_map/shard_map.h"
 
 #include "common/base/memory.h"
 #include "tests/support/support.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,8 @@ static void check_cover(const struct shard_map *m, size_t element_count)
 {
     size_t next = 0;
     size_t used[SERVERS_MAX] = {0};
+    uint32_t slots[SERVERS_MAX] = {0};
+    size_t held = 0;
 
     for (size_t i = 0; i < m->length; i++) {
         const struct partition *p = &m->partitions[i];
@@ -29,12 +32,25 @@ static void check_cover(const struct shard_map *m, size_t element_count)
         ck_assert_uint_gt(p->count, 0);
         ck_assert_uint_lt(p->server, m->server_count);
         ck_assert_uint_eq(p->local_offset, used[p->server]);
+        ck_assert_uint_eq(p->slot, slots[p->server]);
+        slots[p->server]++;
         used[p->server] += p->count;
         next += p->count;
     }
     ck_assert_uint_eq(next, element_count);
-    for (unsigned k = 0; k < m->server_count; k++)
+    for (unsigned k = 0; k < m->server_count; k++) {
+        const uint32_t *list;
+        size_t length = shard_map_held(m, k, &list);
+
         ck_assert_uint_eq(used[k], m->server_elements[k]);
+        ck_assert_uint_eq(length, slots[k]);
+        for (size_t i = 0; i < length; i++) {
+            ck_assert_uint_eq(m->partitions[list[i]].server, k);
+            ck_assert_uint_eq(m->partitions[list[i]].slot, i);
+        }
+        held += length;
+    }
+    ck_assert_uint_eq(held, m->length);
 }
 
 static int larger_first(const void *left, const void *right)
@@ -46,8 +62,8 @@ static int larger_first(const void *left, const void *right)
     return a->offset < b->offset ? -1 : 1;
 }
 
-/* The documented rule, step by step. */
-static void check_rule(const struct shard_map *m)
+/* The documented rule, step by step.  Loads and weights are small here. */
+static void check_rule(const struct shard_map *m, const uint32_t *weights)
 {
     struct partition *sorted;
     size_t load[SERVERS_MAX] = {0};
@@ -56,11 +72,16 @@ static void check_rule(const struct shard_map *m)
     memcpy(sorted, m->partitions, m->length * sizeof(*sorted));
     qsort(sorted, m->length, sizeof(*sorted), larger_first);
     for (size_t i = 0; i < m->length; i++) {
-        unsigned least = 0;
+        unsigned least = m->server_count;
 
-        for (unsigned k = 1; k < m->server_count; k++)
-            if (load[k] < load[least])
+        for (unsigned k = 0; k < m->server_count; k++) {
+            size_t weight = weights ? weights[k] : 1;
+
+            if (weight > 0 && (least == m->server_count ||
+                               (load[k] + sorted[i].count) * (weights ? weights[least] : 1) <
+                                   (load[least] + sorted[i].count) * weight))
                 least = k;
+        }
         ck_assert_uint_eq(sorted[i].server, least);
         load[least] += sorted[i].count;
     }
@@ -96,7 +117,7 @@ START_TEST(test_every_small_shape)
                 assert_ok(shard_map_make(count, UNIT * sizeof(float), servers, &map, &err));
                 ck_assert_uint_eq(map.length, partitions);
                 check_cover(&map, count);
-                check_rule(&map);
+                check_rule(&map, NULL);
                 check_balance(&map, count, UNIT);
                 shard_map_release(&map);
             }
@@ -118,7 +139,7 @@ START_TEST(test_random_shapes)
 
         assert_ok(shard_map_make(count, words * sizeof(float), servers, &map, &err));
         check_cover(&map, count);
-        check_rule(&map);
+        check_rule(&map, NULL);
         check_balance(&map, count, words);
         shard_map_release(&map);
     }
@@ -147,6 +168,180 @@ START_TEST(test_known_maps)
 }
 END_TEST
 
+/* ------------------------------------------------------------------ weights */
+
+/* Least possible largest load / weight for `parts` equal partitions, by trying all placements. */
+static double best_misfit(const uint32_t *weights, unsigned servers, unsigned server, size_t parts)
+{
+    double best = 1e300;
+
+    if (server == servers)
+        return parts == 0 ? 0 : 1e300;
+    for (size_t own = 0; own <= parts; own++) {
+        double here = own == 0 ? 0 : weights[server] ? (double)own / weights[server] : 1e300;
+        double rest = here < best ? best_misfit(weights, servers, server + 1, parts - own) : 1e300;
+        double both = here > rest ? here : rest;
+
+        best = both < best ? both : best;
+    }
+    return best;
+}
+
+static double largest_share(const struct shard_map *m, const uint32_t *weights)
+{
+    double largest = 0;
+
+    for (unsigned k = 0; k < m->server_count; k++) {
+        ck_assert(weights[k] > 0 || m->server_elements[k] == 0);
+        if (weights[k] > 0 && (double)m->server_elements[k] / weights[k] > largest)
+            largest = (double)m->server_elements[k] / weights[k];
+    }
+    return largest;
+}
+
+START_TEST(test_no_placement_is_better)
+{
+    for (int round = 0; round < 400; round++) {
+        unsigned servers = 1 + (unsigned)random_below(4);
+        size_t parts = 1 + random_below(14);
+        uint32_t weights[4];
+        struct shard_map map = {0};
+
+        for (unsigned k = 0; k < servers; k++)
+            weights[k] = (uint32_t)random_below(9);
+        weights[random_below(servers)] = 1 + (uint32_t)random_below(8);
+        assert_ok(shard_map_make_weighted(parts * UNIT, PARTITION_BYTES_MIN, servers, weights, &map,
+                                          &err));
+        check_cover(&map, parts * UNIT);
+        check_rule(&map, weights);
+        ck_assert_double_eq_tol(largest_share(&map, weights) / UNIT,
+                                best_misfit(weights, servers, 0, parts), 1e-9);
+        shard_map_release(&map);
+    }
+}
+END_TEST
+
+START_TEST(test_random_weights)
+{
+    for (int round = 0; round < 300; round++) {
+        size_t words = UNIT + random_below(8 * UNIT);
+        size_t count = 1 + random_below(200 * UNIT);
+        unsigned servers = 1 + (unsigned)random_below(SERVERS_MAX);
+        uint32_t weights[SERVERS_MAX], equal[SERVERS_MAX];
+        struct shard_map map = {0}, same = {0};
+
+        for (unsigned k = 0; k < servers; k++) {
+            weights[k] = (uint32_t)random_below(1000);
+            equal[k] = 7;
+        }
+        weights[random_below(servers)] = SHARD_MAP_WEIGHT_MAX;
+        assert_ok(
+            shard_map_make_weighted(count, words * sizeof(float), servers, weights, &map, &err));
+        check_cover(&map, count);
+        check_rule(&map, weights);
+        shard_map_release(&map);
+        assert_ok(
+            shard_map_make_weighted(count, words * sizeof(float), servers, equal, &same, &err));
+        for (size_t i = 0; i < same.length - 1; i++)
+            ck_assert_uint_eq(same.partitions[i].server, i % servers);
+        ck_assert_double_eq_tol(shard_map_misfit(&same, equal), shard_map_imbalance(&same), 1e-12);
+        shard_map_release(&same);
+    }
+}
+END_TEST
+
+/* Every stretch of the slab is spread as the whole is: no server waits while backward fills it. */
+START_TEST(test_neighbours_are_spread)
+{
+    static const uint32_t weights[] = {6, 6, 6, 6, 14, 14};
+    struct shard_map map = {0};
+
+    assert_ok(shard_map_make_weighted(52 * 4 * UNIT, PARTITION_BYTES_MIN, 6, weights, &map, &err));
+    for (size_t first = 0; first + 26 <= map.length; first++) {
+        size_t here[6] = {0};
+
+        for (size_t i = first; i < first + 26; i++)
+            here[map.partitions[i].server]++;
+        for (unsigned k = 0; k < 6; k++) {
+            ck_assert_uint_ge(here[k], weights[k] / 2 - 1);
+            ck_assert_uint_le(here[k], weights[k] / 2 + 1);
+        }
+    }
+    for (size_t i = 1; i < map.length; i++)
+        ck_assert_uint_ne(map.partitions[i].server, map.partitions[i - 1].server);
+    shard_map_release(&map);
+}
+END_TEST
+
+/* Bytes through the busiest link of n workers' hosts and k others, one direction, in units of the
+ * slab. */
+static double busiest_link(const uint32_t *weights, unsigned n, unsigned k)
+{
+    double sum = 0, busiest = 0;
+
+    for (unsigned i = 0; i < n + k; i++)
+        sum += weights[i];
+    for (unsigned i = 0; i < n + k; i++) {
+        double share = weights[i] / sum;
+        double bytes = i < n ? (1 - share) + (n - 1) * share : n * share;
+
+        busiest = bytes > busiest ? bytes : busiest;
+    }
+    return busiest;
+}
+
+/* The table of the paper's optimum, 2n(n-1) / (n^2 + kn - 2k); and no other split of the same form
+ * is better. */
+START_TEST(test_mixed_shares)
+{
+    static const struct {
+        unsigned n, k;
+        double time;
+    } table[] = {{2, 0, 1.00},  {2, 1, 1.00},  {4, 0, 1.50},   {4, 1, 1.33},  {4, 2, 1.20},
+                 {4, 4, 1.00},  {8, 0, 1.75},  {8, 2, 1.47},   {8, 4, 1.27},  {8, 8, 1.00},
+                 {16, 4, 1.54}, {16, 8, 1.30}, {16, 0, 1.875}, {16, 16, 1.00}};
+    uint32_t weights[64];
+
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        shard_map_mixed_weights(table[i].n, table[i].k, weights);
+        ck_assert_double_eq_tol(busiest_link(weights, table[i].n, table[i].k), table[i].time,
+                                0.005);
+    }
+    for (unsigned n = 2; n <= 16; n++)
+        for (unsigned k = 0; k <= n; k++) {
+            double formula = 2.0 * n * (n - 1) / ((double)n * n + (double)k * n - 2.0 * k);
+            uint32_t other[64];
+
+            shard_map_mixed_weights(n, k, weights);
+            ck_assert_double_eq_tol(busiest_link(weights, n, k), formula, 1e-12);
+            for (uint32_t split = 0; split <= 100; split++) {
+                for (unsigned i = 0; i < n + k; i++)
+                    other[i] = i < n ? split : 100 - split;
+                if (split > 0 || k > 0)
+                    ck_assert_double_ge(busiest_link(other, n, k), formula - 1e-12);
+            }
+        }
+}
+END_TEST
+
+START_TEST(test_mixed_shares_at_the_edges)
+{
+    uint32_t weights[8];
+
+    shard_map_mixed_weights(1, 0, weights);
+    ck_assert_uint_eq(weights[0], 1);
+    shard_map_mixed_weights(1, 2, weights);
+    ck_assert_uint_eq(weights[0], 0);
+    ck_assert_uint_eq(weights[1], 1);
+    ck_assert_uint_eq(weights[2], 1);
+    shard_map_mixed_weights(2, 5, weights);
+    ck_assert_uint_eq(weights[1], 0);
+    ck_assert_uint_eq(weights[2], weights[6]);
+    shard_map_mixed_weights(3, 0, weights);
+    ck_assert_uint_eq(weights[0], weights[2]);
+}
+END_TEST
+
 START_TEST(test_refused_numbers)
 {
     struct shard_map map = {0};
@@ -161,6 +356,11 @@ START_TEST(test_refused_numbers)
     assert_fails(shard_map_make(1, 4096, 4097, &map, &err), STATUS_INVALID, "4097 servers");
     assert_fails(shard_map_make(most + 1, 4096, 1, &map, &err), STATUS_INVALID, "larger");
     assert_fails(shard_map_make(SIZE_MAX, 4096, 1, &map, &err), STATUS_INVALID, "larger");
+    assert_fails(shard_map_make_weighted(1, 4096, 2, (uint32_t[]){0, 0}, &map, &err),
+                 STATUS_INVALID, "weights of all 2 servers are 0");
+    assert_fails(
+        shard_map_make_weighted(1, 4096, 2, (uint32_t[]){1, SHARD_MAP_WEIGHT_MAX + 1}, &map, &err),
+        STATUS_INVALID, "server 1 has weight 1048577");
     ck_assert_ptr_null(map.partitions);
     assert_ok(shard_map_make(most, 4096, SHARD_MAP_SERVERS_MAX, &map, &err));
     ck_assert_uint_eq(map.length, SHARD_MAP_PARTITIONS_MAX);
@@ -172,7 +372,7 @@ END_TEST
 
 START_TEST(test_allocations_fail)
 {
-    for (size_t n = 1; n <= 2; n++) {
+    for (size_t n = 1; n <= 5; n++) {
         struct shard_map map = {0};
 
         mem_fail_nth(n);
@@ -183,11 +383,109 @@ START_TEST(test_allocations_fail)
 }
 END_TEST
 
+/* ------------------------------------------------------------------ real models */
+
+/* Weight or bias of a layer: tensors and elements so far. */
+static void add_tensor(size_t *tensors, size_t *elements, size_t size)
+{
+    (*tensors)++;
+    *elements += size;
+}
+
+/* A convolution without bias, and the scale and shift of the batch norm behind it. */
+static void add_conv(size_t *tensors, size_t *elements, size_t in, size_t out, size_t kernel)
+{
+    add_tensor(tensors, elements, out * in * kernel * kernel);
+    add_tensor(tensors, elements, out);
+    add_tensor(tensors, elements, out);
+}
+
+/* ResNet-50 (He et al. 2015, table 1) as torchvision builds it. */
+static size_t resnet50_elements(void)
+{
+    static const size_t blocks[] = {3, 4, 6, 3};
+    size_t tensors = 0, elements = 0, in = 64;
+
+    add_conv(&tensors, &elements, 3, 64, 7);
+    for (size_t stage = 0; stage < 4; stage++)
+        for (size_t b = 0; b < blocks[stage]; b++) {
+            size_t width = (size_t)64 << stage;
+
+            add_conv(&tensors, &elements, in, width, 1);
+            add_conv(&tensors, &elements, width, width, 3);
+            add_conv(&tensors, &elements, width, 4 * width, 1);
+            if (b == 0)
+                add_conv(&tensors, &elements, in, 4 * width, 1);
+            in = 4 * width;
+        }
+    add_tensor(&tensors, &elements, 1000 * 2048);
+    add_tensor(&tensors, &elements, 1000);
+    ck_assert_uint_eq(tensors, 161);
+    return elements;
+}
+
+/* k servers share the bytes of real models within 3 % (in fact: within one element each). */
+START_TEST(test_real_models_balance)
+{
+    const struct {
+        const char *name;
+        size_t elements;
+    } models[] = {{"resnet50", resnet50_elements()},
+                  {"mlp:784-128-10", 784 * 128 + 128 + 128 * 10 + 10},
+                  {"mlp:784-1024-1024-10", 785 * 1024 + 1025 * 1024 + 1025 * 10}};
+
+    ck_assert_uint_eq(models[0].elements, 25557032);
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
+        printf("%s, %zu elements: max/mean of the servers' bytes, k = 1..16:", models[i].name,
+               models[i].elements);
+        for (unsigned k = 1; k <= 16; k++) {
+            size_t bytes = shard_map_partition_bytes(models[i].elements, k);
+            struct shard_map map = {0};
+
+            assert_ok(shard_map_make(models[i].elements, bytes, k, &map, &err));
+            printf(" %.6f", shard_map_imbalance(&map));
+            ck_assert_double_le(shard_map_imbalance(&map), 1.03);
+            shard_map_release(&map);
+        }
+        printf("\n");
+    }
+}
+END_TEST
+
+/* The chosen size follows the weights of the mixed placement as well. */
+START_TEST(test_real_models_follow_weights)
+{
+    const size_t counts[] = {resnet50_elements(), 1863690};
+    double worst = 0;
+
+    for (size_t i = 0; i < 2; i++)
+        for (unsigned n = 1; n <= 16; n++)
+            for (unsigned k = 0; k <= 16; k++) {
+                uint32_t weights[32];
+                struct shard_map map = {0};
+                size_t bytes;
+
+                shard_map_mixed_weights(n, k, weights);
+                bytes = shard_map_partition_bytes_weighted(counts[i], n + k, weights);
+                assert_ok(shard_map_make_weighted(counts[i], bytes, n + k, weights, &map, &err));
+                worst = shard_map_misfit(&map, weights) > worst ? shard_map_misfit(&map, weights)
+                                                                : worst;
+                shard_map_release(&map);
+            }
+    printf("mixed placement, n and k to 16: largest load / weight over the mean is %.6f at most\n",
+           worst);
+    ck_assert_double_le(worst, 1.03);
+}
+END_TEST
+
 START_TEST(test_chosen_size_balances)
 {
     /* mlp:784-128-10, mlp:784-1024-1024-10, resnet50, 64 MiB and one element less or more */
     static const size_t counts[] = {101770, 1863690, 25557032, 16777216, 16777215, 16777217};
+    static const uint32_t odd[] = {99991, 104729};
 
+    ck_assert_uint_eq(shard_map_partition_bytes_weighted(12800, 2, (uint32_t[]){6, 14}), 5120);
+    ck_assert_uint_eq(shard_map_partition_bytes_weighted(16777216, 2, odd), 524288);
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
         for (unsigned k = 1; k <= SERVERS_MAX; k++) {
             size_t bytes = shard_map_partition_bytes(counts[i], k);
@@ -213,6 +511,13 @@ int main(void)
     tcase_add_test(tests, test_every_small_shape);
     tcase_add_test(tests, test_random_shapes);
     tcase_add_test(tests, test_known_maps);
+    tcase_add_test(tests, test_no_placement_is_better);
+    tcase_add_test(tests, test_random_weights);
+    tcase_add_test(tests, test_neighbours_are_spread);
+    tcase_add_test(tests, test_mixed_shares);
+    tcase_add_test(tests, test_mixed_shares_at_the_edges);
+    tcase_add_test(tests, test_real_models_balance);
+    tcase_add_test(tests, test_real_models_follow_weights);
     tcase_add_test(tests, test_chosen_size_balances);
     tcase_add_test(tests, test_refused_numbers);
     tcase_add_test(tests, test_allocations_fail);
