@@ -42,12 +42,6 @@
 
 /* ------------------------------------------------------------------ what comes down */
 
-/* Where the answers of a round go. */
-static float *answer_slab(const struct sync_ps *s, uint64_t round)
-{
-    return round == 0 || s->base.yields == SYNC_YIELDS_PARAMETERS ? s->params : s->grads;
-}
-
 /* May an answer be of that round?  One that the servers are ahead by is where there are backup
  * workers; the final values are of whatever round was the last.  Lock held. */
 static bool is_expected(const struct sync_ps *s, uint64_t round)
@@ -60,28 +54,22 @@ static enum status check_answer(const struct sync_ps *s, const struct ps_link *l
                                 const struct chunk_header *h, size_t payload_bytes,
                                 struct error *err)
 {
-    enum chunk_kind wanted = answer_slab(s, s->round) == s->params ? CHUNK_VALUES : CHUNK_MEAN;
-    const struct partition *p;
+    enum chunk_kind wanted = ps_answer_slab(s, s->round) == s->params ? CHUNK_VALUES : CHUNK_MEAN;
 
     if (h->partition >= s->map.length || &s->links[s->map.partitions[h->partition].server] != link)
         return error_set(err, STATUS_PROTOCOL,
                          "it sent partition %" PRIu32 ", which is not its own", h->partition);
-    p = &s->map.partitions[h->partition];
-    if (h->kind != wanted || h->rank != s->rank || h->dtype != 0)
+    if (h->kind != wanted || h->rank != s->rank)
         return error_set(err, STATUS_PROTOCOL,
-                         "it sent a chunk of kind %d, rank %" PRIu32 ", dtype %" PRIu32
-                         " (wanted: kind %d, rank %u, dtype 0)",
-                         (int)h->kind, h->rank, h->dtype, (int)wanted, s->rank);
+                         "it sent a chunk of kind %d and rank %" PRIu32 " (wanted: %d, %u)",
+                         (int)h->kind, h->rank, (int)wanted, s->rank);
     if (!is_expected(s, h->round) || h->partition >= s->queued ||
         s->answered[h->partition] == s->round + 1)
         return error_set(err, STATUS_PROTOCOL,
                          "it sent partition %" PRIu32 " of round %" PRIu64
                          " unasked (round %" PRIu64 " is under way)",
                          h->partition, h->round, s->round);
-    if (payload_bytes != p->count * sizeof(float) || h->length != payload_bytes)
-        return error_set(err, STATUS_PROTOCOL, "it sent %zu bytes for partition %" PRIu32 " of %zu",
-                         payload_bytes, h->partition, p->count * sizeof(float));
-    return STATUS_OK;
+    return ps_payload_check(s, h, payload_bytes, err);
 }
 
 enum status ps_take_chunk(void *user, struct ps_link *link, const struct chunk_header *h,
@@ -89,7 +77,6 @@ enum status ps_take_chunk(void *user, struct ps_link *link, const struct chunk_h
 {
     struct sync_ps *s = user;
     size_t payload = rpc_message_payload_size(message), head;
-    const struct partition *p;
     enum status status;
 
     (void)rpc_message_head(message, &head);
@@ -100,8 +87,7 @@ enum status ps_take_chunk(void *user, struct ps_link *link, const struct chunk_h
     (void)pthread_mutex_unlock(&s->lock);
     if (status != STATUS_OK)
         return status;
-    p = &s->map.partitions[h->partition];
-    status = rpc_message_copy(message, answer_slab(s, h->round) + p->offset, payload, err);
+    status = ps_payload_take(s, h, message, err);
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&s->lock);
@@ -217,28 +203,19 @@ static bool wait_for_release(struct sync_ps *s, int64_t deadline_ns)
 
 /* ------------------------------------------------------------------ what goes up */
 
-static void release_payload(void *user)
-{
-    (void)atomic_fetch_sub((atomic_size_t *)user, 1);
-}
-
 /* Queue one chunk from `slab`, or one without a payload.  A failure needs no care here: the link
  * has ended, and finish says why. */
 static void send_chunk(struct sync_ps *s, enum chunk_kind kind, size_t partition, const float *slab)
 {
-    const struct partition *p = &s->map.partitions[partition];
-    struct rpc_payload payload = {.release = release_payload, .user = &s->outstanding};
+    struct rpc_payload payload;
     struct chunk_header header = {
         .kind = kind, .rank = s->rank, .round = s->round, .partition = (uint32_t)partition};
     size_t wire_bytes;
 
-    if (slab) {
-        payload.data = slab + p->offset;
-        payload.size = header.length = p->count * sizeof(float);
-        (void)atomic_fetch_add(&s->outstanding, 1);
-    }
-    if (ps_link_send(&s->links[p->server], &header, slab ? &payload : NULL, &wire_bytes) !=
-        STATUS_OK)
+    if (slab)
+        ps_payload_make(s, slab, &header, &payload);
+    if (ps_link_send(&s->links[s->map.partitions[partition].server], &header,
+                     slab ? &payload : NULL, &wire_bytes) != STATUS_OK)
         return;
     (void)pthread_mutex_lock(&s->lock);
     s->counters.tx_payload_bytes += header.length;

@@ -6,6 +6,7 @@
 
 #include "common/shard_map/shard_map.h"
 #include "worker/sync/ps_link.h"
+#include "worker/sync/ps_payload.h"
 #include "worker/sync/sync.h"
 
 #include <pthread.h>

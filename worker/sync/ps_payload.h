@@ -1,0 +1,33 @@
+/*
+ * ps_payload: how the elements of a partition travel between this worker's slabs and its servers.
+ */
+#ifndef SPARRING_WORKER_SYNC_PS_PAYLOAD_H
+#define SPARRING_WORKER_SYNC_PS_PAYLOAD_H
+
+#include "common/base/error.h"
+#include "common/rpc/rpc.h"
+#include "common/rpc/wire.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct sync_ps;
+
+/* Where the answers of a round go. */
+float *ps_answer_slab(const struct sync_ps *s, uint64_t round);
+
+/* What goes up for header->partition from `slab` (params or grads): fills the header's dtype, flags
+ * and length, and *ret, whose release counts s->outstanding down. */
+void ps_payload_make(struct sync_ps *s, const float *slab, struct chunk_header *header,
+                     struct rpc_payload *ret);
+
+/* Does an answer carry what its partition needs?  STATUS_PROTOCOL; its partition exists. */
+enum status ps_payload_check(const struct sync_ps *s, const struct chunk_header *header,
+                             size_t payload_bytes, struct error *err);
+
+/* An answer that has been checked into its slab.  On an I/O thread, without the lock: a range
+ * belongs to one link. */
+enum status ps_payload_take(struct sync_ps *s, const struct chunk_header *header,
+                            struct rpc_message *message, struct error *err);
+
+#endif
