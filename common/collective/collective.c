@@ -11,7 +11,7 @@
 #include "common/collective/collective_ops.h"
 #include "common/collective/flight/flight.h"
 #include "common/collective/host_address.h"
-#include "common/collective/host_id.h"
+#include "common/base/host_id.h"
 #include "common/collective/verdict.h"
 
 #include <assert.h>
@@ -117,7 +117,7 @@ static enum status fill_head(struct collective *g, const struct collective_confi
     enum status status;
 
     copy_text(g->name, sizeof(g->name), config->name);
-    collective_host_id(config->host_id, g->host_id);
+    host_id_find(config->host_id, g->host_id);
     host_address_choose(config->interface_host, config->store ? store_address(config->store) : "",
                         host);
     copy_text(g->interface_host, sizeof(g->interface_host), host);

@@ -8,7 +8,7 @@
 #ifndef SPARRING_COMMON_COLLECTIVE_HIER_PLAN_H
 #define SPARRING_COMMON_COLLECTIVE_HIER_PLAN_H
 
-#include "common/collective/host_id.h"
+#include "common/base/host_id.h"
 
 #include <stdbool.h>
 #include <stddef.h>

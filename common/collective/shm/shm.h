@@ -7,16 +7,16 @@
 #ifndef SPARRING_COMMON_COLLECTIVE_SHM_H
 #define SPARRING_COMMON_COLLECTIVE_SHM_H
 
+#include "common/base/handover.h"
 #include "common/collective/collective_ops.h"
 #include "common/collective/shm/shm_arena.h"
-#include "common/collective/shm/shm_ticket.h"
 
 #define SHM_REGIONS_MAX 16
 
 /* A rank as the others see it. */
 struct shm_peer {
     int fd; /* owned; -1: this rank itself */
-    unsigned char token[SHM_TOKEN_BYTES];
+    unsigned char token[HANDOVER_TOKEN_BYTES];
     struct shared_memory arena;                    /* owned */
     struct shared_memory regions[SHM_REGIONS_MAX]; /* owned, but for this rank's own, a borrowed
                                                       copy with fd -1 */

@@ -8,85 +8,32 @@
 #include "common/collective/shm/shm.h"
 
 #include "common/base/clock.h"
+#include "common/base/host_id.h"
 #include "common/base/memory.h"
 #include "common/base/strbuf.h"
-#include "common/collective/host_id.h"
-#include "common/collective/shm/shm_ticket.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#define NAME_SIZE        64
 #define STRANGER_WAIT_MS 2000 /* for a ticket on an accepted connection */
 
 /* What ranks tell each other before they connect. */
 struct card {
     char host_id[HOST_ID_SIZE];
-    char name[NAME_SIZE]; /* of the socket */
-    unsigned char token[SHM_TOKEN_BYTES];
+    char name[HANDOVER_NAME_SIZE]; /* of the socket */
+    unsigned char token[HANDOVER_TOKEN_BYTES];
 };
-
-/* ---- sockets ---- */
-
-static bool is_our_user(int fd)
-{
-    struct ucred peer;
-    socklen_t size = sizeof(peer);
-
-    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
-}
-
-/* An abstract address: the path begins with a zero, and no file is made. */
-static socklen_t abstract_address(const char *name, struct sockaddr_un *ret)
-{
-    size_t length = strnlen(name, NAME_SIZE);
-
-    *ret = (struct sockaddr_un){.sun_family = AF_UNIX};
-    memcpy(ret->sun_path + 1, name, length);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
-}
 
 static enum status make_card(const struct shm_group *g, struct card *ret, struct error *err)
 {
-    unsigned char random[SHM_TOKEN_BYTES + 16];
-    int length;
-
     *ret = (struct card){.name = ""};
-    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
-        return error_set_errno(err, errno, "cannot draw random bytes");
     memcpy(ret->host_id, g->base.host_id, sizeof(ret->host_id));
-    memcpy(ret->token, random, SHM_TOKEN_BYTES);
-    length = snprintf(ret->name, sizeof(ret->name), "sparring-");
-    for (size_t i = SHM_TOKEN_BYTES; i < sizeof(random); i++)
-        length +=
-            snprintf(ret->name + length, sizeof(ret->name) - (size_t)length, "%02x", random[i]);
-    return STATUS_OK;
-}
-
-static enum status listen_as(const struct card *card, int *ret_fd, struct error *err)
-{
-    struct sockaddr_un address;
-    socklen_t size = abstract_address(card->name, &address);
-    int fd = shm_ticket_socket();
-
-    if (fd < 0)
-        return error_set_errno(err, errno, "cannot open a Unix socket");
-    if (bind(fd, (struct sockaddr *)&address, size) != 0 || listen(fd, SOMAXCONN) != 0) {
-        enum status status = error_set_errno(err, errno, "cannot listen on '@%s'", card->name);
-
-        (void)close(fd);
-        return status;
-    }
-    *ret_fd = fd;
-    return STATUS_OK;
+    return handover_draw(ret->name, ret->token, err);
 }
 
 /* ---- memory over a connection ---- */
@@ -96,19 +43,19 @@ static enum status send_memory(const struct shm_group *g, unsigned peer,
                                const struct shared_memory *memory, int64_t deadline_ns,
                                struct error *err)
 {
-    struct shm_ticket ticket = {
-        .rank = g->base.rank, .has_memory = memory->base != NULL, .size = memory->size};
+    struct handover_ticket ticket = {
+        .sender = g->base.rank, .has_memory = memory->base != NULL, .size = memory->size};
     enum status status;
 
-    memcpy(ticket.token, g->peers[peer].token, SHM_TOKEN_BYTES);
-    status = shm_ticket_send(g->peers[peer].fd, &ticket, memory->base ? memory->fd : -1,
-                             deadline_ns, err);
+    memcpy(ticket.token, g->peers[peer].token, HANDOVER_TOKEN_BYTES);
+    status =
+        handover_send(g->peers[peer].fd, &ticket, memory->base ? memory->fd : -1, deadline_ns, err);
     return status == STATUS_OK ? status : error_prefix(err, "rank %u: ", g->base.members[peer]);
 }
 
 /* Map what a ticket of `peer` brought. */
 static enum status take_memory(const struct shm_group *g, unsigned peer,
-                               const struct shm_ticket *ticket, int memory_fd,
+                               const struct handover_ticket *ticket, int memory_fd,
                                struct shared_memory *ret, struct error *err)
 {
     enum status status = STATUS_OK;
@@ -122,10 +69,10 @@ static enum status take_memory(const struct shm_group *g, unsigned peer,
 static enum status receive_memory(const struct shm_group *g, unsigned peer, int64_t deadline_ns,
                                   struct shared_memory *ret, struct error *err)
 {
-    struct shm_ticket ticket;
+    struct handover_ticket ticket;
     int memory_fd;
-    enum status status = shm_ticket_receive(g->peers[peer].fd, g->peers[g->base.rank].token,
-                                            deadline_ns, &ticket, &memory_fd, err);
+    enum status status = handover_receive(g->peers[peer].fd, g->peers[g->base.rank].token,
+                                          deadline_ns, &ticket, &memory_fd, err);
 
     if (status != STATUS_OK)
         return error_prefix(err, "rank %u: ", g->base.members[peer]);
@@ -148,23 +95,11 @@ static enum status send_arena(const struct meeting *m, unsigned peer, struct err
 
 static enum status connect_to(const struct meeting *m, unsigned peer, struct error *err)
 {
-    struct sockaddr_un address;
-    socklen_t size = abstract_address(m->cards[peer].name, &address);
-    int fd = shm_ticket_socket();
+    enum status status =
+        handover_connect(m->cards[peer].name, m->deadline_ns, &m->g->peers[peer].fd, err);
 
-    if (fd < 0)
-        return error_set_errno(err, errno, "cannot open a Unix socket");
-    m->g->peers[peer].fd = fd;
-    while (connect(fd, (struct sockaddr *)&address, size) != 0) {
-        if (errno == EAGAIN && clock_now_ns() < m->deadline_ns) /* its backlog is full */
-            (void)poll(NULL, 0, 1);
-        else if (errno != EINTR)
-            return error_set_errno(err, errno, "cannot connect to rank %u at '@%s'",
-                                   m->g->base.members[peer], m->cards[peer].name);
-    }
-    if (!is_our_user(fd))
-        return error_set(err, STATUS_PROTOCOL, "'@%s' belongs to another user",
-                         m->cards[peer].name);
+    if (status != STATUS_OK)
+        return error_prefix(err, "rank %u: ", m->g->base.members[peer]);
     return send_arena(m, peer, err);
 }
 
@@ -197,7 +132,7 @@ static enum status accept_one(const struct meeting *m, struct error *err)
     const struct collective *base = &m->g->base;
     int64_t patience_ns = clock_deadline_ns(STRANGER_WAIT_MS);
     struct error reason = {0};
-    struct shm_ticket ticket;
+    struct handover_ticket ticket;
     int memory_fd = -1;
     int fd = accept4(m->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     enum status status;
@@ -206,23 +141,23 @@ static enum status accept_one(const struct meeting *m, struct error *err)
         return STATUS_OK;
     if (fd < 0)
         return error_set_errno(err, errno, "cannot accept a rank");
-    if (!is_our_user(fd) ||
-        shm_ticket_receive(fd, m->g->peers[base->rank].token,
-                           patience_ns < m->deadline_ns ? patience_ns : m->deadline_ns, &ticket,
-                           &memory_fd, &reason) != STATUS_OK ||
-        ticket.rank <= base->rank || ticket.rank >= base->world_size ||
-        m->g->peers[ticket.rank].fd >= 0) {
+    if (!handover_is_our_user(fd) ||
+        handover_receive(fd, m->g->peers[base->rank].token,
+                         patience_ns < m->deadline_ns ? patience_ns : m->deadline_ns, &ticket,
+                         &memory_fd, &reason) != STATUS_OK ||
+        ticket.sender <= base->rank || ticket.sender >= base->world_size ||
+        m->g->peers[ticket.sender].fd >= 0) {
         if (memory_fd >= 0)
             (void)close(memory_fd);
         (void)close(fd);
         return STATUS_OK;
     }
-    m->g->peers[ticket.rank].fd = fd;
-    status =
-        take_memory(m->g, ticket.rank, &ticket, memory_fd, &m->g->peers[ticket.rank].arena, err);
+    m->g->peers[ticket.sender].fd = fd;
+    status = take_memory(m->g, ticket.sender, &ticket, memory_fd, &m->g->peers[ticket.sender].arena,
+                         err);
     if (status == STATUS_OK)
-        status = check_arena(m->g, ticket.rank, err);
-    return status == STATUS_OK ? send_arena(m, ticket.rank, err) : status;
+        status = check_arena(m->g, ticket.sender, err);
+    return status == STATUS_OK ? send_arena(m, ticket.sender, err) : status;
 }
 
 static enum status accept_higher(const struct meeting *m, struct error *err)
@@ -237,7 +172,7 @@ static enum status accept_higher(const struct meeting *m, struct error *err)
             there += m->g->peers[r].fd >= 0;
         if (there == base->world_size - base->rank - 1)
             return STATUS_OK;
-        status = shm_ticket_poll(m->listen_fd, POLLIN, m->deadline_ns, err);
+        status = handover_poll(m->listen_fd, POLLIN, m->deadline_ns, err);
         if (status == STATUS_TIMEOUT)
             return missing_ranks(m, err);
         if (status == STATUS_OK)
@@ -299,15 +234,15 @@ enum status shm_connect(struct shm_group *g, int64_t deadline_ns, struct error *
         status = shared_memory_open(shm_arena_size(g->base.world_size), "sparring-arena",
                                     &self->arena, err);
     if (status == STATUS_OK)
-        status = listen_as(&mine, &m.listen_fd, err);
+        status = handover_listen(mine.name, &m.listen_fd, err);
     if (status == STATUS_OK)
         status = mem_calloc(g->base.world_size, sizeof(*cards), "cards", &cards, err);
     if (status == STATUS_OK)
         status = collective_exchange(&g->base, "shm", &mine, sizeof(mine), cards, deadline_ns, err);
     m.cards = cards;
     for (unsigned r = 0; r < g->base.world_size && status == STATUS_OK; r++) {
-        cards[r].name[NAME_SIZE - 1] = '\0'; /* whatever came */
-        memcpy(g->peers[r].token, cards[r].token, SHM_TOKEN_BYTES);
+        cards[r].name[HANDOVER_NAME_SIZE - 1] = '\0'; /* whatever came */
+        memcpy(g->peers[r].token, cards[r].token, HANDOVER_TOKEN_BYTES);
     }
     if (status == STATUS_OK)
         status = meet(&m, err);

@@ -2,8 +2,8 @@
  * host_id: which ranks can share memory.  Equal texts mean the same running kernel, network
  * namespace, /dev/shm and user, so that ranks can hand each other descriptors over a Unix socket.
  */
-#ifndef SPARRING_COMMON_COLLECTIVE_HOST_ID_H
-#define SPARRING_COMMON_COLLECTIVE_HOST_ID_H
+#ifndef SPARRING_COMMON_BASE_HOST_ID_H
+#define SPARRING_COMMON_BASE_HOST_ID_H
 
 #include <stddef.h>
 
@@ -12,6 +12,6 @@
 /* This rank's text: `wanted` unless NULL or empty, else SPARRING_HOSTID, else found.
  * SPARRING_HOSTID tells ranks of one host apart on purpose (to try what happens between hosts);
  * equal ones on different hosts make opening the shm backend fail. */
-void collective_host_id(const char *wanted, char text[HOST_ID_SIZE]);
+void host_id_find(const char *wanted, char text[HOST_ID_SIZE]);
 
 #endif

@@ -2,7 +2,7 @@
  * The kernel's boot id is unique to a boot of a machine; containers of one machine share it, and
  * differ in the rest.
  */
-#include "common/collective/host_id.h"
+#include "common/base/host_id.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static void read_boot_id(char *text, size_t size)
     text[size - 1] = '\0';
 }
 
-void collective_host_id(const char *wanted, char text[HOST_ID_SIZE])
+void host_id_find(const char *wanted, char text[HOST_ID_SIZE])
 {
     const char *set = wanted && wanted[0] ? wanted : getenv("SPARRING_HOSTID");
     struct stat network = {0};

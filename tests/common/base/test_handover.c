@@ -1,0 +1,133 @@
+/*
+ * Memory handed to another process over an abstract socket, and what is sent away instead.
+ */
+#include "common/base/clock.h"
+#include "common/base/handover.h"
+#include "common/base/shared_memory.h"
+#include "tests/support/support.h"
+
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PATIENCE_MS 20000
+
+static struct error err;
+static char name[HANDOVER_NAME_SIZE];
+static unsigned char token[HANDOVER_TOKEN_BYTES];
+static int listener;
+
+static void listen_here(void)
+{
+    assert_ok(handover_draw(name, token, &err));
+    assert_ok(handover_listen(name, &listener, &err));
+}
+
+static int accept_one(void)
+{
+    int fd;
+
+    assert_ok(handover_poll(listener, POLLIN, clock_deadline_ns(PATIENCE_MS), &err));
+    fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    ck_assert_int_ge(fd, 0);
+    ck_assert(handover_is_our_user(fd));
+    return fd;
+}
+
+/* What the other process does: hand over memory that says "hello". */
+static int hand_over(void)
+{
+    struct handover_ticket ticket = {.sender = 3, .has_memory = 1, .session = 77};
+    struct shared_memory m = SHARED_MEMORY_NONE;
+    int fd = -1;
+
+    if (shared_memory_open(4096, "test", &m, &err) != STATUS_OK ||
+        handover_connect(name, clock_deadline_ns(PATIENCE_MS), &fd, &err) != STATUS_OK)
+        return 1;
+    memcpy(m.base, "hello", 6);
+    memcpy(ticket.token, token, sizeof(token));
+    ticket.size = m.size;
+    return handover_send(fd, &ticket, m.fd, clock_deadline_ns(PATIENCE_MS), &err) != STATUS_OK;
+}
+
+START_TEST(memory_of_another_process)
+{
+    struct handover_ticket ticket;
+    struct shared_memory m = SHARED_MEMORY_NONE;
+    int status, fd, memory_fd;
+    pid_t pid;
+
+    listen_here();
+    pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        _exit(hand_over());
+    fd = accept_one();
+    assert_ok(
+        handover_receive(fd, token, clock_deadline_ns(PATIENCE_MS), &ticket, &memory_fd, &err));
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    ck_assert_uint_eq(ticket.sender, 3);
+    ck_assert_uint_eq(ticket.session, 77);
+    assert_ok(shared_memory_map(memory_fd, ticket.size, &m, &err));
+    ck_assert_str_eq(m.base, "hello");
+    shared_memory_release(&m);
+    (void)close(fd);
+    (void)close(listener);
+}
+END_TEST
+
+START_TEST(a_wrong_token_and_a_torn_ticket_are_refused)
+{
+    struct handover_ticket ticket = {.sender = 1};
+    struct handover_ticket received;
+    int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
+    int ours, theirs = -1, memory_fd;
+
+    listen_here();
+    assert_ok(handover_connect(name, deadline_ns, &theirs, &err));
+    ours = accept_one();
+    assert_ok(handover_send(theirs, &ticket, -1, deadline_ns, &err)); /* a token of zeros */
+    assert_fails(handover_receive(ours, token, deadline_ns, &received, &memory_fd, &err),
+                 STATUS_PROTOCOL, "no ticket");
+    memcpy(ticket.token, token, sizeof(token));
+    ck_assert_int_eq(send(theirs, &ticket, sizeof(ticket) - 1, 0), sizeof(ticket) - 1);
+    assert_fails(handover_receive(ours, token, deadline_ns, &received, &memory_fd, &err),
+                 STATUS_PROTOCOL, "no ticket");
+    ticket.has_memory = 1; /* and none comes */
+    assert_ok(handover_send(theirs, &ticket, -1, deadline_ns, &err));
+    assert_fails(handover_receive(ours, token, deadline_ns, &received, &memory_fd, &err),
+                 STATUS_PROTOCOL, "no ticket");
+    ck_assert_int_eq(memory_fd, -1);
+    (void)close(theirs);
+    assert_fails(handover_receive(ours, token, deadline_ns, &received, &memory_fd, &err),
+                 STATUS_PEER_LOST, "closed");
+    (void)close(ours);
+    (void)close(listener);
+}
+END_TEST
+
+START_TEST(nobody_listens)
+{
+    int fd = -1;
+
+    assert_ok(handover_draw(name, token, &err));
+    assert_fails(handover_connect(name, clock_deadline_ns(PATIENCE_MS), &fd, &err),
+                 STATUS_UNREACHABLE, "cannot connect to '@sparring-");
+    ck_assert_int_eq(fd, -1);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("handover");
+    TCase *tests = tcase_create("handover");
+
+    tcase_add_test(tests, memory_of_another_process);
+    tcase_add_test(tests, a_wrong_token_and_a_torn_ticket_are_refused);
+    tcase_add_test(tests, nobody_listens);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
