@@ -1,0 +1,192 @@
+/*
+ * Decoding, piece by piece.  Every format is a row of units of a fixed size (an element, a record,
+ * eight signs); a unit that lies across two pieces is put together in `carry` first.  The number of
+ * units is known beforehand, so nothing is written behind the array whatever comes.
+ */
+#include "common/codec/codec_internal.h"
+
+#include "common/tensor/tensor.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+/* Bytes of the unit that comes next. */
+static size_t unit_size(const struct codec_decoder *d)
+{
+    switch (d->codec.kind) {
+    case CODEC_FP16:
+    case CODEC_BF16:
+        return 2;
+    case CODEC_TOP_K:
+        return TOP_K_RECORD;
+    case CODEC_ONE_BIT:
+        return d->headed ? 1 : ONE_BIT_HEAD;
+    default:
+        return sizeof(float);
+    }
+}
+
+/* Units that may still come, of that size. */
+static size_t units_left(const struct codec_decoder *d)
+{
+    if (d->codec.kind == CODEC_TOP_K)
+        return codec_top_k(&d->codec, d->count) - d->done;
+    if (d->codec.kind == CODEC_ONE_BIT)
+        return d->headed ? (d->count - d->done + 7) / 8 : 1;
+    return d->count - d->done;
+}
+
+static void take_floats(struct codec_decoder *d, const uint8_t *bytes, size_t units)
+{
+    if (d->add)
+        vector_add_bytes(d->dst + d->done, bytes, units);
+    else
+        memcpy(d->dst + d->done, bytes, units * sizeof(float));
+}
+
+static void take_halves(struct codec_decoder *d, const uint8_t *bytes, size_t units)
+{
+    const struct codec_kernels *k = codec_kernels();
+
+    if (d->codec.kind == CODEC_FP16)
+        (d->add ? k->add_float16 : k->copy_float16)(d->dst + d->done, bytes, units);
+    else
+        (d->add ? k->add_bfloat16 : k->copy_bfloat16)(d->dst + d->done, bytes, units);
+}
+
+static enum status take_records(struct codec_decoder *d, const uint8_t *bytes, size_t units,
+                                struct error *err)
+{
+    for (size_t i = 0; i < units; i++) {
+        uint32_t index;
+        float value;
+
+        memcpy(&index, bytes + i * TOP_K_RECORD, sizeof(index));
+        memcpy(&value, bytes + i * TOP_K_RECORD + sizeof(index), sizeof(value));
+        if (index >= d->count)
+            return error_set(err, STATUS_DATA, "topk names element %u of %zu", (unsigned)index,
+                             d->count);
+        if (index < d->least)
+            return error_set(err, STATUS_DATA, "topk names element %u after element %u",
+                             (unsigned)index, (unsigned)d->least - 1);
+        d->least = (uint64_t)index + 1;
+        if (d->add)
+            d->dst[index] += value;
+        else
+            d->dst[index] = value;
+    }
+    return STATUS_OK;
+}
+
+static enum status take_means(struct codec_decoder *d, const uint8_t *bytes, struct error *err)
+{
+    memcpy(d->means, bytes, sizeof(d->means));
+    for (size_t i = 0; i < 2; i++)
+        if (!isfinite(d->means[i]) || signbit(d->means[i]))
+            return error_set(err, STATUS_DATA, "onebit with a mean magnitude of %g",
+                             (double)d->means[i]);
+    d->means[1] = -d->means[1];
+    d->headed = true;
+    return STATUS_OK;
+}
+
+static enum status take_signs(struct codec_decoder *d, const uint8_t *bytes, size_t units,
+                              struct error *err)
+{
+    const struct codec_kernels *k = codec_kernels();
+    size_t length = d->count - d->done < units * 8 ? d->count - d->done : units * 8;
+
+    if (length % 8 != 0 && bytes[units - 1] >> length % 8 != 0)
+        return error_set(err, STATUS_DATA, "onebit has signs behind the last of %zu elements",
+                         d->count);
+    (d->add ? k->add_signs : k->copy_signs)(d->dst + d->done, bytes, d->means, length);
+    d->done += length;
+    return STATUS_OK;
+}
+
+/* `units` whole ones, at least 1 and no more than may come. */
+static enum status take_units(struct codec_decoder *d, const uint8_t *bytes, size_t units,
+                              struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    switch (d->codec.kind) {
+    case CODEC_ONE_BIT:
+        return d->headed ? take_signs(d, bytes, units, err) : take_means(d, bytes, err);
+    case CODEC_TOP_K:
+        status = take_records(d, bytes, units, err);
+        break;
+    case CODEC_FP16:
+    case CODEC_BF16:
+        take_halves(d, bytes, units);
+        break;
+    default:
+        take_floats(d, bytes, units);
+    }
+    d->done += units;
+    return status;
+}
+
+void codec_decode_start(struct codec_decoder *d, const struct codec *c, float *dst, size_t count,
+                        bool add)
+{
+    assert(count <= UINT32_MAX);
+    *d = (struct codec_decoder){.codec = *c, .dst = dst, .count = count, .add = add};
+    if (c->kind == CODEC_TOP_K && !add)
+        memset(dst, 0, count * sizeof(float));
+}
+
+enum status codec_decode_feed(struct codec_decoder *d, const void *piece, size_t size,
+                              struct error *err)
+{
+    const uint8_t *bytes = piece;
+    enum status status = STATUS_OK;
+
+    while (size > 0 && status == STATUS_OK) {
+        size_t unit = unit_size(d);
+        size_t left = units_left(d);
+
+        if (left == 0)
+            return error_set(err, STATUS_DATA, "%s of %zu elements has more than %zu bytes",
+                             codec_name(d->codec.kind), d->count, codec_bytes(&d->codec, d->count));
+        if (d->carried > 0 || size < unit) {
+            size_t step = unit - d->carried < size ? unit - d->carried : size;
+
+            memcpy(d->carry + d->carried, bytes, step);
+            d->carried += step;
+            bytes += step;
+            size -= step;
+            if (d->carried < unit)
+                return STATUS_OK;
+            d->carried = 0;
+            status = take_units(d, d->carry, 1, err);
+        } else {
+            size_t units = size / unit < left ? size / unit : left;
+
+            status = take_units(d, bytes, units, err);
+            bytes += units * unit;
+            size -= units * unit;
+        }
+    }
+    return status;
+}
+
+enum status codec_decode_end(const struct codec_decoder *d, struct error *err)
+{
+    if (d->carried > 0 || units_left(d) > 0)
+        return error_set(err, STATUS_DATA, "%s of %zu elements has fewer than %zu bytes",
+                         codec_name(d->codec.kind), d->count, codec_bytes(&d->codec, d->count));
+    return STATUS_OK;
+}
+
+enum status codec_decode(const struct codec *c, const void *bytes, size_t size, float *dst,
+                         size_t count, bool add, struct error *err)
+{
+    struct codec_decoder d;
+    enum status status;
+
+    codec_decode_start(&d, c, dst, count, add);
+    status = codec_decode_feed(&d, bytes, size, err);
+    return status == STATUS_OK ? codec_decode_end(&d, err) : status;
+}

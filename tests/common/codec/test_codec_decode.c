@@ -1,0 +1,201 @@
+/*
+ * Decoding: pieces of any size and alignment give what one piece gives, and bytes that lie are
+ * refused, with nothing written outside the array.
+ */
+#include "common/codec/codec.h"
+#include "common/tensor/half.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_COUNT 3001
+#define GUARD     12345.0f
+
+static float src[MAX_COUNT], residual[MAX_COUNT];
+static float got[MAX_COUNT + 2], wanted[MAX_COUNT + 2];
+static _Alignas(8) uint8_t bytes[8 * MAX_COUNT + 64];
+static struct error err;
+
+static const struct codec codecs[] = {{.kind = CODEC_NONE},
+                                      {.kind = CODEC_FP16},
+                                      {.kind = CODEC_BF16},
+                                      {.kind = CODEC_TOP_K, .top_k_ppm = 150000},
+                                      {.kind = CODEC_TOP_K, .top_k_ppm = 1},
+                                      {.kind = CODEC_ONE_BIT}};
+
+#define CODECS (sizeof(codecs) / sizeof(codecs[0]))
+
+static void fill(float *dst, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        dst[i] = (float)(support_random() - 0.5);
+}
+
+static size_t encode(const struct codec *c, size_t count)
+{
+    fill(src, count);
+    memset(residual, 0, sizeof(residual));
+    assert_ok(codec_encode(c, src, codec_has_residual(c) ? residual : NULL, count, bytes, &err));
+    return codec_bytes(c, count);
+}
+
+/* Each piece in memory of its own, so that a sanitizer sees a read outside it. */
+static enum status feed(struct codec_decoder *d, size_t at, size_t size)
+{
+    uint8_t *piece = malloc(size > 0 ? size : 1);
+    enum status status;
+
+    ck_assert_ptr_nonnull(piece);
+    memcpy(piece, bytes + at, size);
+    status = codec_decode_feed(d, piece, size, &err);
+    free(piece);
+    return status;
+}
+
+static void decode_in_pieces(const struct codec *c, size_t size, size_t count, size_t longest,
+                             bool add)
+{
+    struct codec_decoder d;
+
+    codec_decode_start(&d, c, got + 1, count, add);
+    for (size_t at = 0; at < size;) {
+        size_t step = (size_t)(support_random() * (double)(longest + 1)); /* also none */
+
+        step = step < size - at ? step : size - at;
+        assert_ok(feed(&d, at, step));
+        at += step;
+    }
+    assert_ok(codec_decode_end(&d, &err));
+}
+
+START_TEST(test_pieces)
+{
+    static const size_t longest[] = {1, 3, 9, 64, 1000};
+
+    for (int round = 0; round < 100; round++) {
+        const struct codec *c = &codecs[(size_t)round % CODECS];
+        size_t count = 1 + (size_t)(support_random() * (MAX_COUNT - 1));
+        size_t size = encode(c, count);
+        bool add = support_random() < 0.5;
+
+        fill(wanted, count + 2);
+        wanted[0] = wanted[count + 1] = GUARD;
+        memcpy(got, wanted, sizeof(got));
+        assert_ok(codec_decode(c, bytes, size, wanted + 1, count, add, &err));
+        decode_in_pieces(c, size, count, longest[round % 5], add);
+        ck_assert_mem_eq(got, wanted, (count + 2) * sizeof(float));
+    }
+}
+END_TEST
+
+/* Adding is decoding and one float32 addition per element, or none where topk says nothing. */
+START_TEST(test_add)
+{
+    for (size_t k = 0; k < CODECS; k++) {
+        size_t size = encode(&codecs[k], MAX_COUNT);
+        static float sum[MAX_COUNT];
+
+        fill(sum, MAX_COUNT);
+        memcpy(wanted, sum, sizeof(sum));
+        assert_ok(codec_decode(&codecs[k], bytes, size, got, MAX_COUNT, false, &err));
+        assert_ok(codec_decode(&codecs[k], bytes, size, sum, MAX_COUNT, true, &err));
+        for (size_t i = 0; i < MAX_COUNT; i++)
+            if (float_bits(sum[i]) != float_bits(wanted[i] + got[i]))
+                ck_abort_msg("%s, element %zu: %a + %a gave %a", codec_name(codecs[k].kind), i,
+                             (double)wanted[i], (double)got[i], (double)sum[i]);
+    }
+}
+END_TEST
+
+START_TEST(test_wrong_lengths)
+{
+    for (size_t k = 0; k < CODECS; k++) {
+        for (size_t count = 1; count < 40; count++) {
+            size_t size = encode(&codecs[k], count);
+
+            memset(bytes + size, 0, 16);
+            got[count] = GUARD;
+            assert_ok(codec_decode(&codecs[k], bytes, size, got, count, true, &err));
+            for (size_t less = 1; less <= size && less < 10; less++)
+                assert_fails(codec_decode(&codecs[k], bytes, size - less, got, count, true, &err),
+                             STATUS_DATA, "fewer than");
+            for (size_t more = 1; more < 10; more++)
+                assert_fails(codec_decode(&codecs[k], bytes, size + more, got, count, true, &err),
+                             STATUS_DATA, "more than");
+            ck_assert(got[count] == GUARD);
+        }
+    }
+}
+END_TEST
+
+static void put_record(size_t at, uint32_t index)
+{
+    memcpy(bytes + 8 * at, &index, sizeof(index));
+}
+
+START_TEST(test_top_k_lies)
+{
+    struct codec c = {.kind = CODEC_TOP_K, .top_k_ppm = 300000}; /* 3 of 10 */
+
+    for (int add = 0; add < 2; add++) {
+        memset(bytes, 0, sizeof(bytes));
+        put_record(0, 0);
+        put_record(1, 4);
+        put_record(2, 9);
+        assert_ok(codec_decode(&c, bytes, 24, got, 10, add, &err));
+        put_record(2, 10);
+        assert_fails(codec_decode(&c, bytes, 24, got, 10, add, &err), STATUS_DATA,
+                     "element 10 of 10");
+        put_record(2, UINT32_MAX);
+        assert_fails(codec_decode(&c, bytes, 24, got, 10, add, &err), STATUS_DATA,
+                     "element 4294967295 of 10");
+        put_record(2, 4);
+        assert_fails(codec_decode(&c, bytes, 24, got, 10, add, &err), STATUS_DATA,
+                     "element 4 after element 4");
+        put_record(2, 3);
+        assert_fails(codec_decode(&c, bytes, 24, got, 10, add, &err), STATUS_DATA,
+                     "element 3 after element 4");
+    }
+}
+END_TEST
+
+START_TEST(test_one_bit_lies)
+{
+    static const float bad[] = {NAN, INFINITY, -1.0f, -0.0f};
+    struct codec c = {.kind = CODEC_ONE_BIT};
+
+    memset(bytes, 0, sizeof(bytes));
+    assert_ok(codec_decode(&c, bytes, 10, got, 11, false, &err));
+    for (size_t i = 0; i < 4; i++) {
+        for (size_t at = 0; at < 8; at += 4) {
+            memset(bytes, 0, 8);
+            memcpy(bytes + at, &bad[i], 4);
+            assert_fails(codec_decode(&c, bytes, 10, got, 11, false, &err), STATUS_DATA,
+                         "mean magnitude of");
+        }
+    }
+    memset(bytes, 0, 8);
+    bytes[9] = 0x08; /* the twelfth sign of eleven */
+    assert_fails(codec_decode(&c, bytes, 10, got, 11, false, &err), STATUS_DATA,
+                 "behind the last of 11");
+    bytes[9] = 0x07;
+    assert_ok(codec_decode(&c, bytes, 10, got, 11, false, &err));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("codec_decode");
+    TCase *tcase = tcase_create("codec_decode");
+
+    tcase_set_timeout(tcase, 60);
+    tcase_add_test(tcase, test_pieces);
+    tcase_add_test(tcase, test_add);
+    tcase_add_test(tcase, test_wrong_lengths);
+    tcase_add_test(tcase, test_top_k_lies);
+    tcase_add_test(tcase, test_one_bit_lies);
+    suite_add_tcase(suite, tcase);
+    return support_run(suite);
+}

@@ -1,0 +1,116 @@
+/*
+ * Any bytes as a compressed array, in one piece and cut into many: both are refused, or both give
+ * the same elements, and nothing outside the array is touched.  And any bytes as an array: what is
+ * encoded decodes, and with error feedback nothing of it is lost.
+ *
+ * Input: kind, share of topk (2 bytes), length of a piece, elements (2 bytes), then the bytes.
+ */
+#include "common/codec/codec.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HEAD      6
+#define COUNT_MAX 4096
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(bool holds)
+{
+    if (!holds)
+        abort();
+}
+
+static void *allocate(size_t size)
+{
+    void *memory = calloc(size > 0 ? size : 1, 1); /* of exact size, so that a step outside shows */
+
+    require(memory != NULL);
+    return memory;
+}
+
+static enum status decode_pieces(const struct codec *c, const uint8_t *data, size_t size,
+                                 size_t stride, float *dst, size_t count)
+{
+    struct codec_decoder d;
+    enum status status = STATUS_OK;
+
+    codec_decode_start(&d, c, dst, count, true);
+    for (size_t at = 0; at < size && status == STATUS_OK;) {
+        size_t step = stride < size - at ? stride : size - at;
+        uint8_t *piece = allocate(step);
+
+        memcpy(piece, data + at, step);
+        status = codec_decode_feed(&d, piece, step, NULL);
+        free(piece);
+        at += step;
+    }
+    return status == STATUS_OK ? codec_decode_end(&d, NULL) : status;
+}
+
+static void fuzz_decode(const struct codec *c, const uint8_t *data, size_t size, size_t stride,
+                        size_t count)
+{
+    float *whole = allocate(count * sizeof(float));
+    float *pieces = allocate(count * sizeof(float));
+    enum status status = codec_decode(c, data, size, whole, count, true, NULL);
+
+    require(decode_pieces(c, data, size, stride, pieces, count) == status);
+    require(status != STATUS_OK || size == codec_bytes(c, count));
+    require(status != STATUS_OK || memcmp(whole, pieces, count * sizeof(float)) == 0);
+    free(whole);
+    free(pieces);
+}
+
+static void check_feedback(const float *src, const float *said, const float *kept, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        /* topk says an element or keeps it; onebit keeps the difference, rounded once. */
+        if (isnan(src[i]))
+            require(isnan(said[i]) != isnan(kept[i]));
+        else
+            require(src[i] - said[i] == kept[i] || (kept[i] == 0.0f && src[i] == said[i]));
+    }
+}
+
+static void fuzz_encode(const struct codec *c, const uint8_t *data, size_t size)
+{
+    size_t count = size / sizeof(float) < COUNT_MAX ? size / sizeof(float) : COUNT_MAX;
+    float *src = allocate(count * sizeof(float));
+    float *kept = allocate(count * sizeof(float));
+    float *said = allocate(count * sizeof(float));
+    uint8_t *bytes = allocate(codec_bytes(c, count));
+    bool feedback = codec_has_residual(c);
+
+    memcpy(src, data, count * sizeof(float));
+    if (codec_encode(c, src, feedback ? kept : NULL, count, bytes, NULL) == STATUS_OK) {
+        require(codec_decode(c, bytes, codec_bytes(c, count), said, count, false, NULL) ==
+                STATUS_OK);
+        if (feedback)
+            check_feedback(src, said, kept, count);
+    } else {
+        require(c->kind == CODEC_ONE_BIT);
+    }
+    free(src);
+    free(kept);
+    free(said);
+    free(bytes);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct codec c;
+    size_t count;
+
+    if (size < HEAD)
+        return 0;
+    c.kind = (enum codec_kind)data[0];
+    c.top_k_ppm = (uint32_t)(data[1] | data[2] << 8) * 16;
+    count = (size_t)(data[4] | data[5] << 8) % (COUNT_MAX + 1);
+    if (codec_check(&c, NULL) != STATUS_OK)
+        return 0;
+    fuzz_decode(&c, data + HEAD, size - HEAD, data[3] ? data[3] : 1, count);
+    fuzz_encode(&c, data + HEAD, size - HEAD);
+    return 0;
+}
