@@ -79,6 +79,23 @@ static const char *next_part(const char *p, char *part, size_t size)
     return p[length] == '.' ? p + length + 1 : NULL;
 }
 
+/* A value that begins with "./" or "../" is a path from the folder of the experiment's file. */
+static enum status read_value(const struct place *at, char *ret, size_t size, struct error *err)
+{
+    const char *value = at->scalar->value;
+    const char *slash = strrchr(at->file, '/');
+    int length;
+
+    if (!slash || (strncmp(value, "./", 2) != 0 && strncmp(value, "../", 3) != 0))
+        return read_text(at, ret, size, err);
+    length = snprintf(ret, size, "%.*s/%s", (int)(slash - at->file), at->file,
+                      value + (value[1] == '/' ? 2 : 0));
+    if (length < 0 || (size_t)length >= size)
+        return error_set(err, STATUS_CONFIG, "%s:%u: '%s' is a path longer than %zu bytes",
+                         at->file, at->scalar->line, at->scalar->path, size - 1);
+    return STATUS_OK;
+}
+
 static bool is_ours(const char *name)
 {
     for (size_t i = 0; i < COUNT_OF(our_options); i++)
@@ -106,7 +123,7 @@ static enum status add_option(const struct place *at, const char *rest,
         return refuse(at, "is set by compare itself", err);
     (void)snprintf(option->name, sizeof(option->name), "%s", name);
     options->length++;
-    return read_text(at, option->value, sizeof(option->value), err);
+    return read_value(at, option->value, sizeof(option->value), err);
 }
 
 static enum status read_mode_name(const struct place *at, struct experiment_mode *mode,

@@ -16,15 +16,20 @@
 static struct experiment e;
 static struct error err;
 
-static enum status parse(const char *text)
+static enum status parse_as(const char *name, const char *text)
 {
     struct yaml_file file = {0};
     enum status status;
 
-    assert_ok(yaml_parse("x.yaml", text, strlen(text), &file, &err));
+    assert_ok(yaml_parse(name, text, strlen(text), &file, &err));
     status = experiment_parse(&file, &e, &err);
     yaml_release(&file);
     return status;
+}
+
+static enum status parse(const char *text)
+{
+    return parse_as("x.yaml", text);
 }
 
 START_TEST(test_whole_file)
@@ -46,6 +51,21 @@ START_TEST(test_whole_file)
     ck_assert_int_eq(e.modes[1].nproc, 1);
     ck_assert_int_eq(e.modes[1].servers, 2);
     ck_assert_str_eq(e.modes[1].options.items[0].value, "ps");
+}
+END_TEST
+
+START_TEST(test_paths)
+{
+    static const char text[] = "options: {a: ./d, b: ../d, c: .d, d: /d}\nmodes: [{name: a}]";
+    static const char *const wanted[] = {"some/where/d", "some/where/../d", ".d", "/d"};
+
+    assert_ok(parse_as("some/where/x.yaml", text));
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_str_eq(e.options.items[i].value, wanted[i]);
+    assert_ok(parse(text)); /* here */
+    ck_assert_str_eq(e.options.items[0].value, "./d");
+    assert_ok(parse_as("/x.yaml", text));
+    ck_assert_str_eq(e.options.items[0].value, "/d");
 }
 END_TEST
 
@@ -175,6 +195,7 @@ int main(void)
     TCase *cases = tcase_create("all");
 
     tcase_add_test(cases, test_whole_file);
+    tcase_add_test(cases, test_paths);
     tcase_add_test(cases, test_defaults);
     tcase_add_loop_test(cases, test_mistake, 0, (int)(sizeof(mistakes) / sizeof(mistakes[0])));
     tcase_add_test(cases, test_too_many_modes);
