@@ -207,6 +207,8 @@ enum status wire_unpack_leave_request(const uint8_t *bytes, size_t size, struct 
     }
     if (status == STATUS_OK)
         status = wire_take_text(m->reason, "reason", ret->reason, sizeof(ret->reason), err);
+    for (char *c = ret->reason; *c; c++) /* stands in one line of others' messages */
+        *c = (unsigned char)*c < ' ' ? ' ' : *c;
     arena_release(&arena);
     return status;
 }

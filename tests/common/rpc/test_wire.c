@@ -212,6 +212,20 @@ START_TEST(leave_reason_may_be_cut_inside_a_letter)
 }
 END_TEST
 
+START_TEST(leave_reason_is_one_line)
+{
+    struct leave_request m = {.job = "run", .reason = "a\r\nserver: all is well\t!"};
+    struct leave_request got = {0};
+    uint8_t *bytes;
+    size_t size;
+
+    assert_ok(wire_pack_leave_request(&m, &bytes, &size, &err));
+    assert_ok(wire_unpack_leave_request(bytes, size, &got, &err));
+    ck_assert_str_eq(got.reason, "a  server: all is well !");
+    free(bytes);
+}
+END_TEST
+
 START_TEST(store_messages_there_and_back)
 {
     char key[] = "g/key";
@@ -491,6 +505,7 @@ int main(void)
     tcase_add_test(tests, beat_there_and_back);
     tcase_add_test(tests, largest_chunk_head_fits);
     tcase_add_test(tests, leave_reason_may_be_cut_inside_a_letter);
+    tcase_add_test(tests, leave_reason_is_one_line);
     tcase_add_test(tests, store_messages_there_and_back);
     tcase_add_test(tests, mutated_messages_do_no_harm);
     tcase_add_test(tests, strings_are_checked);
