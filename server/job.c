@@ -25,6 +25,21 @@ static enum status copy_rules(struct job *j, const struct join_request *request,
     return STATUS_OK;
 }
 
+static enum status copy_weights(struct job *j, const struct join_request *request,
+                                struct error *err)
+{
+    enum status status = mem_calloc(request->weight_count, sizeof(*request->weights),
+                                    "weights of servers", &j->terms.weights, err);
+
+    if (status != STATUS_OK)
+        return status;
+    j->terms.weight_count = request->weight_count;
+    if (request->weight_count > 0)
+        memcpy(j->terms.weights, request->weights,
+               request->weight_count * sizeof(*request->weights));
+    return STATUS_OK;
+}
+
 enum status job_open(const struct join_request *request, struct job **ret_job, struct error *err)
 {
     struct job *j;
@@ -36,7 +51,11 @@ enum status job_open(const struct join_request *request, struct job **ret_job, s
     j->terms.manifest = NULL;
     j->terms.rules = NULL;
     j->terms.rule_count = 0;
+    j->terms.weights = NULL;
+    j->terms.weight_count = 0;
     status = copy_rules(j, request, err);
+    if (status == STATUS_OK)
+        status = copy_weights(j, request, err);
     if (status == STATUS_OK)
         status = membership_init(&j->members, request, err);
     if (status == STATUS_OK)
@@ -58,6 +77,7 @@ void job_close(struct job *j)
     membership_release(&j->members);
     free(j->ranks);
     free(j->terms.rules);
+    free(j->terms.weights);
     free(j);
 }
 
@@ -76,8 +96,8 @@ enum status job_build(struct job *j, struct error *err)
     enum status status = membership_compare(&j->members, err);
 
     if (status == STATUS_OK)
-        status =
-            shard_map_make(t->element_count, t->partition_bytes, t->server_count, &j->map, err);
+        status = shard_map_make_weighted(t->element_count, t->partition_bytes, t->server_count,
+                                         t->weight_count > 0 ? t->weights : NULL, &j->map, err);
     if (status == STATUS_OK)
         status = shard_init(&j->shard, &config, err);
     return status;

@@ -75,11 +75,11 @@ struct job {
     enum job_state state;
     struct membership members;
     struct join_request
-        terms;              /* of the first join, without its manifest; its rules owned; constant */
-    struct job_rank *ranks; /* owned, world_size of them */
-    struct shard_map map;   /* constant once built */
-    struct shard shard;     /* constant once built, but for its own locks */
-    size_t users;           /* calls and threads that hold a pointer to it */
+        terms; /* of the first join, without its manifest; its rules and weights owned; constant */
+    struct job_rank *ranks;    /* owned, world_size of them */
+    struct shard_map map;      /* constant once built */
+    struct shard shard;        /* constant once built, but for its own locks */
+    size_t users;              /* calls and threads that hold a pointer to it */
     atomic_size_t outstanding; /* payloads inside the shard that core still holds */
     struct error failure;      /* OVER: STATUS_OK when everyone left in order */
 

@@ -27,6 +27,9 @@ static enum status check_terms(const struct join_request *r, struct error *err)
     if (r->server_index >= r->server_count)
         return error_set(err, STATUS_INVALID, "join of job '%s': server %u of %u", r->job,
                          r->server_index, r->server_count);
+    if (r->weight_count > 0 && r->weight_count != r->server_count)
+        return error_set(err, STATUS_INVALID, "join of job '%s': %zu weights for %u servers",
+                         r->job, r->weight_count, r->server_count);
     if (r->update > 1 || r->order > 1)
         return error_set(err, STATUS_INVALID, "join of job '%s': update %u, order %u (0 or 1)",
                          r->job, r->update, r->order);
@@ -72,6 +75,8 @@ static void add_terms(struct strbuf *text, const struct join_request *r)
     const struct optimizer_config *o = &r->optimizer;
 
     manifest_add(text, "parameter server", "%u of %u", r->server_index, r->server_count);
+    for (size_t i = 0; i < r->weight_count; i++)
+        manifest_add(text, "weight of a server", "%zu: %" PRIu32, i, r->weights[i]);
     manifest_add(text, "elements of the slab", "%" PRIu64, r->element_count);
     manifest_add(text, "partition bytes", "%" PRIu64, r->partition_bytes);
     manifest_add(text, "optimizer runs on", "%s", r->update == 0 ? "the server" : "the worker");

@@ -355,6 +355,21 @@ static const struct option_spec specs[] = {
      .metavar = "H:P,...",
      .help = "Parameter servers, host:port or unix:/path each; sparring launch --servers K sets "
              "them."},
+    {.name = "server-weights",
+     .env = "SPARRING_SERVER_WEIGHTS",
+     .kind = OPTION_TEXT,
+     .offset = AT(server_weights),
+     .metavar = "W,...",
+     .help =
+         "Share of the parameters that each of --servers holds, in proportion; 0: none.  Without "
+         "it all hold the same; sparring launch --server-placement mixed sets it."},
+    {.name = "server-placement",
+     .env = "SPARRING_SERVER_PLACEMENT",
+     .kind = OPTION_CHOICE,
+     .offset = AT(server_placement),
+     .default_text = "dedicated",
+     .choices = "dedicated|colocated|mixed",
+     .help = "Where the servers run, for the records; sparring launch sets it."},
     {.name = "consistency",
      .env = "SPARRING_CONSISTENCY",
      .kind = OPTION_CHOICE,

@@ -50,7 +50,8 @@ struct worker_options {
     double powersgd_min_rate;
     char reduce[OPTION_TEXT_MAX];
     char on_rank_loss[OPTION_TEXT_MAX];
-    char servers[OPTION_TEXT_MAX];
+    char servers[OPTION_TEXT_MAX], server_placement[OPTION_TEXT_MAX];
+    char server_weights[OPTION_TEXT_MAX];
     char consistency[OPTION_TEXT_MAX];
     int64_t staleness, backup_workers;
     char asp_lr[OPTION_TEXT_MAX];
@@ -102,6 +103,11 @@ enum sampler_rest worker_options_rest(const struct worker_options *o);
 
 /* Number of addresses in --servers. */
 size_t worker_options_server_count(const struct worker_options *o);
+
+/* --server-weights, one per server; *ret is the caller's to free, NULL when all are equal or no
+ * servers are used. */
+enum status worker_options_server_weights(const struct worker_options *o, uint32_t **ret,
+                                          struct error *err);
 
 struct rpc_security worker_options_security(const struct worker_options *o);
 

@@ -2,11 +2,14 @@
  * What the options mean together: which of them exclude each other, and the settings of the parts
  * (DistributedDataParallel, sampler, optimizer, security) that they make up.
  */
+#include "common/base/memory.h"
+#include "common/base/parse.h"
 #include "common/shard_map/shard_map.h"
 #include "worker/options.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A name that this build knows, said before any rank waits for another. */
@@ -172,6 +175,57 @@ size_t worker_options_server_count(const struct worker_options *o)
     for (const char *p = o->servers; *p; p++)
         count += *p == ',';
     return count;
+}
+
+/* "6,6,14" into ret[0..count). */
+static enum status parse_weights(const char *text, uint32_t *ret, size_t count, struct error *err)
+{
+    const char *rest = text;
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        size_t length = strcspn(rest, ",");
+        char entry[16];
+        uint64_t weight;
+
+        (void)snprintf(entry, sizeof(entry), "%.*s", length < 16 ? (int)length : 15, rest);
+        if ((rest[length] == ',') != (i + 1 < count))
+            return error_set(err, STATUS_INVALID,
+                             "--server-weights '%s': one for each of %zu servers is wanted", text,
+                             count);
+        if (!parse_uint64(entry, &weight) || weight > SHARD_MAP_WEIGHT_MAX)
+            return error_set(err, STATUS_INVALID,
+                             "--server-weights: '%s' is not a whole number from 0 to %u", entry,
+                             SHARD_MAP_WEIGHT_MAX);
+        ret[i] = (uint32_t)weight;
+        sum += weight;
+        rest += length + (rest[length] == ',');
+    }
+    if (sum == 0)
+        return error_set(err, STATUS_INVALID, "--server-weights '%s': all are 0", text);
+    return STATUS_OK;
+}
+
+enum status worker_options_server_weights(const struct worker_options *o, uint32_t **ret,
+                                          struct error *err)
+{
+    size_t count = worker_options_server_count(o);
+    uint32_t *weights;
+    enum status status;
+
+    *ret = NULL;
+    if (strcmp(o->sync, "ps") != 0 || o->server_weights[0] == '\0')
+        return STATUS_OK;
+    status = mem_calloc(count, sizeof(*weights), "weights of servers", &weights, err);
+    if (status != STATUS_OK)
+        return status;
+    status = parse_weights(o->server_weights, weights, count, err);
+    if (status != STATUS_OK) {
+        free(weights);
+        return status;
+    }
+    *ret = weights;
+    return STATUS_OK;
 }
 
 struct rpc_security worker_options_security(const struct worker_options *o)

@@ -264,6 +264,8 @@ static void add_configuration(const struct run_facts *facts, struct strbuf *out)
     add_member(out, "asp_lr", o->asp_lr);
     strbuf_addf(out, ",\"delay_compensation\":%.17g", o->delay_compensation);
     add_member(out, "servers_at", o->servers);
+    add_member(out, "server_placement", o->server_placement);
+    add_member(out, "server_weights", o->server_weights);
     add_member(out, "device", facts->device);
     add_member(out, "init", o->init);
     strbuf_addf(out, ",\"servers\":%zu}", worker_options_server_count(o));

@@ -156,14 +156,19 @@ static enum status open_local_parts(struct trainer *t, struct error *err)
     return status;
 }
 
-static void choose_partitions(struct trainer *t)
+static enum status choose_partitions(struct trainer *t, struct error *err)
 {
     size_t servers = worker_options_server_count(t->options);
+    enum status status = worker_options_server_weights(t->options, &t->server_weights, err);
+
+    if (status != STATUS_OK)
+        return status;
 
     t->partition_bytes = (size_t)t->options->partition_bytes;
     if (t->partition_bytes == 0)
-        t->partition_bytes = shard_map_partition_bytes(model_table(t->model)->count,
-                                                       servers > 0 ? (unsigned)servers : 1);
+        t->partition_bytes = shard_map_partition_bytes_weighted(
+            model_table(t->model)->count, servers > 0 ? (unsigned)servers : 1, t->server_weights);
+    return STATUS_OK;
 }
 
 /* What must be equal on all ranks. */
@@ -206,6 +211,8 @@ static enum status write_manifest(struct trainer *t, struct error *err)
     manifest_add(m, "delay compensation", "%.17g", o->delay_compensation);
     manifest_add(m, "delay schedule", "%016jx", (uintmax_t)t->delays.hash);
     manifest_add(m, "servers", "%zu", worker_options_server_count(o));
+    manifest_add(m, "server placement", "%s", o->server_placement);
+    manifest_add(m, "server weights", "%s", o->server_weights);
     manifest_add(m, "partition bytes", "%zu", t->partition_bytes);
     manifest_add_optimizer(m, &t->optimizer_config);
     manifest_add_tensors(m, model_table(t->model));
@@ -299,6 +306,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .ddp = &ddp,
         .servers = o->servers,
         .servers_origin = option_origin_text(&worker_option_set, t->origins, "servers"),
+        .server_weights = t->server_weights,
         .update_on_server = strcmp(o->ps_update, "server") == 0,
         .consistency = t->consistency,
         .rules = t->delays.staleness,
@@ -341,8 +349,9 @@ enum status trainer_open(struct trainer *t, struct error *err)
 
     if (status != STATUS_OK)
         return status;
-    choose_partitions(t);
-    status = worker_options_consistency(o, t->launch->world_size, &t->consistency, err);
+    status = choose_partitions(t, err);
+    if (status == STATUS_OK)
+        status = worker_options_consistency(o, t->launch->world_size, &t->consistency, err);
     if (status == STATUS_OK)
         status = delay_schedule_read(o->delay_schedule, t->launch->world_size, &t->delays, err);
     if (status == STATUS_OK)
@@ -399,6 +408,7 @@ void trainer_close(struct trainer *t, const struct error *failure)
     optimizer_release(&t->optimizer);
     free(t->used);
     delay_schedule_release(&t->delays);
+    free(t->server_weights);
     recovery_release(&t->recovery);
     ddp_record_release(&t->ddp);
     model_close(t->model);

@@ -42,8 +42,9 @@ struct trainer {
     struct run_facts facts;
     struct run_record record;
     struct ddp_record ddp;
-    int64_t computed_ns;    /* when the step's backward had ended */
-    size_t partition_bytes; /* as used: chosen when the option is 0 */
+    int64_t computed_ns;      /* when the step's backward had ended */
+    size_t partition_bytes;   /* as used: chosen when the option is 0 */
+    uint32_t *server_weights; /* owned; NULL: equal */
     struct consistency consistency;
     struct delay_schedule delays;
     uint64_t total_steps;       /* updates of the whole run */

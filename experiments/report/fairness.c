@@ -22,6 +22,8 @@
 static const char *const design[] = {"sync",
                                      "backend",
                                      "servers",
+                                     "server_placement",
+                                     "server_weights",
                                      "reduce",
                                      "ps_update",
                                      "bucket_cap_mb",

@@ -62,13 +62,16 @@ static void derive_key(const struct run *run, bool with_ranks, struct mode_key *
         (void)snprintf(key->label, sizeof(key->label), "%s all-reduce", c->backend);
     } else if (strcmp(c->sync, "ps") == 0) {
         bool on_worker = strcmp(c->ps_update, "worker") == 0;
+        bool apart =
+            c->server_placement[0] == '\0' || strcmp(c->server_placement, "dedicated") == 0;
 
         key->order = ORDER_WITHOUT_FILE + 1;
-        (void)snprintf(key->name, sizeof(key->name), "ps-%.10s%s%s", c->servers,
-                       on_worker ? "-sum" : "", suffix);
-        (void)snprintf(key->label, sizeof(key->label), "parameter server (%s server%s%s)",
-                       c->servers, strcmp(c->servers, "1") == 0 ? "" : "s",
-                       on_worker ? ", sum only" : "");
+        (void)snprintf(key->name, sizeof(key->name), "ps-%.10s%s%.12s%s%s", c->servers,
+                       apart ? "" : "-", apart ? "" : c->server_placement, on_worker ? "-sum" : "",
+                       suffix);
+        (void)snprintf(key->label, sizeof(key->label), "parameter server (%s server%s%s%s%s)",
+                       c->servers, strcmp(c->servers, "1") == 0 ? "" : "s", apart ? "" : ", ",
+                       apart ? "" : c->server_placement, on_worker ? ", sum only" : "");
     } else {
         *key = (struct mode_key){"unknown", "unknown (no configuration recorded)",
                                  ORDER_WITHOUT_FILE + 4};

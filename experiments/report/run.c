@@ -57,6 +57,7 @@ const struct json_field run_configuration_fields[] = {
     TEXT_FIELD(run_configuration, consistency),
     TEXT_FIELD(run_configuration, staleness),
     TEXT_FIELD(run_configuration, backup_workers),
+    TEXT_FIELD(run_configuration, server_placement),
 };
 const size_t run_configuration_length = COUNT_OF(run_configuration_fields);
 

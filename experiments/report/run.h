@@ -30,7 +30,7 @@ struct attempt {
 struct run_configuration {
     char model[256], data[256], sync[32], backend[32], transport[32], servers[32], batch_size[32];
     char lr[32], seed[32], reduce[32], ps_update[32], device[64];
-    char consistency[32], staleness[32], backup_workers[32];
+    char consistency[32], staleness[32], backup_workers[32], server_placement[32];
 };
 extern const struct json_field run_configuration_fields[];
 extern const size_t run_configuration_length;

@@ -189,6 +189,42 @@ START_TEST(test_manifests_have_a_limit)
 }
 END_TEST
 
+/* The shares of the servers are terms: one for each server, the same on all ranks. */
+START_TEST(test_weights_are_terms)
+{
+    static char manifest[] = "";
+    uint32_t weights[] = {1, 2}, others[] = {2, 1};
+    struct join_request request = {.job = "job",
+                                   .world_size = 2,
+                                   .server_count = 2,
+                                   .manifest = manifest,
+                                   .element_count = 3 * 1024,
+                                   .partition_bytes = 4096,
+                                   .update = 1,
+                                   .weights = weights,
+                                   .weight_count = 1};
+    struct job *j = NULL;
+
+    assert_fails(job_open(&request, &j, &err), STATUS_INVALID, "1 weights for 2 servers");
+    request.weight_count = 2;
+    for (unsigned same = 0; same <= 1; same++) {
+        request.rank = 0;
+        request.weights = weights;
+        assert_ok(job_open(&request, &j, &err));
+        assert_ok(membership_join(&j->members, &request, "test", &err));
+        request.rank = 1;
+        request.weights = same ? weights : others;
+        assert_ok(membership_join(&j->members, &request, "test", &err));
+        if (same)
+            assert_ok(job_build(j, &err));
+        else
+            assert_fails(job_build(j, &err), STATUS_MISMATCH, "weight of a server");
+        ck_assert_uint_eq(j->shard.length, same ? 1 : 0);
+        job_close(j);
+    }
+}
+END_TEST
+
 START_TEST(test_allocations_fail)
 {
     struct join_request request = {
@@ -211,6 +247,7 @@ int main(void)
     TCase *tests = tcase_create("job");
 
     tcase_add_test(tests, test_rounds_are_counted);
+    tcase_add_test(tests, test_weights_are_terms);
     tcase_add_test(tests, test_records_that_nobody_writes);
     tcase_add_test(tests, test_who_is_missing);
     tcase_add_test(tests, test_long_lists_are_cut);

@@ -7,6 +7,7 @@
 #include "tests/support/support.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define WORDS_MAX 40
@@ -95,6 +96,41 @@ START_TEST(test_bad)
 }
 END_TEST
 
+/* The options of a job with three servers. */
+static enum status read_weights(const char *text, uint32_t **ret)
+{
+    char value[64];
+    static struct worker_options options;
+    static struct option_result origins[128];
+    char line[][24] = {"worker", "--sync", "ps", "--servers", "a:1,b:2,c:3", "--server-weights"};
+    char *words[] = {line[0], line[1], line[2], line[3], line[4], line[5], value};
+    enum status status;
+
+    (void)snprintf(value, sizeof(value), "%s", text);
+    status = option_parse(&worker_option_set, 7, words, &options, origins, &err);
+    return status == STATUS_OK ? worker_options_server_weights(&options, ret, &err) : status;
+}
+
+START_TEST(test_weights)
+{
+    static const char *const refused[] = {"1,2",    "1,2,3,4",     "0,0,0",
+                                          "1,2,x",  "1,2,",        "1,,3",
+                                          "1,2,-3", "1,2,1048577", "1,2,99999999999999999999"};
+    uint32_t *weights = NULL;
+
+    assert_ok(read_weights("6,0,1048576", &weights));
+    ck_assert_uint_eq(weights[0], 6);
+    ck_assert_uint_eq(weights[1], 0);
+    ck_assert_uint_eq(weights[2], 1048576);
+    free(weights);
+    assert_ok(read_weights("", &weights));
+    ck_assert_ptr_null(weights);
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
+        assert_fails(read_weights(refused[i], &weights), STATUS_INVALID, "--server-weights");
+    ck_assert_ptr_null(weights);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("worker_options");
@@ -102,6 +138,7 @@ int main(void)
 
     tcase_add_loop_test(tests, test_good, 0, (int)(sizeof(good) / sizeof(good[0])));
     tcase_add_loop_test(tests, test_bad, 0, (int)(sizeof(bad) / sizeof(bad[0])));
+    tcase_add_test(tests, test_weights);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

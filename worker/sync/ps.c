@@ -426,6 +426,7 @@ void ps_close(struct sync *base, const struct error *failure)
     (void)pthread_cond_destroy(&s->changed);
     (void)pthread_mutex_destroy(&s->lock);
     shard_map_release(&s->map);
+    free(s->weights);
     free(s->answered);
     free(s->links);
     free(s);

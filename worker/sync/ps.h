@@ -23,6 +23,7 @@ struct sync_ps {
     int64_t timeout_ms;
     char job[WIRE_JOB_MAX];
     struct shard_map map;
+    uint32_t *weights;     /* owned; of the servers; NULL: equal */
     struct ps_link *links; /* owned, one per server */
     unsigned link_count;
     size_t queued; /* partitions of this round handed over; training thread writes it under lock */

@@ -79,6 +79,8 @@ static enum status join(struct sync_ps *s, unsigned k, const struct sync_config 
         .consistency = config->consistency,
         .rules = config->rules,
         .rule_count = config->rule_count,
+        .weights = s->weights,
+        .weight_count = s->weights ? s->link_count : 0,
     };
     char no_manifest[1] = "";
     struct join_reply reply = {0};
@@ -116,6 +118,21 @@ static enum status open_links(struct sync_ps *s, const struct sync_config *confi
     return status;
 }
 
+static enum status place(struct sync_ps *s, const struct sync_config *config, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    if (config->server_weights) {
+        status =
+            mem_calloc(s->link_count, sizeof(*s->weights), "weights of servers", &s->weights, err);
+        if (status != STATUS_OK)
+            return status;
+        memcpy(s->weights, config->server_weights, s->link_count * sizeof(*s->weights));
+    }
+    return shard_map_make_weighted(s->count, config->partition_bytes, s->link_count, s->weights,
+                                   &s->map, err);
+}
+
 static enum status open_parts(struct sync_ps *s, const struct sync_config *config,
                               struct error *err)
 {
@@ -128,7 +145,7 @@ static enum status open_parts(struct sync_ps *s, const struct sync_config *confi
         return error_set(err, STATUS_CONFIG, "the job's name has %zu characters, %zu are allowed",
                          strlen(job), sizeof(s->job) - 1);
     (void)snprintf(s->job, sizeof(s->job), "%s", job);
-    status = shard_map_make(s->count, config->partition_bytes, s->link_count, &s->map, err);
+    status = place(s, config, err);
     if (status == STATUS_OK)
         status = mem_calloc(s->map.length, sizeof(*s->answered), "partitions", &s->answered, err);
     if (status == STATUS_OK)

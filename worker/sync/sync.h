@@ -45,8 +45,10 @@ struct sync_config {
     struct flight *flight;        /* borrowed; NULL: the group keeps one in memory */
     const struct ddp_config *ddp; /* copied; NULL: DDP_DEFAULTS */
     /* ps */
-    const char *servers;        /* "host:port,host:port" */
-    const char *servers_origin; /* "--servers", "SPARRING_SERVERS" */
+    const char *servers;            /* "host:port,host:port" */
+    const char *servers_origin;     /* "--servers", "SPARRING_SERVERS" */
+    const uint32_t *server_weights; /* one per server, borrowed until sync_open returns; NULL: equal
+                                     */
     bool update_on_server;
     struct consistency consistency; /* checked (consistency_check) */
     struct exact_staleness *rules;  /* borrowed until sync_open returns */

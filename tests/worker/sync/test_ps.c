@@ -40,6 +40,7 @@ struct bench {
     unsigned server_count;
     char servers[256];
     struct tensor_table table;
+    const uint32_t *weights; /* of the servers; NULL: equal */
     unsigned world_size;
     bool update;
     enum reduce_order order;
@@ -144,6 +145,7 @@ static struct sync_config rank_config(const struct rank *r)
                                 .job = "test",
                                 .servers = b->servers,
                                 .servers_origin = "--servers",
+                                .server_weights = b->weights,
                                 .update_on_server = b->update,
                                 .partition_bytes = PARTITION_BYTES,
                                 .optimizer = b->optimizer};
@@ -291,6 +293,7 @@ static void compare(const struct bench *b, const struct rank *ranks)
 
 START_TEST(test_equals_the_serial_run)
 {
+    static const uint32_t weights[SERVERS_MAX] = {1, 3, 0}; /* the third does nothing */
     unsigned world_size = (unsigned)_i / SERVERS_MAX + 1;
 
     for (unsigned mode = 0; mode < 4; mode++) {
@@ -299,6 +302,7 @@ START_TEST(test_equals_the_serial_run)
 
         bench_open(&b, world_size, (unsigned)_i % SERVERS_MAX + 1);
         b.update = mode & 1;
+        b.weights = mode == 1 || mode == 2 ? weights : NULL;
         b.order = mode & 2 ? REDUCE_REPRODUCIBLE : REDUCE_FAST;
         bench_serve(&b);
         run_all(&b, ranks);
