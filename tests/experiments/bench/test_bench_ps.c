@@ -106,6 +106,23 @@ START_TEST(test_a_small_run)
 }
 END_TEST
 
+/* What a server takes: the shard twice, and 64 MiB for four connections. */
+START_TEST(test_memory_of_a_server)
+{
+    const char *output;
+    json_t *report = run(ARGS("--workers", "2", "--bytes", "32M", "--rounds", "3", "--warmup", "1"),
+                         &output);
+    const json_t *row = row_of(report, "exchange", "tcp");
+
+    ck_assert_double_ge(number(row, "server_peak_rss_bytes"), 2 * (32 << 20));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    ck_assert_double_le(number(row, "server_peak_rss_bytes"), 2 * (32 << 20) + (64 << 20));
+#endif
+    ck_assert_ptr_nonnull(strstr(output, "MiB"));
+    json_decref(report);
+}
+END_TEST
+
 /* Shapes that have no middle: one element, fewer pieces than servers, a last piece of one element,
  * a world that is no power of two. */
 START_TEST(test_odd_shapes)
@@ -289,6 +306,7 @@ int main(void)
 
     tcase_set_timeout(tests, 300);
     tcase_add_test(tests, test_a_small_run);
+    tcase_add_test(tests, test_memory_of_a_server);
     tcase_add_test(tests, test_odd_shapes);
     tcase_add_test(tests, test_under_tls);
     tcase_add_test(tests, test_pytorch);
