@@ -110,8 +110,8 @@ END_TEST
 START_TEST(test_memory_of_a_server)
 {
     const char *output;
-    json_t *report = run(ARGS("--workers", "2", "--bytes", "32M", "--rounds", "3", "--warmup", "1"),
-                         &output);
+    json_t *report =
+        run(ARGS("--workers", "2", "--bytes", "32M", "--rounds", "3", "--warmup", "1"), &output);
     const json_t *row = row_of(report, "exchange", "tcp");
 
     ck_assert_double_ge(number(row, "server_peak_rss_bytes"), 2 * (32 << 20));
