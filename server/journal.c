@@ -1,8 +1,8 @@
 /*
  * The writing half.  The checksum is made before the lock is taken; under it one writev puts head,
- * clocks, payload and padding behind each other, so what lies in the file is a row of whole records
- * and at most one cut off by the death of the process.  A write that the disk refuses half way is
- * taken back, so that what was acknowledged before stays readable.
+ * clocks, payload, flags and padding behind each other, so what lies in the file is a row of whole
+ * records and at most one cut off by the death of the process.  A write that the disk refuses half
+ * way is taken back, so that what was acknowledged before stays readable.
  */
 #include "server/journal.h"
 
@@ -20,7 +20,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#define PIECES 4
+#define PIECES 5
 
 static uint64_t padding(uint64_t bytes)
 {
@@ -29,7 +29,7 @@ static uint64_t padding(uint64_t bytes)
 
 uint64_t journal_record_bytes(size_t clocks, size_t payload)
 {
-    uint64_t bytes = JOURNAL_RECORD_HEAD + clocks * sizeof(uint64_t) + payload;
+    uint64_t bytes = JOURNAL_RECORD_HEAD + clocks * (sizeof(uint64_t) + 1) + payload;
 
     return bytes + padding(bytes);
 }
@@ -177,6 +177,8 @@ static struct journal_record_head make_record_head(const struct journal_record *
         crc = crc32(crc, (const Bytef *)r->clocks, (uInt)(clocks * sizeof(uint64_t)));
     if (r->size > 0)
         crc = crc32(crc, r->payload, (uInt)r->size);
+    if (clocks > 0)
+        crc = crc32(crc, r->flags, (uInt)clocks);
     head.body_crc = (uint32_t)crc;
     head.crc = (uint32_t)crc32(0, (const Bytef *)&head, offsetof(struct journal_record_head, crc));
     return head;
@@ -201,13 +203,15 @@ enum status journal_append(struct journal *j, const struct journal_record *r, st
     struct iovec pieces[PIECES];
     enum status status = STATUS_OK;
 
-    assert(r->size <= JOURNAL_PAYLOAD_MAX);
+    assert(r->size <= JOURNAL_PAYLOAD_MAX && !r->clocks == !r->flags);
     head = make_record_head(r, clocks);
     pieces[0] = (struct iovec){.iov_base = &head, .iov_len = sizeof(head)};
     pieces[1] =
         (struct iovec){.iov_base = unconst(r->clocks), .iov_len = clocks * sizeof(uint64_t)};
     pieces[2] = (struct iovec){.iov_base = unconst(r->payload), .iov_len = r->size};
-    pieces[3] = (struct iovec){.iov_base = unconst(zeros), .iov_len = (size_t)padding(r->size)};
+    pieces[3] = (struct iovec){.iov_base = unconst(r->flags), .iov_len = clocks};
+    pieces[4] =
+        (struct iovec){.iov_base = unconst(zeros), .iov_len = (size_t)padding(r->size + clocks)};
     (void)pthread_mutex_lock(&j->lock);
     if (j->failed.status == STATUS_OK)
         write_pieces(j, pieces, PIECES, (size_t)bytes);

@@ -5,7 +5,8 @@
  * Data, little-endian.  A head of JOURNAL_HEAD bytes: "sparring journal", version, world size,
  * digest of the job's terms, generation, CRC-32 of all that.  Then records, each on 8 bytes: a head
  * (magic, kind, partition, number of clocks, step, rate, payload bytes, CRC-32 of the rest, CRC-32
- * of the head itself), the clocks, the payload, zeros up to the next 8.
+ * of the head itself), the clocks, the payload, a byte of flags for each clock, zeros up to the
+ * next 8.
  *
  * Damage.  A process that is killed leaves a record that the end of the file cuts off: it was never
  * acknowledged, and the reader cuts it away.  So it does with a last record that has wrong bytes,
@@ -42,6 +43,7 @@ struct journal_record {
     uint64_t step;
     double rate;            /* learning rate of the step */
     const uint64_t *clocks; /* world_size of them, or NULL; borrowed */
+    const uint8_t *flags;   /* the same; NULL where clocks is */
     const void *payload;    /* borrowed; NULL when size is 0 */
     size_t size;            /* bytes, at most JOURNAL_PAYLOAD_MAX */
 };
@@ -105,7 +107,7 @@ enum status journal_read(int fd, const char *name, const struct journal_head *wa
                          journal_take take, void *user, struct journal_outcome *ret,
                          struct error *err);
 
-/* Bytes that a record of this many clocks and payload bytes takes. */
+/* Bytes that a record of this many clocks (and flags) and payload bytes takes. */
 uint64_t journal_record_bytes(size_t clocks, size_t payload);
 
 #endif

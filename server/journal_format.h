@@ -34,7 +34,7 @@ struct journal_record_head {
     uint64_t step;
     double rate;
     uint64_t payload_bytes;
-    uint32_t body_crc; /* of clocks and payload */
+    uint32_t body_crc; /* of clocks, payload and flags */
     uint32_t crc;      /* of what stands before it */
 };
 _Static_assert(sizeof(struct journal_record_head) == JOURNAL_RECORD_HEAD, "no padding");

@@ -26,7 +26,7 @@ struct reader {
     const char *name;
     const struct journal_head *wanted;
     uint64_t end;        /* bytes of the file */
-    unsigned char *body; /* owned; clocks and payload of the largest record */
+    unsigned char *body; /* owned; clocks, payload and flags of the largest record */
 };
 
 /* Exactly size bytes, which the file has. */
@@ -149,7 +149,7 @@ static enum status read_record(const struct reader *r, uint64_t offset, struct j
     if (!is_record_head(r, &head))
         return judge_damage(r, offset, offset + JOURNAL_ALIGN, err);
     next = offset + journal_record_bytes(head.clocks, (size_t)head.payload_bytes);
-    body = head.clocks * sizeof(uint64_t) + (size_t)head.payload_bytes;
+    body = head.clocks * (sizeof(uint64_t) + 1) + (size_t)head.payload_bytes;
     if (next > r->end)
         return STATUS_OK; /* nothing can stand behind it */
     status = read_at(r, r->body, body, offset + sizeof(head), err);
@@ -162,8 +162,10 @@ static enum status read_record(const struct reader *r, uint64_t offset, struct j
                                    .step = head.step,
                                    .rate = head.rate,
                                    .size = (size_t)head.payload_bytes};
-    if (head.clocks > 0)
+    if (head.clocks > 0) {
         ret->clocks = (const uint64_t *)(const void *)r->body;
+        ret->flags = r->body + body - head.clocks;
+    }
     if (ret->size > 0)
         ret->payload = r->body + head.clocks * sizeof(uint64_t);
     *ret_next = next;
@@ -213,8 +215,8 @@ enum status journal_read(int fd, const char *name, const struct journal_head *wa
     } else {
         status = check_head(&r, err);
         if (status == STATUS_OK)
-            status = mem_calloc(JOURNAL_CLOCKS_MAX * sizeof(uint64_t) + JOURNAL_PAYLOAD_MAX, 1,
-                                "a record of the journal", &r.body, err);
+            status = mem_calloc(JOURNAL_CLOCKS_MAX * (sizeof(uint64_t) + 1) + JOURNAL_PAYLOAD_MAX,
+                                1, "a record of the journal", &r.body, err);
         if (status == STATUS_OK)
             status = read_records(&r, take, user, &out, err);
         free(r.body);

@@ -26,7 +26,7 @@ static enum status take(void *user, const struct journal_record *r, struct error
     require(r->size <= JOURNAL_PAYLOAD_MAX);
     *sum += r->step + r->kind;
     for (unsigned i = 0; r->clocks && i < 2; i++)
-        *sum += r->clocks[i];
+        *sum += r->clocks[i] + r->flags[i];
     for (size_t i = 0; i < r->size; i++)
         *sum += ((const unsigned char *)r->payload)[i];
     return STATUS_OK;

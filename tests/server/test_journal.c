@@ -25,14 +25,17 @@ static const struct journal_head head = {.world_size = WORLD, .digest = 0x1234, 
 /* Record i of every test: without clocks, or without a payload, or with odd sizes. */
 struct sample {
     uint64_t clocks[WORLD];
+    uint8_t flags[WORLD];
     unsigned char payload[PAYLOAD_MAX];
     struct journal_record record;
 };
 
 static void make_sample(struct sample *s, unsigned i)
 {
-    for (unsigned k = 0; k < WORLD; k++)
+    for (unsigned k = 0; k < WORLD; k++) {
         s->clocks[k] = 1000u * i + k;
+        s->flags[k] = (uint8_t)(i + k);
+    }
     for (unsigned k = 0; k < PAYLOAD_MAX; k++)
         s->payload[k] = (unsigned char)(i * 31 + k);
     s->record = (struct journal_record){.kind = 1 + i % 3,
@@ -40,6 +43,7 @@ static void make_sample(struct sample *s, unsigned i)
                                         .step = (uint64_t)i << 33,
                                         .rate = 0.1 * i,
                                         .clocks = i % 3 == 2 ? NULL : s->clocks,
+                                        .flags = i % 3 == 2 ? NULL : s->flags,
                                         .payload = i % 4 == 1 ? NULL : s->payload,
                                         .size = i % 4 == 1 ? 0 : 13 * i % PAYLOAD_MAX + 1};
 }
@@ -76,9 +80,10 @@ static enum status take_sample(void *user, const struct journal_record *r, struc
     make_sample(&s, (*next)++);
     if (r->kind != s.record.kind || r->partition != s.record.partition ||
         r->step != s.record.step || r->rate < s.record.rate || r->rate > s.record.rate ||
-        r->size != s.record.size || !r->clocks != !s.record.clocks)
+        r->size != s.record.size || !r->clocks != !s.record.clocks || !r->flags != !s.record.flags)
         return error_set(e, STATUS_INTERNAL, "another record than sample %u", *next - 1);
-    if (r->clocks && memcmp(r->clocks, s.clocks, sizeof(s.clocks)) != 0)
+    if (r->clocks && (memcmp(r->clocks, s.clocks, sizeof(s.clocks)) != 0 ||
+                      memcmp(r->flags, s.flags, sizeof(s.flags)) != 0))
         return error_set(e, STATUS_INTERNAL, "other clocks than sample %u", *next - 1);
     if (r->size > 0 && memcmp(r->payload, s.payload, r->size) != 0)
         return error_set(e, STATUS_INTERNAL, "another payload than sample %u", *next - 1);
