@@ -17,6 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define ARENA_LINE 64 /* bytes: the boundary of mem_calloc_aligned */
+
 static size_t held_ranks(const struct shard_config *c)
 {
     return c->rank_order && c->world_size > 2 ? c->world_size - 2 : 0;
@@ -72,11 +74,50 @@ static void init_parts(struct shard *s)
     }
 }
 
+/* Elements of one slab in the arena: the next one begins on a boundary, too. */
+static size_t arena_stride(const struct shard *s)
+{
+    size_t line = ARENA_LINE / sizeof(float);
+
+    return (s->count + line - 1) / line * line;
+}
+
+/* Memory for all slabs that answers lie in; without it they are ordinary memory, and sent. */
+static void open_arena(struct shard *s)
+{
+    const struct shard_config *c = &s->config;
+    size_t slabs = sent_ranks(c) > 0 ? sent_ranks(c) : c->update ? 1 : 2;
+
+    if (c->shared && shared_memory_open(slabs * arena_stride(s) * sizeof(float), "sparring-shard",
+                                        &s->arena, NULL) != STATUS_OK)
+        s->arena = SHARED_MEMORY_NONE;
+}
+
+/* `slabs` slabs, one behind the other; `answered`: answers lie in them. */
+static enum status take_slabs(struct shard *s, size_t slabs, bool answered, const char *what,
+                              float **ret, struct error *err)
+{
+    if (!answered || !s->arena.base)
+        return mem_calloc_aligned(s->count * slabs, sizeof(float), what, ret, err);
+    *ret = (float *)s->arena.base + s->arena_used;
+    s->arena_used += slabs > 1 ? s->count * slabs : arena_stride(s);
+    return STATUS_OK;
+}
+
+static void free_slabs(const struct shard *s, float *slabs)
+{
+    if (!shard_arena_has(s, slabs))
+        free(slabs);
+}
+
 static enum status allocate(struct shard *s, struct error *err)
 {
     const struct shard_config *c = &s->config;
     struct optimizer_config optimizer = c->optimizer;
+    bool copies = sent_ranks(c) > 0; /* only they are answered from */
     enum status status;
+
+    open_arena(s);
 
     if (consistency_steps_each(&c->consistency)) /* n pushes move as far as one step of bsp */
         optimizer.learning_rate /= c->world_size;
@@ -85,16 +126,15 @@ static enum status allocate(struct shard *s, struct error *err)
         status = mem_calloc(s->length * c->world_size, sizeof(*s->ranks), "clocks of partitions",
                             &s->ranks, err);
     for (unsigned parity = 0; status == STATUS_OK && parity < (c->update ? 1 : 2); parity++)
-        status = mem_calloc_aligned(s->count, sizeof(float), "accumulators",
-                                    &s->accumulators[parity], err);
+        status =
+            take_slabs(s, 1, !c->update && !copies, "accumulators", &s->accumulators[parity], err);
     if (status == STATUS_OK && c->update)
-        status = mem_calloc_aligned(s->count, sizeof(float), "values", &s->values, err);
+        status = take_slabs(s, 1, !copies, "values", &s->values, err);
     if (status == STATUS_OK && held_ranks(c) > 0)
         status = mem_calloc_aligned(s->count * held_ranks(c), sizeof(float),
                                     "contributions held for their turn", &s->held, err);
     if (status == STATUS_OK && sent_ranks(c) > 0)
-        status = mem_calloc_aligned(s->count * sent_ranks(c), sizeof(float),
-                                    "values as the ranks read them", &s->sent, err);
+        status = take_slabs(s, sent_ranks(c), true, "values as the ranks read them", &s->sent, err);
     if (status == STATUS_OK && c->rule_count > 0)
         status = mem_calloc(s->length * c->world_size, sizeof(*s->kept), "kept contributions",
                             &s->kept, err);
@@ -142,20 +182,29 @@ void shard_release(struct shard *s)
     for (size_t i = 0; s->parts && i < s->length; i++)
         (void)pthread_mutex_destroy(&s->parts[i].lock);
     if (s->config.update) {
-        free(s->values);
+        free_slabs(s, s->values);
         optimizer_release(&s->optimizer);
     }
     if (s->accumulators[1] != s->accumulators[0])
-        free(s->accumulators[1]);
-    free(s->accumulators[0]);
+        free_slabs(s, s->accumulators[1]);
+    free_slabs(s, s->accumulators[0]);
     for (size_t i = 0; s->kept && i < s->length * s->config.world_size; i++)
         drop_kept(&s->kept[i]);
     free(s->kept);
     free(s->held);
-    free(s->sent);
+    free_slabs(s, s->sent);
     free(s->ranks);
     free(s->parts);
+    if (s->arena.base)
+        shared_memory_release(&s->arena);
     memset(s, 0, sizeof(*s));
+}
+
+bool shard_arena_has(const struct shard *s, const float *data)
+{
+    uintptr_t base = (uintptr_t)s->arena.base, at = (uintptr_t)data;
+
+    return base != 0 && at >= base && at - base < s->arena.size;
 }
 
 static struct shard_part *find_part(const struct shard *s, uint32_t partition)

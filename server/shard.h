@@ -30,6 +30,7 @@
 #define SPARRING_SERVER_SHARD_H
 
 #include "common/base/error.h"
+#include "common/base/shared_memory.h"
 #include "common/optimizer/optimizer.h"
 #include "common/shard_map/shard_map.h"
 #include "server/policy.h"
@@ -49,6 +50,7 @@ struct shard_config {
     struct consistency consistency;      /* checked (consistency_check) */
     const struct exact_staleness *rules; /* borrowed; where each push is a step */
     size_t rule_count;
+    bool shared; /* answers lie in memory that workers of this host can map, if there is any */
 };
 
 /* The float32 payload of a message; copy or add is called at most once per message.  keep: the same
@@ -89,15 +91,18 @@ struct shard_part {
 
 struct shard {
     struct shard_config config;
-    struct shard_part *parts;  /* owned; as shard_map_held lists the partitions */
-    size_t length;             /* partitions held */
-    size_t count;              /* elements held */
-    float *values;             /* owned with update, else accumulators[0] */
-    float *accumulators[2];    /* owned; with update both are the same memory */
-    float *held;               /* owned; (world_size - 2, count), rank order with > 2 ranks only */
-    struct shard_source *kept; /* owned; (length, world_size), with rules of staleness only */
-    float *sent;               /* owned; (world_size, count), not in lockstep only */
-    struct policy_rank *ranks; /* owned; (length, world_size) */
+    struct shard_part *parts;   /* owned; as shard_map_held lists the partitions */
+    size_t length;              /* partitions held */
+    size_t count;               /* elements held */
+    float *values;              /* owned with update, else accumulators[0] */
+    float *accumulators[2];     /* owned; with update both are the same memory */
+    float *held;                /* owned; (world_size - 2, count), rank order with > 2 ranks only */
+    struct shard_source *kept;  /* owned; (length, world_size), with rules of staleness only */
+    float *sent;                /* owned; (world_size, count), not in lockstep only */
+    struct policy_rank *ranks;  /* owned; (length, world_size) */
+    struct shared_memory arena; /* owned; base NULL: none.  Of what answers are sent from: values or
+                                   both accumulators, or only `sent` where there is that */
+    size_t arena_used;          /* elements, while it is being divided */
     struct optimizer optimizer;
 };
 
@@ -105,6 +110,9 @@ struct shard {
  */
 enum status shard_init(struct shard *s, const struct shard_config *config, struct error *err);
 void shard_release(struct shard *s); /* zeroed and half-built ones are allowed */
+
+/* Does an answer's data lie in the arena? */
+bool shard_arena_has(const struct shard *s, const float *data);
 
 /* Elements of a partition of the map, 0 when it does not exist or is not held here. */
 size_t shard_partition_count(const struct shard *s, uint32_t partition);
