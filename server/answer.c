@@ -7,6 +7,8 @@
  */
 #include "server/exchange.h"
 
+#include "server/payload.h"
+
 static void release_payload(void *user)
 {
     atomic_fetch_sub((atomic_size_t *)user, 1);
@@ -16,13 +18,12 @@ static void release_payload(void *user)
 static void send_answer(struct service *s, struct job *j, unsigned rank, struct chunk_header header,
                         const struct shard_answer *answer)
 {
-    struct rpc_payload payload = {
-        .data = answer->data, .release = release_payload, .user = &j->outstanding};
+    struct rpc_payload payload = {.release = release_payload, .user = &j->outstanding};
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
     struct rpc_call *call;
 
     header.rank = rank;
-    payload.size = header.length = answer->count * sizeof(float);
+    payload_make(answer, &header, &payload);
     (void)pthread_mutex_lock(&s->lock);
     call = j->ranks[rank].stream;
     if (call)

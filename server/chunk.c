@@ -12,33 +12,9 @@
 #include "server/exchange.h"
 
 #include "common/base/clock.h"
+#include "server/payload.h"
 
 #include <inttypes.h>
-
-static enum status source_copy(void *user, float *dst, size_t count, struct error *err)
-{
-    return rpc_message_copy(user, dst, count * sizeof(float), err);
-}
-
-static void source_drop(void *user)
-{
-    rpc_message_drop(user);
-}
-
-static enum status source_keep(void *user, struct shard_source *ret, struct error *err)
-{
-    struct rpc_message *kept = NULL;
-    enum status status = rpc_message_keep(user, &kept, err);
-
-    if (status == STATUS_OK)
-        *ret = (struct shard_source){.copy = source_copy, .drop = source_drop, .user = kept};
-    return status;
-}
-
-static enum status source_add(void *user, float *dst, size_t count, struct error *err)
-{
-    return rpc_message_add_f32(user, dst, count, err);
-}
 
 /* Is there anything that the job's counters must know?  In lockstep only whole sums. */
 static void count_push(struct service *s, struct job *j, unsigned rank,
@@ -164,12 +140,11 @@ void exchange_finish_rank(struct service *s, struct job *j, unsigned rank)
         (void)finish_partition(s, j, rank, held[i], false, NULL); /* or it has said so */
 }
 
-/* What the header says against the stream's rank, the shard and the payload. */
+/* What the header says against the stream's rank and the shard. */
 static enum status check_chunk(const struct stream *st, const struct chunk_header *h,
-                               size_t payload_bytes, struct error *err)
+                               struct error *err)
 {
     const struct shard_config *c = &st->job->shard.config;
-    size_t bytes = shard_partition_count(&st->job->shard, h->partition) * sizeof(float);
 
     if (h->rank != st->rank)
         return error_set(err, STATUS_PROTOCOL, "the stream of rank %u carries a chunk of rank %u",
@@ -179,23 +154,11 @@ static enum status check_chunk(const struct stream *st, const struct chunk_heade
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent a chunk of kind %d, which only a server sends", st->rank,
                          (int)h->kind);
-    if (bytes == 0)
+    if (shard_partition_count(&st->job->shard, h->partition) == 0)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent a chunk for partition %" PRIu32
                          ", which server %u of %u does not hold (the slab has %zu partitions)",
                          st->rank, h->partition, c->index, c->map->server_count, c->map->length);
-    if (h->dtype != 0)
-        return error_set(err, STATUS_PROTOCOL,
-                         "rank %u sent partition %" PRIu32 " with dtype %" PRIu32
-                         " (only 0, float32, is known)",
-                         st->rank, h->partition, h->dtype);
-    if (h->kind == CHUNK_PULL || h->kind == CHUNK_FINAL)
-        bytes = 0;
-    if (payload_bytes != bytes || h->length != bytes)
-        return error_set(err, STATUS_PROTOCOL,
-                         "rank %u sent %zu bytes for partition %" PRIu32 " of %zu (its header says "
-                         "%" PRIu64 ")",
-                         st->rank, payload_bytes, h->partition, bytes, h->length);
     if (h->kind == CHUNK_INIT && st->rank != 0)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent an initial value, which only rank 0 does", st->rank);
@@ -236,10 +199,12 @@ static enum status admit(struct stream *st, const struct chunk_header *h, struct
 enum status chunk_take(struct stream *st, const struct chunk_header *h, struct rpc_message *message,
                        struct error *err)
 {
-    struct shard_source source = {
-        .copy = source_copy, .add = source_add, .keep = source_keep, .user = message};
-    enum status status = check_chunk(st, h, rpc_message_payload_size(message), err);
+    struct payload payload;
+    struct shard_source source;
+    enum status status = check_chunk(st, h, err);
 
+    if (status == STATUS_OK)
+        status = payload_open(&st->job->shard, h, message, &payload, &source, err);
     if (status == STATUS_OK)
         status = admit(st, h, err);
     if (status != STATUS_OK)

@@ -1,0 +1,30 @@
+/*
+ * payload: how the elements of a partition travel between ranks and this server's shard.
+ *
+ * Threads: a payload belongs to the handler of its message.
+ */
+#ifndef SPARRING_SERVER_PAYLOAD_H
+#define SPARRING_SERVER_PAYLOAD_H
+
+#include "common/rpc/rpc.h"
+#include "common/rpc/wire.h"
+#include "server/shard.h"
+
+/* What came with one chunk; in the handler's memory, while its message lives. */
+struct payload {
+    struct rpc_message *message;
+};
+
+/* Check what the header says of the payload against what came and what the partition (which is
+ * held here) needs.  *ret_source then gives its elements to the shard; it refers to *ret, and to
+ * nothing of a chunk without elements (PULL, FINAL).  STATUS_PROTOCOL. */
+enum status payload_open(const struct shard *shard, const struct chunk_header *h,
+                         struct rpc_message *message, struct payload *ret,
+                         struct shard_source *ret_source, struct error *err);
+
+/* What goes down for header->partition: fills the header's dtype, flags and length, and ret's data
+ * and size. */
+void payload_make(const struct shard_answer *answer, struct chunk_header *header,
+                  struct rpc_payload *ret);
+
+#endif
