@@ -16,6 +16,9 @@
 
 #define WIRE_CHUNK_HEAD_MAX 80         /* packed bytes of a chunk header */
 #define WIRE_BEAT_MAX       512        /* packed bytes of a beat */
+#define WIRE_RECORD_MAX     20480      /* packed bytes of a record without terms and payload */
+#define WIRE_REPLY_MAX      64         /* packed bytes of the answer to a record */
+#define WIRE_RANKS_MAX      1024u      /* clocks and sessions in a record */
 #define WIRE_CONTROL_MAX    (1u << 20) /* packed bytes of any control message */
 #define WIRE_STORE_MAX      (34u << 20) /* packed bytes of a store message: two values and their key */
 #define WIRE_JOB_MAX        128
@@ -89,6 +92,43 @@ size_t wire_pack_beat(const struct beat *beat, uint8_t *bytes);
 enum status wire_unpack_beat(const uint8_t *bytes, size_t size, struct beat *ret,
                              struct error *err);
 
+/* What a primary tells its replica. */
+enum record_kind {
+    RECORD_TERMS = 1,  /* first on a stream: the job's terms, its epoch, its sessions */
+    RECORD_INIT = 2,   /* a partition's initial values */
+    RECORD_STEP = 3,   /* a partition's step, or whole sum; see struct shard_record */
+    RECORD_MEMBER = 4, /* the sessions that hold the slots from this epoch on */
+    RECORD_BEAT = 5,   /* nothing happened, I am alive */
+    RECORD_END = 6,    /* the job is over, all have left in order */
+};
+
+struct join_request;
+
+/* Clocks and sessions are the caller's memory, also for unpacking: there clock_count and
+ * session_count are what fits on entry, and what there was on return.  The payload travels as a
+ * chunk's does. */
+struct wire_record {
+    enum record_kind kind;
+    uint32_t partition;
+    uint64_t step;
+    double rate;
+    uint64_t epoch;
+    uint64_t *clocks;
+    size_t clock_count;
+    uint64_t *sessions; /* 0: the slot is vacant */
+    size_t session_count;
+    uint64_t length; /* payload bytes */
+    /* TERMS only: borrowed while packing; owned after unpack (wire_release_record). */
+    struct join_request *terms;
+};
+
+/* Applied up to here; an epoch above the record's: refused, the replica serves by now. */
+struct record_reply {
+    uint32_t partition;
+    uint64_t step;
+    uint64_t epoch;
+};
+
 struct join_request {
     char job[WIRE_JOB_MAX];
     uint32_t rank, world_size, server_index, server_count;
@@ -104,6 +144,7 @@ struct join_request {
     uint64_t session; /* 0: does not come back when it is cut off */
     uint32_t lanes;   /* at most WIRE_LANES_MAX; 0: one */
     int resume;
+    int follows;      /* resume at a replica: only if others have made it the primary */
     uint64_t round;   /* resume: the last one that this worker has completed */
     uint32_t on_loss; /* enum worker_loss, in range */
     uint32_t reconnect_ms, heartbeat_ms, heartbeat_timeout_ms;
@@ -176,6 +217,17 @@ enum status wire_pack_store_reply(const struct store_reply *m, uint8_t **ret_byt
                                   size_t *ret_size, struct error *err);
 enum status wire_unpack_store_reply(const uint8_t *bytes, size_t size, struct store_reply *ret,
                                     struct error *err);
+/* A record with terms, allocated like the others; and one without, into head (WIRE_RECORD_MAX
+ * bytes): the packed size. */
+enum status wire_pack_terms(const struct wire_record *m, uint8_t **ret_bytes, size_t *ret_size,
+                            struct error *err);
+size_t wire_pack_record(const struct wire_record *m, uint8_t *head);
+enum status wire_unpack_record(const uint8_t *bytes, size_t size, struct wire_record *ret,
+                               struct error *err);
+void wire_release_record(struct wire_record *m);
+size_t wire_pack_record_reply(const struct record_reply *m, uint8_t *bytes);
+enum status wire_unpack_record_reply(const uint8_t *bytes, size_t size, struct record_reply *ret,
+                                     struct error *err);
 void wire_release_join_request(struct join_request *m);
 void wire_release_join_reply(struct join_reply *m);
 void wire_release_store_request(struct store_request *m);

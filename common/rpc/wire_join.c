@@ -1,22 +1,14 @@
 /*
  * wire_join: the messages of a join, packed and unpacked; see wire.c for the rules.
  */
+#include "common/rpc/wire_join.h"
 #include "common/base/memory.h"
-#include "common/rpc/wire_internal.h"
-
-#include "parameter_server.pb-c.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The messages of a repeated field, and the list of pointers that protobuf-c wants, in one. */
-struct packed_rules {
-    Sparring__V1__ExactStaleness messages[CONSISTENCY_RULES_MAX];
-    Sparring__V1__ExactStaleness *list[CONSISTENCY_RULES_MAX];
-};
-
-static enum status pack_rules(const struct join_request *m, struct packed_rules **ret,
+static enum status pack_rules(const struct join_request *m, struct wire_join_rules **ret,
                               struct error *err)
 {
     enum status status;
@@ -40,16 +32,9 @@ static enum status pack_rules(const struct join_request *m, struct packed_rules 
     return status;
 }
 
-/* Copies of the texts, because protobuf-c wants plain pointers. */
-struct packed_texts {
-    char job[WIRE_JOB_MAX];
-    char replica[WIRE_ADDRESS_MAX];
-    char arena[WIRE_ARENA_MAX];
-};
-
 /* Who this worker is, how it goes on when something is lost, and how its bytes travel. */
 static void pack_session(const struct join_request *m, Sparring__V1__JoinRequest *p,
-                         struct packed_texts *texts)
+                         struct wire_join_texts *texts)
 {
     memcpy(texts->job, m->job, sizeof(texts->job));
     memcpy(texts->replica, m->replica, sizeof(texts->replica));
@@ -60,6 +45,7 @@ static void pack_session(const struct join_request *m, Sparring__V1__JoinRequest
     p->session = m->session;
     p->lanes = m->lanes;
     p->resume = m->resume;
+    p->follows = m->follows;
     p->round = m->round;
     p->on_loss = m->on_loss;
     p->reconnect_ms = m->reconnect_ms;
@@ -96,47 +82,57 @@ static void pack_consistency(const struct consistency *c, Sparring__V1__Consiste
     p->delay_compensation = c->delay_compensation;
 }
 
+enum status wire_join_fill(struct wire_join *w, const struct join_request *m, struct error *err)
+{
+    Sparring__V1__JoinRequest *p = &w->message;
+    enum status status;
+
+    w->rules = NULL;
+    sparring__v1__join_request__init(p);
+    p->rank = m->rank;
+    p->world_size = m->world_size;
+    p->server_index = m->server_index;
+    p->server_count = m->server_count;
+    p->manifest = wire_text_or_empty(m->manifest);
+    p->element_count = m->element_count;
+    p->partition_bytes = m->partition_bytes;
+    p->update = m->update;
+    p->order = m->order;
+    p->optimizer = &w->optimizer;
+    pack_optimizer(&m->optimizer, &w->optimizer);
+    p->consistency = &w->consistency;
+    pack_consistency(&m->consistency, &w->consistency);
+    pack_session(m, p, &w->texts);
+    status = wire_check_text(w->texts.job, "the job name", err);
+    if (status == STATUS_OK)
+        status = wire_check_text(w->texts.replica, "the replica's address", err);
+    if (status == STATUS_OK)
+        status = wire_check_text(w->texts.arena, "the arena's name", err);
+    if (status == STATUS_OK)
+        status = wire_check_text(p->manifest, "the manifest", err);
+    if (status == STATUS_OK)
+        status = pack_rules(m, &w->rules, err);
+    if (w->rules) {
+        p->n_rules = m->rule_count;
+        p->rules = w->rules->list;
+    }
+    return status;
+}
+
+void wire_join_release(struct wire_join *w)
+{
+    free(w->rules);
+}
+
 enum status wire_pack_join_request(const struct join_request *m, uint8_t **ret_bytes,
                                    size_t *ret_size, struct error *err)
 {
-    struct packed_texts texts;
-    Sparring__V1__Optimizer optimizer;
-    Sparring__V1__Consistency consistency;
-    Sparring__V1__JoinRequest p;
-    struct packed_rules *rules = NULL;
-    enum status status;
+    struct wire_join join;
+    enum status status = wire_join_fill(&join, m, err);
 
-    sparring__v1__join_request__init(&p);
-    p.rank = m->rank;
-    p.world_size = m->world_size;
-    p.server_index = m->server_index;
-    p.server_count = m->server_count;
-    p.manifest = wire_text_or_empty(m->manifest);
-    p.element_count = m->element_count;
-    p.partition_bytes = m->partition_bytes;
-    p.update = m->update;
-    p.order = m->order;
-    p.optimizer = &optimizer;
-    pack_optimizer(&m->optimizer, &optimizer);
-    p.consistency = &consistency;
-    pack_consistency(&m->consistency, &consistency);
-    pack_session(m, &p, &texts);
-    status = wire_check_text(texts.job, "the job name", err);
     if (status == STATUS_OK)
-        status = wire_check_text(texts.replica, "the replica's address", err);
-    if (status == STATUS_OK)
-        status = wire_check_text(texts.arena, "the arena's name", err);
-    if (status == STATUS_OK)
-        status = wire_check_text(p.manifest, "the manifest", err);
-    if (status == STATUS_OK)
-        status = pack_rules(m, &rules, err);
-    if (rules) {
-        p.n_rules = m->rule_count;
-        p.rules = rules->list;
-    }
-    if (status == STATUS_OK)
-        status = wire_pack(&p.base, WIRE_CONTROL_MAX, ret_bytes, ret_size, err);
-    free(rules);
+        status = wire_pack(&join.message.base, WIRE_CONTROL_MAX, ret_bytes, ret_size, err);
+    wire_join_release(&join);
     return status;
 }
 
@@ -247,6 +243,7 @@ static enum status take_session(const Sparring__V1__JoinRequest *m, struct join_
     ret->session = m->session;
     ret->lanes = m->lanes;
     ret->resume = m->resume != 0;
+    ret->follows = m->follows != 0;
     ret->round = m->round;
     ret->on_loss = m->on_loss;
     ret->reconnect_ms = m->reconnect_ms;
@@ -261,22 +258,14 @@ static enum status take_session(const Sparring__V1__JoinRequest *m, struct join_
     return status == STATUS_OK ? take_weights(m, ret, err) : status;
 }
 
-enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct join_request *ret,
-                                     struct error *err)
+enum status wire_join_take(const Sparring__V1__JoinRequest *m, struct join_request *ret,
+                           struct error *err)
 {
-    struct arena arena;
-    Sparring__V1__JoinRequest *m;
-    enum status status = wire_unpack(&sparring__v1__join_request__descriptor, bytes, size,
-                                     WIRE_CONTROL_MAX, &arena, &m, err);
+    enum status status;
 
-    if (status != STATUS_OK)
-        goto out;
-    if (m->update > 1 || m->order > 1 || !m->optimizer) {
-        status =
-            error_set(err, STATUS_DATA, "join request with update %u, order %u and %s optimizer",
-                      m->update, m->order, m->optimizer ? "an" : "no");
-        goto out;
-    }
+    if (m->update > 1 || m->order > 1 || !m->optimizer)
+        return error_set(err, STATUS_DATA, "join request with update %u, order %u and %s optimizer",
+                         m->update, m->order, m->optimizer ? "an" : "no");
     ret->rank = m->rank;
     ret->world_size = m->world_size;
     ret->server_index = m->server_index;
@@ -298,10 +287,22 @@ enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct j
         status = check_name(ret->job, err);
     if (status == STATUS_OK)
         status = mem_strdup(m->manifest, &ret->manifest, err);
-out:
-    arena_release(&arena);
     if (status != STATUS_OK)
         wire_release_join_request(ret);
+    return status;
+}
+
+enum status wire_unpack_join_request(const uint8_t *bytes, size_t size, struct join_request *ret,
+                                     struct error *err)
+{
+    struct arena arena;
+    Sparring__V1__JoinRequest *m;
+    enum status status = wire_unpack(&sparring__v1__join_request__descriptor, bytes, size,
+                                     WIRE_CONTROL_MAX, &arena, &m, err);
+
+    if (status == STATUS_OK)
+        status = wire_join_take(m, ret, err);
+    arena_release(&arena);
     return status;
 }
 

@@ -45,6 +45,7 @@ static struct join_request example_join(void)
         .session = UINT64_MAX - 1,
         .lanes = 4,
         .resume = 1,
+        .follows = 1,
         .round = 1ull << 33,
         .on_loss = WORKER_LOSS_WAIT,
         .reconnect_ms = 2000,
@@ -65,6 +66,7 @@ static void check_session(const struct join_request *got, const struct join_requ
     ck_assert_uint_eq(got->session, m->session);
     ck_assert_uint_eq(got->lanes, m->lanes);
     ck_assert_int_eq(got->resume, 1);
+    ck_assert_int_eq(got->follows, 1);
     ck_assert_uint_eq(got->round, m->round);
     ck_assert_uint_eq(got->on_loss, m->on_loss);
     ck_assert_uint_eq(got->reconnect_ms, m->reconnect_ms);
@@ -169,6 +171,113 @@ START_TEST(beat_there_and_back)
     ck_assert_uint_eq(got.propose_epoch, m.propose_epoch);
     ck_assert_uint_eq(got.vote_epoch, m.vote_epoch);
     ck_assert_uint_eq(got.waiting_ms, m.waiting_ms);
+}
+END_TEST
+
+/* Room for an unpacked record's lists. */
+static uint64_t some_clocks[WIRE_RANKS_MAX], some_sessions[WIRE_RANKS_MAX];
+
+static struct wire_record record_room(void)
+{
+    return (struct wire_record){.clocks = some_clocks,
+                                .clock_count = WIRE_RANKS_MAX,
+                                .sessions = some_sessions,
+                                .session_count = WIRE_RANKS_MAX};
+}
+
+/* The largest head fits, too. */
+START_TEST(record_there_and_back)
+{
+    static uint8_t head[WIRE_RECORD_MAX];
+    static uint64_t most[WIRE_RANKS_MAX];
+    struct wire_record m = {.kind = RECORD_STEP,
+                            .partition = UINT32_MAX,
+                            .step = UINT64_MAX,
+                            .rate = 0.125,
+                            .epoch = UINT64_MAX,
+                            .clocks = most,
+                            .clock_count = WIRE_RANKS_MAX,
+                            .sessions = most,
+                            .session_count = WIRE_RANKS_MAX,
+                            .length = UINT64_MAX};
+    struct wire_record got = record_room();
+    size_t size;
+
+    memset(most, 0xff, sizeof(most));
+    size = wire_pack_record(&m, head);
+    ck_assert_uint_le(size, sizeof(head));
+    assert_ok(wire_unpack_record(head, size, &got, &err));
+    ck_assert_int_eq(got.kind, RECORD_STEP);
+    ck_assert_uint_eq(got.partition, m.partition);
+    ck_assert_uint_eq(got.step, m.step);
+    ck_assert(got.rate == m.rate);
+    ck_assert_uint_eq(got.epoch, m.epoch);
+    ck_assert_uint_eq(got.length, m.length);
+    ck_assert_ptr_null(got.terms);
+    ck_assert_uint_eq(got.clock_count, WIRE_RANKS_MAX);
+    ck_assert_mem_eq(got.clocks, most, sizeof(most));
+    ck_assert_uint_eq(got.session_count, WIRE_RANKS_MAX);
+    ck_assert_mem_eq(got.sessions, most, sizeof(most));
+
+    got = record_room();
+    got.clock_count--; /* one too many */
+    assert_fails(wire_unpack_record(head, size, &got, &err), STATUS_DATA, "1024 clocks");
+    m.kind = RECORD_END + 1;
+    got = record_room();
+    assert_fails(wire_unpack_record(head, wire_pack_record(&m, head), &got, &err), STATUS_DATA,
+                 "unknown kind 7");
+    m.kind = RECORD_TERMS;
+    assert_fails(wire_unpack_record(head, wire_pack_record(&m, head), &got, &err), STATUS_DATA,
+                 "without terms");
+}
+END_TEST
+
+START_TEST(terms_there_and_back)
+{
+    struct join_request terms = example_join();
+    uint64_t sessions[2] = {UINT64_MAX, 3};
+    struct wire_record m = {.kind = RECORD_TERMS,
+                            .epoch = 4,
+                            .terms = &terms,
+                            .sessions = sessions,
+                            .session_count = 2};
+    struct wire_record got = record_room();
+    uint8_t *bytes;
+    size_t size;
+
+    assert_ok(wire_pack_terms(&m, &bytes, &size, &err));
+    assert_ok(wire_unpack_record(bytes, size, &got, &err));
+    free(bytes);
+    ck_assert_uint_eq(got.epoch, 4);
+    ck_assert_uint_eq(got.session_count, 2);
+    ck_assert_mem_eq(got.sessions, sessions, sizeof(sessions));
+    ck_assert_uint_eq(got.clock_count, 0);
+    ck_assert_ptr_nonnull(got.terms);
+    ck_assert_str_eq(got.terms->manifest, terms.manifest);
+    check_session(got.terms, &terms);
+    wire_release_record(&got);
+    wire_release_record(&got);
+    m.kind = RECORD_STEP; /* which has none */
+    assert_ok(wire_pack_terms(&m, &bytes, &size, &err));
+    got = record_room();
+    assert_fails(wire_unpack_record(bytes, size, &got, &err), STATUS_DATA, "with terms");
+    free(bytes);
+    ck_assert_ptr_null(got.terms);
+}
+END_TEST
+
+START_TEST(record_reply_there_and_back)
+{
+    struct record_reply m = {.partition = UINT32_MAX, .step = UINT64_MAX, .epoch = UINT64_MAX};
+    struct record_reply got;
+    uint8_t bytes[WIRE_REPLY_MAX];
+    size_t size = wire_pack_record_reply(&m, bytes);
+
+    ck_assert_uint_le(size, sizeof(bytes));
+    assert_ok(wire_unpack_record_reply(bytes, size, &got, &err));
+    ck_assert_mem_eq(&got.step, &m.step, sizeof(m.step));
+    ck_assert_uint_eq(got.partition, m.partition);
+    ck_assert_uint_eq(got.epoch, m.epoch);
 }
 END_TEST
 
@@ -290,6 +399,8 @@ static unsigned unpack_all(const uint8_t *bytes, size_t size)
     struct leave_request leave = {0};
     struct store_request request = {0};
     struct store_reply answer = {0};
+    struct wire_record record = record_room();
+    struct record_reply acknowledged;
     unsigned accepted = 0;
 
     if (size > 0)
@@ -301,6 +412,9 @@ static unsigned unpack_all(const uint8_t *bytes, size_t size)
     accepted += wire_unpack_leave_request(exact, size, &leave, &err) == STATUS_OK;
     accepted += wire_unpack_store_request(exact, size, &request, &err) == STATUS_OK;
     accepted += wire_unpack_store_reply(exact, size, &answer, &err) == STATUS_OK;
+    accepted += wire_unpack_record(exact, size, &record, &err) == STATUS_OK;
+    accepted += wire_unpack_record_reply(exact, size, &acknowledged, &err) == STATUS_OK;
+    wire_release_record(&record);
     wire_release_join_request(&join);
     wire_release_join_reply(&reply);
     wire_release_store_request(&request);
@@ -503,6 +617,9 @@ int main(void)
     tcase_add_test(tests, join_request_there_and_back);
     tcase_add_test(tests, join_reply_there_and_back);
     tcase_add_test(tests, beat_there_and_back);
+    tcase_add_test(tests, record_there_and_back);
+    tcase_add_test(tests, terms_there_and_back);
+    tcase_add_test(tests, record_reply_there_and_back);
     tcase_add_test(tests, largest_chunk_head_fits);
     tcase_add_test(tests, leave_reason_may_be_cut_inside_a_letter);
     tcase_add_test(tests, leave_reason_is_one_line);
