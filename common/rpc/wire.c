@@ -129,8 +129,9 @@ out:
 size_t wire_pack_beat(const struct beat *beat, uint8_t *bytes)
 {
     struct beat copy = *beat; /* protobuf-c wants plain pointers */
-    Sparring__V1__Beat m = SPARRING__V1__BEAT__INIT;
+    Sparring__V1__Beat m;
 
+    sparring__v1__beat__init(&m);
     copy.reason[text_valid_length((const uint8_t *)copy.reason, strlen(copy.reason))] = '\0';
     m.session = copy.session;
     m.rank = copy.rank;

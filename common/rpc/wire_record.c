@@ -120,8 +120,9 @@ void wire_release_record(struct wire_record *m)
 
 size_t wire_pack_record_reply(const struct record_reply *m, uint8_t *bytes)
 {
-    Sparring__V1__RecordReply p = SPARRING__V1__RECORD_REPLY__INIT;
+    Sparring__V1__RecordReply p;
 
+    sparring__v1__record_reply__init(&p);
     p.partition = m->partition;
     p.step = m->step;
     p.epoch = m->epoch;
