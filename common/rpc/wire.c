@@ -89,7 +89,8 @@ size_t wire_pack_chunk(const struct chunk_header *chunk, uint8_t *head)
     m.flags = chunk->flags;
     m.session = chunk->session;
     m.lane = chunk->lane;
-    return sparring__v1__chunk__pack(&m, head); /* at most 67 bytes */
+    m.place = chunk->place;
+    return sparring__v1__chunk__pack(&m, head); /* at most 78 bytes */
 }
 
 enum status wire_unpack_chunk(const uint8_t *head, size_t size, struct chunk_header *ret,
@@ -118,6 +119,7 @@ enum status wire_unpack_chunk(const uint8_t *head, size_t size, struct chunk_hea
         .flags = m->flags,
         .session = m->session,
         .lane = m->lane,
+        .place = m->place,
     };
 out:
     arena_release(&arena);

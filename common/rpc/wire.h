@@ -41,7 +41,7 @@ enum chunk_kind {
 /* Flags of a chunk. */
 #define CHUNK_AGAIN 1u /* it may have been sent before, on a stream that was cut off */
 #define CHUNK_BY_REFERENCE                                                                         \
-    2u /* no payload: it lies in the sender's arena, at the partition's place */
+    2u /* no payload: it lies in the sender's arena, `length` bytes at `place` */
 
 /* How the elements of a payload are coded. */
 enum chunk_coding {
@@ -69,6 +69,7 @@ struct chunk_header {
     uint32_t flags;
     uint64_t session; /* HELLO */
     uint32_t lane;    /* HELLO */
+    uint64_t place;   /* BY_REFERENCE: bytes from the start of the sender's arena */
 };
 
 /* Pack into head (WIRE_CHUNK_HEAD_MAX bytes); returns the packed size.  The payload's tag and

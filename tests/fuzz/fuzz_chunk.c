@@ -90,7 +90,8 @@ static void fuzz_chunk(const uint8_t *data, size_t size)
     require(again.kind == chunk.kind && again.rank == chunk.rank && again.round == chunk.round &&
             again.partition == chunk.partition && again.dtype == chunk.dtype &&
             again.length == chunk.length && again.flags == chunk.flags &&
-            again.session == chunk.session && again.lane == chunk.lane);
+            again.session == chunk.session && again.lane == chunk.lane &&
+            again.place == chunk.place);
 }
 
 /* unpack, pack, unpack, pack: the two packed forms are equal. */

@@ -291,7 +291,8 @@ START_TEST(largest_chunk_head_fits)
                              .length = UINT64_MAX,
                              .flags = UINT32_MAX,
                              .session = UINT64_MAX,
-                             .lane = UINT32_MAX};
+                             .lane = UINT32_MAX,
+                             .place = UINT64_MAX};
     struct chunk_header got;
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
     size_t size = wire_pack_chunk(&m, head);
@@ -300,6 +301,7 @@ START_TEST(largest_chunk_head_fits)
     assert_ok(wire_unpack_chunk(head, size, &got, &err));
     ck_assert_uint_eq(got.session, m.session);
     ck_assert_uint_eq(got.lane, m.lane);
+    ck_assert_uint_eq(got.place, m.place);
     ck_assert_uint_eq(got.flags, m.flags);
 }
 END_TEST
