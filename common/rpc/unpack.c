@@ -129,29 +129,35 @@ bool text_is_valid(const uint8_t *text, size_t size)
     return text_valid_length(text, size) == size;
 }
 
-/* protobuf-c forgets the length of a string, so look at the bytes before it does. */
+/* protobuf-c forgets the length of a string, so look at the bytes before it does; at those of the
+ * messages inside, too, which none of ours has of its own kind, so this comes to an end. */
 static enum status check_strings(const ProtobufCMessageDescriptor *descriptor, const uint8_t *bytes,
                                  size_t size, struct error *err)
 {
     const struct rpc_run run = {bytes, size};
+    enum status status = STATUS_OK;
     struct cursor c;
 
     cursor_init(&c, &run, 1);
-    while (c.left > 0) {
+    while (c.left > 0 && status == STATUS_OK) {
         const ProtobufCFieldDescriptor *known;
         struct field field;
+        const uint8_t *value;
 
         if (!cursor_field(&c, &field))
             return error_set(err, STATUS_DATA, "malformed %s", descriptor->short_name);
+        value = bytes + (size - c.left);
         known = protobuf_c_message_descriptor_get_field(descriptor, field.number);
         if (known && known->type == PROTOBUF_C_TYPE_STRING && field.type == FIELD_BYTES &&
-            !text_is_valid(bytes + (size - c.left), field.size))
+            !text_is_valid(value, field.size))
             return error_set(err, STATUS_DATA,
                              "malformed %s: field '%s' is not valid UTF-8 without NUL",
                              descriptor->short_name, known->name);
+        if (known && known->type == PROTOBUF_C_TYPE_MESSAGE && field.type == FIELD_BYTES)
+            status = check_strings(known->descriptor, value, field.size, err);
         (void)cursor_skip(&c, field.size);
     }
-    return STATUS_OK;
+    return status;
 }
 
 enum status unpack_message(const ProtobufCMessageDescriptor *descriptor, const uint8_t *bytes,

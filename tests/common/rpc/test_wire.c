@@ -257,6 +257,15 @@ START_TEST(terms_there_and_back)
     check_session(got.terms, &terms);
     wire_release_record(&got);
     wire_release_record(&got);
+    terms.replica[0] = '\n'; /* found in the packed bytes, and replaced by what is no text */
+    assert_ok(wire_pack_terms(&m, &bytes, &size, &err));
+    for (size_t i = 0; i + 4 < size; i++)
+        if (memcmp(bytes + i, "\n::1", 4) == 0)
+            bytes[i] = 0xff;
+    got = record_room();
+    assert_fails(wire_unpack_record(bytes, size, &got, &err), STATUS_DATA,
+                 "field 'replica' is not valid UTF-8");
+    free(bytes);
     m.kind = RECORD_STEP; /* which has none */
     assert_ok(wire_pack_terms(&m, &bytes, &size, &err));
     got = record_room();
