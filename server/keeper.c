@@ -38,11 +38,14 @@ static void build(struct service *s, struct job *j)
     (void)pthread_mutex_lock(&s->lock);
 }
 
-/* Should the server stop now?  At the end of a round, or when its time is up.  Lock held. */
+/* Should the server stop now?  At the end of a round, or when its time is up.  A job that ranks
+ * have begun to leave is at its end: the others may still wait for another server's answers, and
+ * leave next.  Lock held. */
 static bool is_drained(const struct service *s, const struct job *j, int64_t now_ns,
                        struct error *err)
 {
-    bool between = j->state != JOB_RUNNING || (!job_is_pending(j) && j->parked_since_ns == 0);
+    bool between = j->state != JOB_RUNNING ||
+                   (!job_is_pending(j) && j->parked_since_ns == 0 && j->members.left == 0);
 
     if (!s->draining || (!between && now_ns < s->drain_deadline_ns))
         return false;

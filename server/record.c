@@ -60,6 +60,7 @@ enum status record_start(struct record *r, const struct job *j, struct error *er
     metrics_add_int(m, "partitions", (int64_t)j->shard.length);
     metrics_add_int(m, "elements", (int64_t)j->shard.count);
     metrics_add_int(m, "shard_bytes", (int64_t)shard_bytes(&j->shard.config));
+    metrics_add_int(m, "weight", t->weight_count > 0 ? t->weights[t->server_index] : 0);
     metrics_add_double(m, "load_max_over_mean", shard_map_imbalance(&j->map));
     return metrics_end(m, err);
 }

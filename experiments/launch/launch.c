@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "experiments/launch/crew.h"
+#include "experiments/launch/placement.h"
 #include "experiments/launch/plan.h"
 #include "experiments/launch/servers.h"
 
@@ -32,7 +33,7 @@ struct job {
     struct crew crew;
     uint16_t port;
     int port_fd;
-    struct strbuf addresses;                 /* of the servers */
+    struct strbuf addresses, weights;        /* of the servers */
     char server_folder[SERVERS_FOLDER_SIZE]; /* of their Unix sockets; "" when there is none */
     char own_folder[4096];                   /* of this executable */
     char **argv; /* the program's words, owned; a spare place for --local-rank */
@@ -130,6 +131,16 @@ static void unset_own_variables(struct variables *v)
         unset(v, names[i]);
 }
 
+static void fill_servers(const struct job *j, struct variables *v)
+{
+    if (j->addresses.length == 0)
+        return;
+    add_text(v, "SPARRING_SERVERS", j->addresses.text);
+    add_text(v, "SPARRING_SERVER_PLACEMENT", j->plan->options.server_placement);
+    if (j->weights.length > 0)
+        add_text(v, "SPARRING_SERVER_WEIGHTS", j->weights.text);
+}
+
 static void fill_variables(const struct job *j, unsigned local_rank, struct variables *v)
 {
     const struct plan *p = j->plan;
@@ -144,10 +155,7 @@ static void fill_variables(const struct job *j, unsigned local_rank, struct vari
     add_text(v, "MASTER_ADDR", p->master_addr);
     add_number(v, "MASTER_PORT", j->port);
     unset(v, "TORCHELASTIC_USE_AGENT_STORE"); /* of a launcher around this one */
-    if (p->servers > 0)
-        add_text(v, "SPARRING_SERVERS", j->addresses.text);
-    else if (p->options.server_addresses[0] != '\0')
-        add_text(v, "SPARRING_SERVERS", p->options.server_addresses);
+    fill_servers(j, v);
     if (p->options.run_dir[0] != '\0')
         add_text(v, "SPARRING_RUN_DIR", p->options.run_dir);
     if (p->shrinks)
@@ -216,7 +224,6 @@ static enum status start_mpirun(struct job *j, struct error *err)
 static enum status prepare(struct job *j, struct error *err)
 {
     const struct plan *p = j->plan;
-    size_t servers = p->node_rank == 0 ? p->servers : 0;
     enum status status;
 
     while (p->program[j->argc])
@@ -231,8 +238,8 @@ static enum status prepare(struct job *j, struct error *err)
     if (status == STATUS_OK)
         status = choose_port(j, err);
     if (status == STATUS_OK)
-        status = crew_open(&j->crew, servers, p->with_mpirun ? 1 : p->ranks, p->options.grace_ms,
-                           p->options.timeout_ms, err);
+        status = crew_open(&j->crew, placement_own_count(p), p->with_mpirun ? 1 : p->ranks,
+                           p->options.grace_ms, p->options.timeout_ms, err);
     return status;
 }
 
@@ -244,16 +251,19 @@ static enum status start_servers(struct job *j, struct error *err)
     if (j->crew.servers > 0) {
         (void)snprintf(path, sizeof(path), "%s/sparring-server", j->own_folder);
         status = servers_start(&j->crew, j->plan, path, &j->addresses, j->server_folder, err);
-    } else if (j->plan->servers > 0) {
-        servers_addresses(j->plan, &j->addresses);
     }
-    if (status == STATUS_OK && !strbuf_ok(&j->addresses))
-        status = error_set(err, STATUS_NO_MEMORY, "no memory for the servers' addresses");
-    if (status == STATUS_OK && j->addresses.length >= OPTION_TEXT_MAX)
-        status = error_set(err, STATUS_UNSUPPORTED,
-                           "the addresses of %u servers take %zu bytes, more than %d",
-                           j->plan->servers, j->addresses.length, OPTION_TEXT_MAX - 1);
-    return status;
+    if (status == STATUS_OK)
+        status = placement_weights(j->plan, &j->weights, err);
+    if (status != STATUS_OK)
+        return status;
+    servers_addresses(j->plan, &j->addresses);
+    if (!strbuf_ok(&j->addresses) || !strbuf_ok(&j->weights))
+        return error_set(err, STATUS_NO_MEMORY, "no memory for the servers' addresses");
+    if (j->addresses.length >= OPTION_TEXT_MAX || j->weights.length >= OPTION_TEXT_MAX)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "the addresses of the servers take %zu bytes, more than %d",
+                         j->addresses.length, OPTION_TEXT_MAX - 1);
+    return STATUS_OK;
 }
 
 static enum status run(struct job *j, struct error *err)
@@ -299,7 +309,8 @@ static int exit_code(const struct crew *crew)
 int launch_main(int argc, char **argv)
 {
     struct plan plan;
-    struct job job = {.plan = &plan, .port_fd = -1, .addresses = STRBUF_INIT};
+    struct job job = {
+        .plan = &plan, .port_fd = -1, .addresses = STRBUF_INIT, .weights = STRBUF_INIT};
     struct error err = {0};
     int code;
     enum status status;
@@ -317,6 +328,7 @@ int launch_main(int argc, char **argv)
     if (job.port_fd >= 0)
         (void)close(job.port_fd);
     strbuf_release(&job.addresses);
+    strbuf_release(&job.weights);
     free(job.argv);
     return code;
 }

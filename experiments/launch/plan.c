@@ -6,6 +6,7 @@
 #include "experiments/launch/plan.h"
 
 #include "common/base/parse.h"
+#include "experiments/launch/placement.h"
 
 #include <errno.h>
 #include <glob.h>
@@ -117,6 +118,23 @@ static const struct option_spec specs[] = {
      .offset = AT(server_addresses),
      .metavar = "H:P,...",
      .help = "Servers that run already, instead of --servers; becomes SPARRING_SERVERS."},
+    {.name = "server-placement",
+     .kind = OPTION_CHOICE,
+     .offset = AT(server_placement),
+     .default_text = "dedicated",
+     .choices = "dedicated|colocated|mixed",
+     .help = "dedicated: the --servers stand alone, on node 0.  colocated: one beside the ranks of "
+             "each node; with one node one for each rank, or --servers of them.  mixed: colocated "
+             "ones and --servers (or --server-addresses) that stand alone, each with the share of "
+             "the parameters that keeps all links equally busy; no colocated ones where those "
+             "would hold nothing."},
+    {.name = "node-addresses",
+     .kind = OPTION_TEXT,
+     .offset = AT(node_addresses),
+     .metavar = "HOST,...",
+     .help =
+         "With colocated servers on several nodes: the address of each node, in order, the same "
+         "list on every node; node R's server listens on --server-port + R."},
     {.help = "Running:"},
     {.name = "run-dir",
      .env = "SPARRING_RUN_DIR",
@@ -291,30 +309,6 @@ static enum status read_master(struct plan *p, const struct option_result *r, st
     return STATUS_OK;
 }
 
-static enum status read_servers(struct plan *p, struct error *err)
-{
-    p->servers = (unsigned)p->options.servers;
-    if (p->servers == 0 && p->options.server_port > 0)
-        return error_set(err, STATUS_INVALID, "--server-port needs --servers");
-    if (p->servers == 0)
-        return STATUS_OK;
-    if (p->options.server_addresses[0] != '\0')
-        return error_set(err, STATUS_INVALID,
-                         "--servers and --server-addresses exclude each other");
-    if (strcmp(p->options.server_transport, "unix") == 0 &&
-        (p->nodes > 1 || p->options.server_port > 0))
-        return error_set(err, STATUS_INVALID,
-                         "--server-transport unix is for one node, and excludes --server-port");
-    if (p->nodes > 1 && p->options.server_port == 0)
-        return error_set(err, STATUS_INVALID,
-                         "--servers on several nodes needs --server-port, so that every node knows "
-                         "the addresses");
-    if (p->options.server_port + p->servers - 1 > 65535)
-        return error_set(err, STATUS_INVALID, "%u servers from --server-port %jd go beyond 65535",
-                         p->servers, (intmax_t)p->options.server_port);
-    return STATUS_OK;
-}
-
 /* What mpirun is asked to do must be what was asked for. */
 static enum status check_backend(struct plan *p, struct error *err)
 {
@@ -373,7 +367,7 @@ static enum status resolve(struct plan *p, const struct option_result *r, int ar
     if (status == STATUS_OK)
         status = read_master(p, r, err);
     if (status == STATUS_OK)
-        status = read_servers(p, err);
+        status = placement_read(p, err);
     if (status == STATUS_OK)
         status = check_backend(p, err);
     if (status != STATUS_OK)

@@ -20,6 +20,8 @@ struct plan_options {
     int64_t server_port;
     char server_transport[OPTION_TEXT_MAX];
     char server_addresses[OPTION_TEXT_MAX];
+    char server_placement[OPTION_TEXT_MAX];
+    char node_addresses[OPTION_TEXT_MAX];
     char run_dir[OPTION_TEXT_MAX];
     char on_rank_loss[OPTION_TEXT_MAX];
     bool tee;
@@ -32,13 +34,21 @@ struct plan_options {
     int64_t grace_ms;
 };
 
+/* The job's servers in their order; see placement.h. */
+struct placement {
+    unsigned colocated; /* started beside ranks */
+    unsigned dedicated; /* started on node 0 */
+    unsigned given;     /* run already */
+    unsigned hosts;     /* mixed: hosts of workers */
+};
+
 struct plan {
     struct plan_options options;
     unsigned nodes;
     unsigned node_rank;
-    unsigned ranks;          /* of this node */
-    bool shrinks;            /* a lost rank is no reason to stop the others */
-    unsigned servers;        /* of the job; they run on node 0 */
+    unsigned ranks; /* of this node */
+    bool shrinks;   /* a lost rank is no reason to stop the others */
+    struct placement placement;
     bool with_mpirun;        /* which then starts the ranks */
     const char *master_addr; /* borrowed from options, or constant */
     uint16_t master_port;    /* 0: any free one */

@@ -9,6 +9,7 @@
 #include "common/base/file.h"
 #include "common/base/net.h"
 #include "common/base/parse.h"
+#include "experiments/launch/placement.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -23,6 +24,7 @@ struct start {
     struct crew *crew;
     const struct plan *plan;
     char folder[PATH_SIZE];
+    size_t length; /* servers of this node */
     int inotify_fd;
     bool with_unix;
     bool listens[256];   /* has written its port file */
@@ -64,7 +66,7 @@ static void remove_folder(struct start *s)
     if (s->inotify_fd >= 0)
         (void)close(s->inotify_fd);
     s->crew->wake_fd = -1;
-    for (size_t i = 0; i < s->plan->servers && s->folder[0] != '\0'; i++) {
+    for (size_t i = 0; i < placement_own_count(s->plan) && s->folder[0] != '\0'; i++) {
         char path[PATH_SIZE];
 
         port_file(s, i, path, sizeof(path));
@@ -76,7 +78,7 @@ static void remove_folder(struct start *s)
 
 void servers_remove_folder(const struct plan *plan, const char *folder)
 {
-    for (size_t i = 0; folder[0] != '\0' && i < plan->servers; i++) {
+    for (size_t i = 0; folder[0] != '\0' && i < placement_own_count(plan); i++) {
         char path[PATH_SIZE];
         char lock[PATH_SIZE + 8];
 
@@ -101,7 +103,7 @@ static void listen_text(const struct start *s, size_t index, char *text, size_t 
         return;
     }
     (void)snprintf(text, size, "%s:%jd", s->plan->nodes > 1 ? "0.0.0.0" : "127.0.0.1",
-                   port > 0 ? (intmax_t)port + (intmax_t)index : 0);
+                   port > 0 ? (intmax_t)port + placement_own(s->plan, (unsigned)index) : 0);
 }
 
 static enum status start_one(struct start *s, size_t index, const char *program, struct error *err)
@@ -117,7 +119,7 @@ static enum status start_one(struct start *s, size_t index, const char *program,
     char dir[OPTION_TEXT_MAX];
     char *argv[] = {name, listen_word, listen, file_word, file, dir_word, dir, NULL};
     struct child_request request = {.kind = "server",
-                                    .index = (unsigned)index,
+                                    .index = placement_own(s->plan, (unsigned)index),
                                     .file = program,
                                     .argv = argv,
                                     .variables = no_variables,
@@ -125,7 +127,7 @@ static enum status start_one(struct start *s, size_t index, const char *program,
 
     listen_text(s, index, listen, sizeof(listen));
     port_file(s, index, file, sizeof(file));
-    (void)snprintf(prefix, sizeof(prefix), "[server %zu] ", index);
+    (void)snprintf(prefix, sizeof(prefix), "[server %u] ", request.index);
     (void)snprintf(dir, sizeof(dir), "%s", s->plan->options.run_dir);
     if (dir[0] == '\0')
         argv[5] = NULL;
@@ -168,8 +170,8 @@ static enum status read_port(struct start *s, size_t index, struct error *err)
 
 static enum status read_ports(struct start *s, size_t *ret_missing, struct error *err)
 {
-    *ret_missing = s->plan->servers;
-    for (size_t i = s->plan->servers; i-- > 0;) {
+    *ret_missing = s->length;
+    for (size_t i = s->length; i-- > 0;) {
         enum status status = s->listens[i] ? STATUS_OK : read_port(s, i, err);
 
         if (status != STATUS_OK)
@@ -189,7 +191,7 @@ static enum status wait_for_ports(struct start *s, struct error *err)
         size_t missing;
 
         status = read_ports(s, &missing, err);
-        if (status != STATUS_OK || missing == s->plan->servers)
+        if (status != STATUS_OK || missing == s->length)
             return status;
         if (clock_left_ms(deadline_ns) == 0)
             return error_set(err, STATUS_TIMEOUT,
@@ -200,26 +202,13 @@ static enum status wait_for_ports(struct start *s, struct error *err)
     return status;
 }
 
-static void add_address(struct strbuf *addresses, const char *host, uint16_t port)
-{
-    struct endpoint endpoint = {.port = port};
-    char text[300];
-
-    (void)snprintf(endpoint.host, sizeof(endpoint.host), "%.255s", host);
-    endpoint_format(&endpoint, text, sizeof(text));
-    strbuf_addf(addresses, "%s%s", addresses->length > 0 ? "," : "", text);
-}
-
 static void add_started(const struct start *s, size_t index, struct strbuf *addresses)
 {
     char text[PATH_SIZE + 8];
 
-    if (!s->with_unix) {
-        add_address(addresses, s->plan->nodes > 1 ? s->plan->master_addr : "127.0.0.1",
-                    s->ports[index]);
-        return;
-    }
-    listen_text(s, index, text, sizeof(text));
+    (void)snprintf(text, sizeof(text), "127.0.0.1:%u", s->ports[index]);
+    if (s->with_unix)
+        listen_text(s, index, text, sizeof(text));
     strbuf_addf(addresses, "%s%s", addresses->length > 0 ? "," : "", text);
 }
 
@@ -228,16 +217,17 @@ enum status servers_start(struct crew *crew, const struct plan *plan, const char
 {
     struct start start = {.crew = crew,
                           .plan = plan,
+                          .length = placement_own_count(plan),
                           .inotify_fd = -1,
                           .with_unix = strcmp(plan->options.server_transport, "unix") == 0};
     enum status status = make_folder(&start, err);
 
     (void)snprintf(folder, SERVERS_FOLDER_SIZE, "%s", start.with_unix ? start.folder : "");
-    for (size_t i = 0; i < plan->servers && status == STATUS_OK; i++)
+    for (size_t i = 0; i < start.length && status == STATUS_OK; i++)
         status = start_one(&start, i, program, err);
     if (status == STATUS_OK)
         status = wait_for_ports(&start, err);
-    for (size_t i = 0; i < plan->servers; i++)
+    for (size_t i = 0; i < start.length && plan->nodes == 1; i++)
         add_started(&start, i, addresses);
     remove_folder(&start);
     return status;
@@ -245,7 +235,11 @@ enum status servers_start(struct crew *crew, const struct plan *plan, const char
 
 void servers_addresses(const struct plan *plan, struct strbuf *addresses)
 {
-    for (unsigned i = 0; i < plan->servers; i++)
-        add_address(addresses, plan->master_addr,
-                    (uint16_t)(plan->options.server_port + (int64_t)i));
+    const struct placement *m = &plan->placement;
+
+    for (unsigned i = 0; i < m->colocated + m->dedicated && plan->nodes > 1; i++)
+        placement_address(plan, i, addresses);
+    if (m->given > 0)
+        strbuf_addf(addresses, "%s%s", addresses->length > 0 ? "," : "",
+                    plan->options.server_addresses);
 }

@@ -11,8 +11,8 @@
 #define SERVERS_FOLDER_SIZE 512
 
 /*
- * Start the plan's servers as the first children of the crew and wait until each has written its
- * port file, --start-timeout-ms at most; their addresses ("127.0.0.1:4711,..." or
+ * Start this node's servers as the first children of the crew and wait until each has written its
+ * port file, --start-timeout-ms at most; with one node their addresses ("127.0.0.1:4711,..." or
  * "unix:/tmp/.../0,...") go to `addresses`.
  * Returns early, with STATUS_OK, when a server ended or a signal asks to stop: the crew tells.
  *   program   path of sparring-server
@@ -24,7 +24,8 @@ enum status servers_start(struct crew *crew, const struct plan *plan, const char
 /* Remove what killed servers left in the folder, and the folder; "" is allowed. */
 void servers_remove_folder(const struct plan *plan, const char *folder);
 
-/* Without starting any: the addresses of servers on fixed ports of node 0. */
+/* Those that need not be asked for: of servers on given ports of several nodes, then of those that
+ * run already. */
 void servers_addresses(const struct plan *plan, struct strbuf *addresses);
 
 #endif

@@ -72,15 +72,20 @@ const char *job_run(const struct job *job, int wanted)
     return run_dir;
 }
 
-static FILE *open_records(const char *run_dir, unsigned rank)
+static FILE *open_lines(const char *run_dir, const char *role, unsigned index)
 {
     char path[4096];
     FILE *file;
 
-    (void)snprintf(path, sizeof(path), "%s/rank%u.jsonl", run_dir, rank);
+    (void)snprintf(path, sizeof(path), "%s/%s%u.jsonl", run_dir, role, index);
     file = fopen(path, "re");
     ck_assert_msg(file != NULL, "no %s", path);
     return file;
+}
+
+static FILE *open_records(const char *run_dir, unsigned rank)
+{
+    return open_lines(run_dir, "rank", rank);
 }
 
 static int next_record(FILE *file, json_t **ret_record)
@@ -131,6 +136,21 @@ int64_t job_record_int(const char *run_dir, unsigned rank, const char *kind, con
     }
     (void)fclose(file);
     return value;
+}
+
+json_t *job_server_record(const char *run_dir, unsigned server, const char *kind)
+{
+    FILE *file = open_lines(run_dir, "server", server);
+    json_t *record;
+
+    while (next_record(file, &record)) {
+        if (is_kind(record, kind)) {
+            (void)fclose(file);
+            return record;
+        }
+        json_decref(record);
+    }
+    ck_abort_msg("server %u has no record of kind '%s'", server, kind);
 }
 
 json_t *job_summary(const char *run_dir)

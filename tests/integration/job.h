@@ -36,6 +36,9 @@ size_t job_losses(const char *run_dir, unsigned rank, double *losses, size_t max
 /* A member of the first record of that kind in rank<r>.jsonl. */
 int64_t job_record_int(const char *run_dir, unsigned rank, const char *kind, const char *member);
 
+/* The first record of that kind in server<k>.jsonl; the caller decrefs. */
+json_t *job_server_record(const char *run_dir, unsigned server, const char *kind);
+
 /* summary.json; the caller decrefs. */
 json_t *job_summary(const char *run_dir);
 

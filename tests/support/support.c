@@ -110,18 +110,44 @@ const char *support_program(const char *name)
     return keep_path(bin ? bin : "build/dev/bin", name);
 }
 
-uint16_t support_port(void)
+/* Port 0: any free one.  Returns 0 when it is taken. */
+static uint16_t hold_port(uint16_t port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof(address);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); /* never closed: it holds the port */
     int on = 1;
 
     ck_assert_int_ge(fd, 0);
+    /* A given port must be free, which SO_REUSEADDR would not tell. */
+    if (port != 0 && bind(fd, (const struct sockaddr *)&address, length) != 0) {
+        (void)close(fd);
+        return 0;
+    }
     ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);
-    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, length), 0);
+    if (port == 0)
+        ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, length), 0);
     ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &length), 0);
     return ntohs(address.sin_port);
+}
+
+uint16_t support_port(void)
+{
+    return hold_port(0);
+}
+
+uint16_t support_ports(unsigned count)
+{
+    for (;;) { /* what an attempt holds it keeps: the next one begins elsewhere */
+        uint16_t first = hold_port(0);
+        unsigned held = 1;
+
+        while (held < count && first + held <= 65535 && hold_port((uint16_t)(first + held)) != 0)
+            held++;
+        if (held == count)
+            return first;
+    }
 }
 
 double support_random(void)

@@ -56,6 +56,9 @@ const char *support_program(const char *name);
  * whoever sets SO_REUSEADDR can, as net_listen and gRPC's servers do. */
 uint16_t support_port(void);
 
+/* The first of `count` such ports in a row. */
+uint16_t support_ports(unsigned count);
+
 /* Uniform in [0, 1) from a generator seeded by $SPARRING_TEST_SEED or the clock; the seed is
  * printed once, so a failure can be repeated. */
 double support_random(void);

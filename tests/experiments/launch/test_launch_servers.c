@@ -80,6 +80,93 @@ START_TEST(address_in_the_port_file)
 }
 END_TEST
 
+/* ---- placement */
+
+static const char show_servers[] =
+    "echo \"rank $RANK: $SPARRING_SERVERS ${SPARRING_SERVER_WEIGHTS-equal} "
+    "$SPARRING_SERVER_PLACEMENT\"";
+
+/* The server's port is what it was told to listen on. */
+#define PUBLISH_LISTEN "echo \"${listen##*:}\" > \"$file\"\n"
+
+START_TEST(colocated_on_one_node)
+{
+    const char *program = install(ORDERLY PUBLISH WAIT);
+
+    assert_holds(launch_with(program, 0, NULL,
+                             ARGS("--server-placement=colocated", "--nproc-per-node=2", "sh", "-c",
+                                  show_servers)),
+                 "rank 1: 127.0.0.1:7000,127.0.0.1:7001 equal colocated\n");
+    assert_holds(launch_with(program, 0, NULL,
+                             ARGS("--server-placement=colocated", "--servers=3",
+                                  "--nproc-per-node=2", "sh", "-c", show_servers)),
+                 "rank 0: 127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002 equal colocated\n");
+}
+END_TEST
+
+/* Every node starts its own, and knows all. */
+START_TEST(colocated_on_several_nodes)
+{
+    const char *program = install(ORDERLY PUBLISH_LISTEN WAIT);
+
+    for (unsigned node = 0; node < 3; node++) {
+        char rank[32], wanted[200];
+        const char *out;
+
+        (void)snprintf(rank, sizeof(rank), "--node-rank=%u", node);
+        out = launch_with(program, 0, NULL,
+                          ARGS("--server-placement=colocated", "--nnodes=3", rank,
+                               "--node-addresses=a,b,[::1]", "--server-port=6000", "--tee", "sh",
+                               "-c", show_servers));
+        (void)snprintf(wanted, sizeof(wanted), "[rank %u] rank %u: a:6000,b:6001,[::1]:6002 equal",
+                       node, node);
+        assert_holds(out, wanted);
+        (void)snprintf(wanted, sizeof(wanted), "[server %u] server words: --listen 0.0.0.0:600%u",
+                       node, node);
+        assert_holds(out, wanted);
+        ck_assert_ptr_null(strstr(strstr(out, "server words") + 1, "server words")); /* one */
+    }
+}
+END_TEST
+
+/* With n = 3 and k = 1 the shares are (n - k) : 2 (n - 1) = 2 : 4. */
+START_TEST(mixed)
+{
+    const char *program = install(ORDERLY PUBLISH_LISTEN WAIT);
+    const char *out = launch_with(program, 0, NULL,
+                                  ARGS("--server-placement=mixed", "--nnodes=3", "--servers=1",
+                                       "--node-addresses=a,b,c", "--server-port=6000", "--tee",
+                                       "--master-addr=m", "sh", "-c", show_servers));
+
+    assert_holds(out, "rank 0: a:6000,b:6001,c:6002,m:6003 2,2,2,4 mixed\n");
+    assert_holds(out, "[server 0] server words: --listen 0.0.0.0:6000");
+    assert_holds(out, "[server 3] server words: --listen 0.0.0.0:6003");
+    out = launch_with(program, 0, NULL,
+                      ARGS("--server-placement=mixed", "--nnodes=3", "--node-rank=2",
+                           "--server-addresses=x:1,y:2", "--node-addresses=a,b,c",
+                           "--server-port=6000", "--tee", "sh", "-c", show_servers));
+    assert_holds(out, "rank 2: a:6000,b:6001,c:6002,x:1,y:2 1,1,1,4,4 mixed\n");
+    assert_holds(out, "[server 2] server words: --listen 0.0.0.0:6002");
+    assert_lacks(out, "[server 0]");
+}
+END_TEST
+
+/* As many as the hosts: those beside the ranks would hold nothing, and are not started. */
+START_TEST(mixed_with_many)
+{
+    const char *program = install(ORDERLY PUBLISH WAIT);
+
+    assert_holds(launch_with(program, 0, NULL,
+                             ARGS("--server-placement=mixed", "--nproc-per-node=2", "--servers=2",
+                                  "sh", "-c", show_servers)),
+                 "rank 1: 127.0.0.1:7000,127.0.0.1:7001 equal mixed\n");
+    assert_holds(launch_with(program, 0, NULL,
+                             ARGS("--server-placement=mixed", "--nproc-per-node=2", "--servers=1",
+                                  "sh", "-c", show_servers)),
+                 "rank 1: 127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002 1,1,2 mixed\n");
+}
+END_TEST
+
 /* A server that publishes where it was told to listen; ranks find the socket's folder. */
 START_TEST(servers_on_unix_sockets)
 {
@@ -303,6 +390,10 @@ TCase *launch_server_cases(void)
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, servers_live_as_long_as_the_ranks);
     tcase_add_test(cases, address_in_the_port_file);
+    tcase_add_test(cases, colocated_on_one_node);
+    tcase_add_test(cases, colocated_on_several_nodes);
+    tcase_add_test(cases, mixed);
+    tcase_add_test(cases, mixed_with_many);
     tcase_add_test(cases, servers_on_unix_sockets);
     tcase_add_test(cases, no_files_left);
     tcase_add_test(cases, server_dies);

@@ -138,14 +138,16 @@ static void write_summary(const struct synthetic_run *run, const char *path)
 {
     struct strbuf text = STRBUF_INIT;
 
-    strbuf_addf(&text,
-                "{\"schema\":1,\"status\":\"ok\",\"error\":\"\",\"test_accuracy\":%.9g,"
-                "\"test_loss\":0.125,\"steps\":%u,\"epochs\":1,\"world_size\":%u,"
-                "\"wall_seconds\":1.5,\"configuration\":{\"model\":\"%s\",\"data\":\"digits\","
-                "\"sync\":\"%s\",\"backend\":\"%s\",\"servers\":%u,\"batch_size\":%u,\"lr\":0.05,"
-                "\"seed\":%u,\"reduce\":\"fast\",\"ps_update\":\"server\",\"device\":\"cpu\"}}\n",
-                run->accuracy, run->steps, run->ranks, run->model, run->sync, run->backend,
-                run->servers, run->batch, run->seed);
+    strbuf_addf(
+        &text,
+        "{\"schema\":1,\"status\":\"ok\",\"error\":\"\",\"test_accuracy\":%.9g,"
+        "\"test_loss\":0.125,\"steps\":%u,\"epochs\":1,\"world_size\":%u,"
+        "\"wall_seconds\":1.5,\"configuration\":{\"model\":\"%s\",\"data\":\"digits\","
+        "\"sync\":\"%s\",\"backend\":\"%s\",\"servers\":%u,\"batch_size\":%u,\"lr\":0.05,"
+        "\"seed\":%u,\"reduce\":\"fast\",\"ps_update\":\"server\",\"device\":\"cpu\"%s%s%s}}\n",
+        run->accuracy, run->steps, run->ranks, run->model, run->sync, run->backend, run->servers,
+        run->batch, run->seed, run->placement ? ",\"server_placement\":\"" : "",
+        run->placement ? run->placement : "", run->placement ? "\"" : "");
     write_file(path, "summary.json", &text);
     strbuf_release(&text);
 }

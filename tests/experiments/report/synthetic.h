@@ -16,6 +16,7 @@ struct synthetic_run {
     unsigned mode_index, repeat;
     const char *outcome;
     const char *sync, *backend, *transport; /* transport NULL: not recorded */
+    const char *placement;                  /* of the servers; NULL: not recorded */
     unsigned servers, ranks, steps;
     double compute_ms, comm_ms; /* of every step; input takes 0.02, optimizer 0.06, other 0.01 ms */
     double loss;                /* of step 0; falls by half over the run */

@@ -325,6 +325,18 @@ START_TEST(test_nothing_succeeded)
 }
 END_TEST
 
+static void write_placed(const char *folder, const char *placement)
+{
+    struct synthetic_run run = synthetic_ring(folder);
+
+    run.mode = NULL;
+    run.sync = "ps";
+    run.servers = 2;
+    run.ranks = 2;
+    run.placement = placement;
+    (void)synthetic_write(&run);
+}
+
 static void write_bare(const char *folder, const char *sync, unsigned servers, unsigned ranks)
 {
     struct synthetic_run run = synthetic_ring(folder);
@@ -345,15 +357,19 @@ START_TEST(test_modes_without_compare)
     write_bare("d/c", "allreduce", 0, 2);
     write_bare("d/e", "local", 0, 1);
     write_bare("d/f", "allreduce", 0, 3);
+    write_placed("d/g", "colocated");
+    write_placed("d/h", "dedicated"); /* as those that do not say it */
     c = read_match(support_path("d"));
-    ck_assert_uint_eq(c->mode_count, 5);
+    ck_assert_uint_eq(c->mode_count, 6);
     ck_assert_str_eq(c->modes[0].name, "ring-n2");
     ck_assert_str_eq(c->modes[0].label, "ring all-reduce");
     ck_assert_str_eq(c->modes[1].name, "ring-n3");
     ck_assert_str_eq(c->modes[2].name, "ps-2-n2");
     ck_assert_str_eq(c->modes[2].label, "parameter server (2 servers)");
-    ck_assert_str_eq(c->modes[3].name, "local-n2");
-    ck_assert_str_eq(c->modes[4].name, "single");
+    ck_assert_str_eq(c->modes[3].name, "ps-2-colocated-n2");
+    ck_assert_str_eq(c->modes[3].label, "parameter server (2 servers, colocated)");
+    ck_assert_str_eq(c->modes[4].name, "local-n2");
+    ck_assert_str_eq(c->modes[5].name, "single");
     report_release(&report);
 }
 END_TEST

@@ -1,0 +1,174 @@
+#include "experiments/launch/placement.h"
+
+#include "common/base/memory.h"
+#include "common/base/net.h"
+#include "common/shard_map/shard_map.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SERVERS_MAX 256
+
+static unsigned count_entries(const char *list)
+{
+    unsigned count = list[0] != '\0';
+
+    for (; *list; list++)
+        count += *list == ',';
+    return count;
+}
+
+static enum status check_colocated(const struct plan *p, struct error *err)
+{
+    const struct plan_options *o = &p->options;
+    unsigned addresses = count_entries(o->node_addresses);
+
+    if (p->nodes > 1 && addresses != p->nodes)
+        return error_set(err, STATUS_INVALID,
+                         "--server-placement %s on %u nodes needs --node-addresses with an address "
+                         "of each, in order; there are %u",
+                         o->server_placement, p->nodes, addresses);
+    return STATUS_OK;
+}
+
+static enum status read_colocated(struct plan *p, struct error *err)
+{
+    const struct plan_options *o = &p->options;
+
+    if (o->server_addresses[0] != '\0')
+        return error_set(err, STATUS_INVALID,
+                         "--server-placement colocated and --server-addresses exclude each other");
+    if (p->nodes > 1 && o->servers > 0)
+        return error_set(err, STATUS_INVALID,
+                         "--server-placement colocated on several nodes is one server on each: "
+                         "--servers is for one node, or for mixed");
+    p->placement.colocated = p->nodes > 1     ? p->nodes
+                             : o->servers > 0 ? (unsigned)o->servers
+                                              : p->ranks;
+    return check_colocated(p, err);
+}
+
+static enum status read_mixed(struct plan *p, struct error *err)
+{
+    struct placement *m = &p->placement;
+
+    m->dedicated = (unsigned)p->options.servers;
+    m->given = count_entries(p->options.server_addresses);
+    if (m->dedicated + m->given == 0)
+        return error_set(err, STATUS_INVALID,
+                         "--server-placement mixed needs --servers or --server-addresses for the "
+                         "servers that stand alone");
+    m->hosts = p->nodes > 1 ? p->nodes : p->ranks;
+    /* From as many on, those beside the ranks would hold nothing. */
+    m->colocated = m->dedicated + m->given < m->hosts ? m->hosts : 0;
+    return check_colocated(p, err);
+}
+
+static enum status check_ports(const struct plan *p, struct error *err)
+{
+    const struct plan_options *o = &p->options;
+    unsigned started = p->placement.colocated + p->placement.dedicated;
+
+    if (started == 0 && o->server_port > 0)
+        return error_set(err, STATUS_INVALID, "--server-port needs --servers");
+    if (started == 0)
+        return STATUS_OK;
+    if (strcmp(o->server_transport, "unix") == 0 && (p->nodes > 1 || o->server_port > 0))
+        return error_set(err, STATUS_INVALID,
+                         "--server-transport unix is for one node, and excludes --server-port");
+    if (p->nodes > 1 && o->server_port == 0)
+        return error_set(err, STATUS_INVALID,
+                         "--servers on several nodes needs --server-port, so that every node knows "
+                         "the addresses");
+    if (o->server_port + started - 1 > 65535)
+        return error_set(err, STATUS_INVALID, "%u servers from --server-port %jd go beyond 65535",
+                         started, (intmax_t)o->server_port);
+    if (placement_own_count(p) > SERVERS_MAX)
+        return error_set(err, STATUS_INVALID, "%u servers on one node, allowed are %d",
+                         placement_own_count(p), SERVERS_MAX);
+    return STATUS_OK;
+}
+
+enum status placement_read(struct plan *p, struct error *err)
+{
+    const struct plan_options *o = &p->options;
+    enum status status = STATUS_OK;
+
+    if (o->servers > 0 && o->server_addresses[0] != '\0')
+        return error_set(err, STATUS_INVALID,
+                         "--servers and --server-addresses exclude each other");
+    if (strcmp(o->server_placement, "colocated") == 0) {
+        status = read_colocated(p, err);
+    } else if (strcmp(o->server_placement, "mixed") == 0) {
+        status = read_mixed(p, err);
+    } else {
+        p->placement.dedicated = (unsigned)o->servers;
+        p->placement.given = count_entries(o->server_addresses);
+    }
+    return status == STATUS_OK ? check_ports(p, err) : status;
+}
+
+unsigned placement_own_count(const struct plan *p)
+{
+    const struct placement *m = &p->placement;
+
+    if (p->nodes == 1)
+        return m->colocated + m->dedicated;
+    return (m->colocated > 0) + (p->node_rank == 0 ? m->dedicated : 0);
+}
+
+unsigned placement_own(const struct plan *p, unsigned local)
+{
+    const struct placement *m = &p->placement;
+
+    if (p->nodes == 1 || m->colocated == 0)
+        return local;
+    return local == 0 ? p->node_rank : m->colocated + local - 1;
+}
+
+/* Entry `index` of "a,b,[::1]", without brackets. */
+static void node_address(const char *list, unsigned index, char *text, size_t size)
+{
+    size_t length;
+
+    for (; index > 0; index--)
+        list += strcspn(list, ",") + 1;
+    length = strcspn(list, ",");
+    if (length >= 2 && list[0] == '[' && list[length - 1] == ']') {
+        list++;
+        length -= 2;
+    }
+    (void)snprintf(text, size, "%.*s", (int)length, list);
+}
+
+void placement_address(const struct plan *p, unsigned index, struct strbuf *addresses)
+{
+    struct endpoint endpoint = {.port = (uint16_t)(p->options.server_port + (int64_t)index)};
+    char text[300];
+
+    if (index < p->placement.colocated)
+        node_address(p->options.node_addresses, index, endpoint.host, sizeof(endpoint.host));
+    else
+        (void)snprintf(endpoint.host, sizeof(endpoint.host), "%.255s", p->master_addr);
+    endpoint_format(&endpoint, text, sizeof(text));
+    strbuf_addf(addresses, "%s%s", addresses->length > 0 ? "," : "", text);
+}
+
+enum status placement_weights(const struct plan *p, struct strbuf *weights, struct error *err)
+{
+    unsigned n = p->placement.hosts, k = p->placement.dedicated + p->placement.given;
+    uint32_t *shares;
+    enum status status;
+
+    if (p->placement.colocated == 0 || n == 0)
+        return STATUS_OK;
+    status = mem_calloc(n + k, sizeof(*shares), "weights of servers", &shares, err);
+    if (status != STATUS_OK)
+        return status;
+    shard_map_mixed_weights(n, k, shares);
+    for (unsigned i = 0; i < n + k; i++)
+        strbuf_addf(weights, "%s%u", i > 0 ? "," : "", shares[i]);
+    free(shares);
+    return STATUS_OK;
+}

@@ -1,0 +1,32 @@
+/*
+ * placement: which servers a job has, where each runs, and what share of the parameters it holds.
+ *
+ *   dedicated  K servers on node 0, or some that run already
+ *   colocated  one beside the ranks of each node.  With one node every rank counts as a host of its
+ *              own, or K says how many
+ *   mixed      both, with the shares of shard_map_mixed_weights
+ *
+ * The job counts its servers through, those beside ranks first; server i listens on the port
+ * --server-port + i where ports are given, so every node knows all addresses from its own command
+ * line.  Pure.
+ */
+#ifndef SPARRING_EXPERIMENTS_LAUNCH_PLACEMENT_H
+#define SPARRING_EXPERIMENTS_LAUNCH_PLACEMENT_H
+
+#include "common/base/strbuf.h"
+#include "experiments/launch/plan.h"
+
+/* Fill plan->placement from the options and the number of nodes and ranks. */
+enum status placement_read(struct plan *p, struct error *err);
+
+/* How many servers this node starts, and which of the job's the local one is. */
+unsigned placement_own_count(const struct plan *p);
+unsigned placement_own(const struct plan *p, unsigned local);
+
+/* The address of a server that is started on a port that is known: with several nodes all are. */
+void placement_address(const struct plan *p, unsigned index, struct strbuf *addresses);
+
+/* "6,6,14": what the workers are told of the shares; nothing where they are equal. */
+enum status placement_weights(const struct plan *p, struct strbuf *weights, struct error *err);
+
+#endif

@@ -1,0 +1,180 @@
+/*
+ * Where the servers are does not change what is computed: whole jobs with servers that stand alone,
+ * beside the ranks of two nodes (two `sparring launch` on loopback), and both, give the same bits.
+ * And what each server holds is what its placement says.
+ */
+#include "tests/integration/job.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WAIT_MS 100000
+#define STEPS   "12"
+
+/* What the ranks run; bits that do not depend on the order of sums, or on how many
+ * ranks share a node. */
+#define WORKER(checkpoint)                                                                         \
+    "--", support_program("sparring-worker"), "--model", "mlp:784-1024-1024-10", "--data",         \
+        "random:96,784,10", "--batch-size", "4", "--steps", STEPS, "--sync", "ps", "--reduce",     \
+        "reproducible", "--threads", "1", "--save", checkpoint
+
+/* Over any address, as servers on several nodes listen. */
+static const char *const insecure[] = {"SPARRING_INSECURE=true", NULL};
+
+static double server_number(const char *run_dir, unsigned server, const char *member)
+{
+    json_t *record = job_server_record(run_dir, server, "start");
+    double value = json_number_value(json_object_get(record, member));
+
+    json_decref(record);
+    return value;
+}
+
+static void check_record(const char *run_dir, const char *placement)
+{
+    json_t *summary = job_summary(run_dir);
+    json_t *configuration = json_object_get(summary, "configuration");
+
+    ck_assert_str_eq(json_string_value(json_object_get(configuration, "server_placement")),
+                     placement);
+    json_decref(summary);
+}
+
+/* One node, servers that stand alone. */
+static const char *run_dedicated(const char *ranks, const char *servers, const char *checkpoint)
+{
+    const char *run_dir = support_path("dedicated");
+
+    (void)process_run(0, WAIT_MS, NULL,
+                      ARGS(support_program("sparring"), "launch", "--standalone",
+                           "--nproc-per-node", ranks, "--servers", servers, "--run-dir", run_dir,
+                           WORKER(checkpoint)));
+    return run_dir;
+}
+
+struct pair {
+    uint16_t master, first;
+    const char *placement, *servers, *run_dir, *checkpoint;
+    struct process node[2];
+};
+
+static void start_node(struct pair *p, unsigned node)
+{
+    char rank[32], master[32], first[32];
+
+    (void)snprintf(rank, sizeof(rank), "--node-rank=%u", node);
+    (void)snprintf(master, sizeof(master), "--master-port=%u", p->master);
+    (void)snprintf(first, sizeof(first), "--server-port=%u", p->first);
+    process_start(&p->node[node], insecure,
+                  ARGS(support_program("sparring"), "launch", "--nnodes=2", rank, master, first,
+                       "--node-addresses=127.0.0.1,127.0.0.1", "--server-placement", p->placement,
+                       "--servers", p->servers, "--run-dir", p->run_dir, WORKER(p->checkpoint)));
+}
+
+/* Two launches, the second node first. */
+static void run_two_nodes(struct pair *p)
+{
+    p->master = support_port();
+    p->first = support_ports(4);
+    p->run_dir = support_path(p->placement);
+    for (unsigned node = 2; node-- > 0;)
+        start_node(p, node);
+    for (unsigned node = 0; node < 2; node++)
+        ck_assert_msg(process_wait(&p->node[node], WAIT_MS) == 0, "node %u:\n%s", node,
+                      process_output(&p->node[node]));
+}
+
+START_TEST(colocated)
+{
+    const char *alone = support_path("alone.safetensors");
+    struct pair p = {.placement = "colocated",
+                     .servers = "0",
+                     .checkpoint = support_path("colocated.safetensors")};
+
+    (void)run_dedicated("2", "1", alone);
+    run_two_nodes(&p);
+    ck_assert(job_same_tensors(alone, p.checkpoint));
+    check_record(p.run_dir, "colocated");
+    ck_assert_double_le(server_number(p.run_dir, 0, "load_max_over_mean"), 1.03);
+    ck_assert_double_eq(
+        server_number(p.run_dir, 0, "elements") + server_number(p.run_dir, 1, "elements"), 1863690);
+}
+END_TEST
+
+/* n = 4 ranks on one node, each counting as a host, k = 2: (n - k) : 2 (n - 1) = 1 : 3. */
+START_TEST(mixed_on_one_node)
+{
+    const char *alone = support_path("alone.safetensors");
+    const char *mixed = support_path("mixed.safetensors");
+    const char *run_dir = support_path("mixed");
+    double elements[6], sum = 0;
+
+    (void)run_dedicated("4", "1", alone);
+    (void)process_run(0, WAIT_MS, NULL,
+                      ARGS(support_program("sparring"), "launch", "--standalone",
+                           "--nproc-per-node=4", "--servers=2", "--server-placement=mixed",
+                           "--run-dir", run_dir, WORKER(mixed)));
+    ck_assert(job_same_tensors(alone, mixed));
+    check_record(run_dir, "mixed");
+    for (unsigned k = 0; k < 6; k++)
+        sum += elements[k] = server_number(run_dir, k, "elements");
+    ck_assert_double_eq(sum, 1863690);
+    ck_assert_double_eq(server_number(run_dir, 0, "weight"), 2);
+    ck_assert_double_eq(server_number(run_dir, 5, "weight"), 6);
+    for (unsigned k = 0; k < 6; k++) /* the last partition is short */
+        ck_assert_double_eq_tol(elements[k] / sum, k < 4 ? 0.1 : 0.3, 0.0001);
+}
+END_TEST
+
+/* n = 2, k = 1: 1 : 2. */
+START_TEST(mixed_on_two_nodes)
+{
+    const char *alone = support_path("alone.safetensors");
+    struct pair p = {
+        .placement = "mixed", .servers = "1", .checkpoint = support_path("mixed.safetensors")};
+
+    (void)run_dedicated("2", "1", alone);
+    run_two_nodes(&p);
+    ck_assert(job_same_tensors(alone, p.checkpoint));
+    ck_assert_double_eq_tol(server_number(p.run_dir, 2, "elements") / 1863690, 0.5, 0.0001);
+    ck_assert_double_eq_tol(server_number(p.run_dir, 0, "elements") / 1863690, 0.25, 0.0001);
+}
+END_TEST
+
+/* The figure of a real run, and the bytes that the servers have really got. */
+START_TEST(three_servers_share_the_bytes)
+{
+    const char *run_dir = run_dedicated("2", "3", support_path("alone.safetensors"));
+    double most = 0, sum = 0, figure = server_number(run_dir, 0, "load_max_over_mean");
+
+    for (unsigned k = 0; k < 3; k++) {
+        json_t *end = job_server_record(run_dir, k, "end");
+        double bytes = json_number_value(json_object_get(end, "rx_payload_bytes"));
+
+        json_decref(end);
+        most = bytes > most ? bytes : most;
+        sum += bytes;
+    }
+    printf("3 servers, mlp:784-1024-1024-10: max/mean of elements %.6f, of received bytes %.6f\n",
+           figure, 3 * most / sum);
+    ck_assert_double_gt(sum, 0);
+    ck_assert_double_le(figure, 1.03);
+    ck_assert_double_eq_tol(figure, 3 * most / sum, 1e-9);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("placement");
+    TCase *cases = tcase_create("placement");
+
+    tcase_set_timeout(cases, 3 * WAIT_MS / 1000);
+    tcase_add_test(cases, colocated);
+    tcase_add_test(cases, mixed_on_one_node);
+    tcase_add_test(cases, mixed_on_two_nodes);
+    tcase_add_test(cases, three_servers_share_the_bytes);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
