@@ -16,9 +16,9 @@
 
 #define WIRE_CHUNK_HEAD_MAX 80         /* packed bytes of a chunk header */
 #define WIRE_BEAT_MAX       512        /* packed bytes of a beat */
-#define WIRE_RECORD_MAX     20480      /* packed bytes of a record without terms and payload */
+#define WIRE_RECORD_MAX     24576      /* packed bytes of a record without terms and payload */
 #define WIRE_REPLY_MAX      64         /* packed bytes of the answer to a record */
-#define WIRE_RANKS_MAX      1024u      /* clocks and sessions in a record */
+#define WIRE_RANKS_MAX      1024u      /* clocks, flags and sessions in a record */
 #define WIRE_CONTROL_MAX    (1u << 20) /* packed bytes of any control message */
 #define WIRE_STORE_MAX      (34u << 20) /* packed bytes of a store message: two values and their key */
 #define WIRE_JOB_MAX        128
@@ -98,15 +98,16 @@ enum record_kind {
     RECORD_TERMS = 1,  /* first on a stream: the job's terms, its epoch, its sessions */
     RECORD_INIT = 2,   /* a partition's initial values */
     RECORD_STEP = 3,   /* a partition's step, or whole sum; see struct shard_record */
-    RECORD_MEMBER = 4, /* the sessions that hold the slots from this epoch on */
-    RECORD_BEAT = 5,   /* nothing happened, I am alive */
-    RECORD_END = 6,    /* the job is over, all have left in order */
+    RECORD_RANKS = 4,  /* of a partition: a rank finished, went or came */
+    RECORD_MEMBER = 5, /* the sessions that hold the slots from this epoch on */
+    RECORD_BEAT = 6,   /* nothing happened, I am alive */
+    RECORD_END = 7,    /* the job is over */
 };
 
 struct join_request;
 
-/* Clocks and sessions are the caller's memory, also for unpacking: there clock_count and
- * session_count are what fits on entry, and what there was on return.  The payload travels as a
+/* Clocks, flags and sessions are the caller's memory, also for unpacking: there the counts are what
+ * fits on entry, and what there was on return.  The payload travels as a
  * chunk's does. */
 struct wire_record {
     enum record_kind kind;
@@ -116,6 +117,8 @@ struct wire_record {
     uint64_t epoch;
     uint64_t *clocks;
     size_t clock_count;
+    uint8_t *flags;
+    size_t flag_count;
     uint64_t *sessions; /* 0: the slot is vacant */
     size_t session_count;
     uint64_t length; /* payload bytes */

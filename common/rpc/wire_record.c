@@ -21,6 +21,7 @@ static void fill(const struct wire_record *m, Sparring__V1__Record *p)
     p->epoch = m->epoch;
     p->n_clocks = m->clock_count;
     p->clocks = m->clocks;
+    p->flags = (ProtobufCBinaryData){.len = m->flag_count, .data = m->flags};
     p->n_sessions = m->session_count;
     p->sessions = m->sessions;
     p->length = m->length;
@@ -31,7 +32,7 @@ size_t wire_pack_record(const struct wire_record *m, uint8_t *head)
     Sparring__V1__Record p;
 
     fill(m, &p);
-    /* At most 10 bytes for each of 1024 clocks, and 8 for each session. */
+    /* At most 10 bytes for each of 1024 clocks, 8 for each session, 1 for each flag. */
     return sparring__v1__record__pack(&p, head);
 }
 
@@ -58,10 +59,13 @@ static enum status check(const Sparring__V1__Record *m, const struct wire_record
     if ((m->terms != NULL) != (m->kind == RECORD_TERMS))
         return error_set(err, STATUS_DATA, "record of kind %u %s terms", m->kind,
                          m->terms ? "with" : "without");
-    if (m->n_clocks > room->clock_count || m->n_sessions > room->session_count)
+    if (m->n_clocks > room->clock_count || m->n_sessions > room->session_count ||
+        m->flags.len > room->flag_count)
         return error_set(err, STATUS_DATA,
-                         "record with %zu clocks and %zu sessions, the limits are %zu and %zu",
-                         m->n_clocks, m->n_sessions, room->clock_count, room->session_count);
+                         "record with %zu clocks, %zu flags and %zu sessions, the limits are %zu, "
+                         "%zu and %zu",
+                         m->n_clocks, m->flags.len, m->n_sessions, room->clock_count,
+                         room->flag_count, room->session_count);
     return STATUS_OK;
 }
 
@@ -101,8 +105,11 @@ enum status wire_unpack_record(const uint8_t *bytes, size_t size, struct wire_re
     ret->terms = terms;
     ret->clock_count = m->n_clocks;
     ret->session_count = m->n_sessions;
+    ret->flag_count = m->flags.len;
     if (m->n_clocks > 0)
         memcpy(ret->clocks, m->clocks, m->n_clocks * sizeof(*ret->clocks));
+    if (m->flags.len > 0)
+        memcpy(ret->flags, m->flags.data, m->flags.len);
     if (m->n_sessions > 0)
         memcpy(ret->sessions, m->sessions, m->n_sessions * sizeof(*ret->sessions));
 out:

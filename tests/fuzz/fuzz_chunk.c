@@ -142,9 +142,12 @@ static enum status unpack_record(const uint8_t *data, size_t size, struct wire_r
 {
     static uint64_t clocks[WIRE_RANKS_MAX];
     static uint64_t sessions[WIRE_RANKS_MAX];
+    static uint8_t flags[WIRE_RANKS_MAX];
 
     *m = (struct wire_record){.clocks = clocks,
                               .clock_count = WIRE_RANKS_MAX,
+                              .flags = flags,
+                              .flag_count = WIRE_RANKS_MAX,
                               .sessions = sessions,
                               .session_count = WIRE_RANKS_MAX};
     return wire_unpack_record(data, size, m, NULL);

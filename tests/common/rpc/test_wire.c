@@ -176,11 +176,14 @@ END_TEST
 
 /* Room for an unpacked record's lists. */
 static uint64_t some_clocks[WIRE_RANKS_MAX], some_sessions[WIRE_RANKS_MAX];
+static uint8_t some_flags[WIRE_RANKS_MAX];
 
 static struct wire_record record_room(void)
 {
     return (struct wire_record){.clocks = some_clocks,
                                 .clock_count = WIRE_RANKS_MAX,
+                                .flags = some_flags,
+                                .flag_count = WIRE_RANKS_MAX,
                                 .sessions = some_sessions,
                                 .session_count = WIRE_RANKS_MAX};
 }
@@ -197,6 +200,8 @@ START_TEST(record_there_and_back)
                             .epoch = UINT64_MAX,
                             .clocks = most,
                             .clock_count = WIRE_RANKS_MAX,
+                            .flags = (uint8_t *)most,
+                            .flag_count = WIRE_RANKS_MAX,
                             .sessions = most,
                             .session_count = WIRE_RANKS_MAX,
                             .length = UINT64_MAX};
@@ -216,6 +221,8 @@ START_TEST(record_there_and_back)
     ck_assert_ptr_null(got.terms);
     ck_assert_uint_eq(got.clock_count, WIRE_RANKS_MAX);
     ck_assert_mem_eq(got.clocks, most, sizeof(most));
+    ck_assert_uint_eq(got.flag_count, WIRE_RANKS_MAX);
+    ck_assert_mem_eq(got.flags, most, WIRE_RANKS_MAX);
     ck_assert_uint_eq(got.session_count, WIRE_RANKS_MAX);
     ck_assert_mem_eq(got.sessions, most, sizeof(most));
 
@@ -225,7 +232,7 @@ START_TEST(record_there_and_back)
     m.kind = RECORD_END + 1;
     got = record_room();
     assert_fails(wire_unpack_record(head, wire_pack_record(&m, head), &got, &err), STATUS_DATA,
-                 "unknown kind 7");
+                 "unknown kind 8");
     m.kind = RECORD_TERMS;
     assert_fails(wire_unpack_record(head, wire_pack_record(&m, head), &got, &err), STATUS_DATA,
                  "without terms");
