@@ -119,6 +119,11 @@ out:
     return status;
 }
 
+void rpc_client_cancel(struct rpc_client *client)
+{
+    rpc_calls_cancel(&client->calls);
+}
+
 void rpc_client_close(struct rpc_client *client)
 {
     if (!client)

@@ -89,6 +89,7 @@ static void client_result(struct rpc_call *call, struct rpc_result *r)
         r->status = STATUS_OK;
     } else if (named_status(&call->trailing, &status)) {
         r->status = status;
+        r->by_peer = true;
         copy_details(&call->details, r->text, sizeof(r->text));
     } else if (call->code == GRPC_STATUS_CANCELLED && call->want_cancel) {
         set(r, STATUS_CANCELLED, "%s was cancelled", call->path);

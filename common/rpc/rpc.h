@@ -107,6 +107,7 @@ struct rpc_result {
     enum status status;
     char text[1024]; /* the peer's or the library's words, "" when OK */
     bool cancelled;  /* server side: the peer went away or its deadline passed */
+    bool by_peer;    /* client side: the status is the server's own word */
 };
 
 struct rpc_handler {
@@ -262,6 +263,9 @@ enum status rpc_client_call(struct rpc_client *client, const char *path, int64_t
 enum status rpc_client_unary(struct rpc_client *client, const char *path, const uint8_t *request,
                              size_t request_size, int64_t deadline_ns, uint8_t **ret_reply,
                              size_t *ret_reply_size, struct error *err);
+
+/* Cancel what is under way now; from any thread. */
+void rpc_client_cancel(struct rpc_client *client);
 
 /* Cancel what is under way, wait for each `closed`, free.  NULL is allowed; not from a handler. */
 void rpc_client_close(struct rpc_client *client);

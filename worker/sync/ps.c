@@ -13,12 +13,19 @@
  * the oldest round among its partitions' answers, and the next one contributes to the round behind
  * it, the lowest that is incomplete somewhere.
  *
+ * Losses.  A lost connection costs time and nothing else (ps_tend.c, ps_resume.c): the gradients of
+ * a round stay in their slab until it is answered, so whatever has no answer goes up again.
+ *
+ * A process that takes the place of a lost one joins a job that runs.  It reads the parameters that
+ * the lost one's unfinished step was made from (in lockstep exactly those, else the newest), makes
+ * that step again, and goes on; the steps before it are left out (sync_skipped).
+ *
  * Memory.  A gradient partition may be overwritten by its own mean: the mean exists only after the
  * server has received the partition.  finish waits until core has let go of all of it, which by
  * then it has.
  *
- * Locking: `lock` guards the fields marked (L).  Chunks arrive on the I/O threads of the links, one
- * per server; the copies into the slabs are made without the lock, a range belongs to one link.
+ * Locking: `lock` guards the fields marked (L).  Chunks arrive on the I/O threads of the lanes; the
+ * copies into the slabs are made without the lock, a range belongs to one lane.
  */
 #include "worker/sync/ps.h"
 #include "common/base/clock.h"
@@ -34,37 +41,46 @@
 #include <string.h>
 #include <time.h>
 
-#define LEAVE_FAILED_MS  2000   /* for telling the servers that we go because of a failure */
-#define RELEASE_MS       2000   /* for gRPC to let go of the slabs of calls that are over */
-#define SERVER_MARGIN_MS 2000   /* at a time-out the server, which knows the ranks, speaks first */
-#define STOP_LOOK_MS     200    /* between looks whether to stop, while others still train */
-#define RELEASE_POLL_NS  100000 /* between looks at the outstanding sends */
+#define STOP_LOOK_MS 200 /* between looks whether to stop, while others still train */
 
 /* ------------------------------------------------------------------ what comes down */
 
 /* May an answer be of that round?  One that the servers are ahead by is where there are backup
- * workers; the final values are of whatever round was the last.  Lock held. */
+ * workers, or this rank catches up with them; the final values are of whatever round was the last.
+ * Lock held. */
 static bool is_expected(const struct sync_ps *s, uint64_t round)
 {
-    return round == s->round || s->ending || (s->consistency.backup > 0 && round > s->round);
+    if (s->catching_up)
+        return s->wanted == 0 || round + 1 == s->wanted;
+    return round == s->round || s->ending ||
+           ((s->consistency.backup > 0 || s->may_repeat) && round > s->round);
 }
 
-/* Is this the answer to something that was asked?  Lock held. */
-static enum status check_answer(const struct sync_ps *s, const struct ps_link *link,
-                                const struct chunk_header *h, size_t payload_bytes,
+/* Is this the answer to something that was asked?  *ret_twice: to something that was asked again
+ * and is answered already.  Lock held. */
+static enum status check_answer(struct sync_ps *s, const struct ps_link *link,
+                                const struct chunk_header *h, size_t payload_bytes, bool *ret_twice,
                                 struct error *err)
 {
     enum chunk_kind wanted = ps_answer_slab(s, s->round) == s->params ? CHUNK_VALUES : CHUNK_MEAN;
+    struct ps_partition *p;
 
     if (h->partition >= s->map.length || &s->links[s->map.partitions[h->partition].server] != link)
         return error_set(err, STATUS_PROTOCOL,
                          "it sent partition %" PRIu32 ", which is not its own", h->partition);
+    p = &s->partitions[h->partition];
+    *ret_twice = (h->kind != wanted || !is_expected(s, h->round) || h->partition >= s->queued ||
+                  p->answered == s->round + 1) &&
+                 p->extra > 0;
+    if (*ret_twice) {
+        p->extra--;
+        return STATUS_OK;
+    }
     if (h->kind != wanted || h->rank != s->rank)
         return error_set(err, STATUS_PROTOCOL,
                          "it sent a chunk of kind %d and rank %" PRIu32 " (wanted: %d, %u)",
                          (int)h->kind, h->rank, (int)wanted, s->rank);
-    if (!is_expected(s, h->round) || h->partition >= s->queued ||
-        s->answered[h->partition] == s->round + 1)
+    if (!is_expected(s, h->round) || h->partition >= s->queued || p->answered == s->round + 1)
         return error_set(err, STATUS_PROTOCOL,
                          "it sent partition %" PRIu32 " of round %" PRIu64
                          " unasked (round %" PRIu64 " is under way)",
@@ -72,53 +88,44 @@ static enum status check_answer(const struct sync_ps *s, const struct ps_link *l
     return ps_payload_check(s, h, payload_bytes, err);
 }
 
+static void count_answer(struct sync_ps *s, const struct chunk_header *h, size_t payload)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    s->counters.rx_payload_bytes += payload;
+    s->partitions[h->partition].of = h->round;
+    if (h->round < s->oldest)
+        s->oldest = h->round;
+    if (++s->received == s->map.length)
+        (void)pthread_cond_broadcast(&s->changed);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
 enum status ps_take_chunk(void *user, struct ps_link *link, const struct chunk_header *h,
                           struct rpc_message *message, struct error *err)
 {
     struct sync_ps *s = user;
     size_t payload = rpc_message_payload_size(message), head;
+    bool twice = false;
     enum status status;
 
     (void)rpc_message_head(message, &head);
     (void)pthread_mutex_lock(&s->lock);
-    status = check_answer(s, link, h, payload, err);
-    if (status == STATUS_OK)
-        s->answered[h->partition] = s->round + 1;
+    status = check_answer(s, link, h, payload, &twice, err);
+    s->counters.rx_wire_bytes += status == STATUS_OK ? ps_link_wire_bytes(head, payload) : 0;
+    if (status == STATUS_OK && !twice)
+        s->partitions[h->partition].answered = s->round + 1;
     (void)pthread_mutex_unlock(&s->lock);
-    if (status != STATUS_OK)
+    if (status != STATUS_OK || twice)
         return status;
     status = ps_payload_take(s, h, message, err);
-    if (status != STATUS_OK)
-        return status;
-    (void)pthread_mutex_lock(&s->lock);
-    s->counters.rx_payload_bytes += payload;
-    s->counters.rx_wire_bytes += ps_link_wire_bytes(head, payload);
-    if (h->round < s->oldest)
-        s->oldest = h->round;
-    if (++s->received == s->map.length)
-        (void)pthread_cond_signal(&s->changed);
-    (void)pthread_mutex_unlock(&s->lock);
-    return STATUS_OK;
-}
-
-void ps_link_ended(void *user, struct ps_link *link, const struct error *err)
-{
-    struct sync_ps *s = user;
-
-    (void)pthread_mutex_lock(&s->lock);
-    link->over = true;
-    s->ended++;
-    if (!s->closing && !s->failed) {
-        s->failed = true;
-        s->failure = *err;
-    }
-    (void)pthread_cond_signal(&s->changed);
-    (void)pthread_mutex_unlock(&s->lock);
+    if (status == STATUS_OK)
+        count_answer(s, h, payload);
+    return status;
 }
 
 /* ------------------------------------------------------------------ waiting */
 
-static struct timespec to_timespec(int64_t deadline_ns)
+struct timespec ps_timespec(int64_t deadline_ns)
 {
     return (struct timespec){.tv_sec = (time_t)(deadline_ns / 1000000000),
                              .tv_nsec = (long)(deadline_ns % 1000000000)};
@@ -135,7 +142,7 @@ static enum status describe_timeout(const struct sync_ps *s, struct error *err)
         bool missing = false;
 
         for (size_t i = 0; i < length && !missing; i++)
-            missing = s->answered[held[i]] != s->round + 1;
+            missing = s->partitions[held[i]].answered != s->round + 1;
         if (missing)
             strbuf_addf(&names, "%s%s", names.length ? ", " : "", s->links[k].name);
     }
@@ -148,17 +155,38 @@ static enum status describe_timeout(const struct sync_ps *s, struct error *err)
     return STATUS_TIMEOUT;
 }
 
+/* A link that is away is given its own time, and servers say when a round waits for a rank that
+ * comes back or is replaced.  Lock held. */
+static int64_t round_deadline(const struct sync_ps *s, int64_t deadline_ns)
+{
+    if (s->extended_ns > deadline_ns)
+        deadline_ns = s->extended_ns;
+    for (unsigned k = 0; k < s->link_count; k++) {
+        const struct ps_link *l = &s->links[k];
+        int64_t back_ns =
+            l->state == PS_LINK_AWAY ? l->lost_ns + (s->reconnect_ms + s->timeout_ms) * 1000000 : 0;
+
+        if (back_ns > deadline_ns)
+            deadline_ns = back_ns;
+    }
+    return deadline_ns;
+}
+
 /* Until every partition of the round is here. */
 static enum status wait_for_round(struct sync_ps *s, struct error *err)
 {
-    int64_t margin_ms = s->timeout_ms < SERVER_MARGIN_MS ? s->timeout_ms : SERVER_MARGIN_MS;
-    struct timespec deadline = to_timespec(clock_deadline_ns(s->timeout_ms + margin_ms));
+    int64_t margin_ms = s->timeout_ms < PS_MARGIN_MS ? s->timeout_ms : PS_MARGIN_MS;
+    int64_t deadline_ns = clock_deadline_ns(s->timeout_ms + margin_ms);
     enum status status = STATUS_OK;
-    int late = 0;
 
     (void)pthread_mutex_lock(&s->lock);
-    while (s->received < s->map.length && !s->failed && late == 0)
-        late = pthread_cond_timedwait(&s->changed, &s->lock, &deadline);
+    while (s->received < s->map.length && !s->failed) {
+        struct timespec until = ps_timespec(round_deadline(s, deadline_ns));
+
+        if (pthread_cond_timedwait(&s->changed, &s->lock, &until) != 0 &&
+            clock_now_ns() >= round_deadline(s, deadline_ns))
+            break;
+    }
     if (s->received < s->map.length)
         status = s->failed ? error_set(err, s->failure.status, "%s", s->failure.text)
                            : describe_timeout(s, err);
@@ -167,7 +195,7 @@ static enum status wait_for_round(struct sync_ps *s, struct error *err)
 }
 
 /* Until the final values are here: when the last rank has made its last step, which nobody can know
- * beforehand.  The servers watch over the ranks, and the connections' keepalives over the servers.
+ * beforehand.  The servers watch over the ranks, and the beats over the servers.
  */
 static enum status wait_for_the_others(struct sync_ps *s, struct error *err)
 {
@@ -175,7 +203,7 @@ static enum status wait_for_the_others(struct sync_ps *s, struct error *err)
 
     (void)pthread_mutex_lock(&s->lock);
     while (s->received < s->map.length && !s->failed && !stop_requested()) {
-        struct timespec look = to_timespec(clock_deadline_ns(STOP_LOOK_MS));
+        struct timespec look = ps_timespec(clock_deadline_ns(STOP_LOOK_MS));
 
         (void)pthread_cond_timedwait(&s->changed, &s->lock, &look);
     }
@@ -188,48 +216,7 @@ static enum status wait_for_the_others(struct sync_ps *s, struct error *err)
     return status;
 }
 
-/* Until core has let go of the slabs; a moment, once the answers are here. */
-static bool wait_for_release(struct sync_ps *s, int64_t deadline_ns)
-{
-    struct timespec pause = {.tv_nsec = RELEASE_POLL_NS};
-
-    while (atomic_load(&s->outstanding) > 0) {
-        if (clock_now_ns() > deadline_ns)
-            return false;
-        (void)nanosleep(&pause, NULL); /* release functions may only touch atomics: no wake-up */
-    }
-    return true;
-}
-
-/* ------------------------------------------------------------------ what goes up */
-
-/* Queue one chunk from `slab`, or one without a payload.  A failure needs no care here: the link
- * has ended, and finish says why. */
-static void send_chunk(struct sync_ps *s, enum chunk_kind kind, size_t partition, const float *slab)
-{
-    struct rpc_payload payload;
-    struct chunk_header header = {
-        .kind = kind, .rank = s->rank, .round = s->round, .partition = (uint32_t)partition};
-    size_t wire_bytes;
-
-    if (slab)
-        ps_payload_make(s, slab, &header, &payload);
-    if (ps_link_send(&s->links[s->map.partitions[partition].server], &header,
-                     slab ? &payload : NULL, &wire_bytes) != STATUS_OK)
-        return;
-    (void)pthread_mutex_lock(&s->lock);
-    s->counters.tx_payload_bytes += header.length;
-    s->counters.tx_wire_bytes += wire_bytes;
-    (void)pthread_mutex_unlock(&s->lock);
-}
-
-/* From now on the answer to the next partition is expected. */
-static void expect_answer(struct sync_ps *s)
-{
-    (void)pthread_mutex_lock(&s->lock);
-    s->queued++;
-    (void)pthread_mutex_unlock(&s->lock);
-}
+/* ------------------------------------------------------------------ rounds */
 
 /*
  * Elements whose gradients may leave now.  When parameters come back they land where the model
@@ -259,8 +246,7 @@ static void ps_ready(struct sync *base, size_t ready_count)
             return;
         if (s->scale != 1.0f)
             vector_scale(s->grads + p->offset, s->scale, p->count);
-        expect_answer(s);
-        send_chunk(s, CHUNK_PUSH, i, s->grads);
+        ps_ask(s, i);
     }
 }
 
@@ -284,7 +270,7 @@ static enum status end_round(struct sync_ps *s, struct error *err)
 {
     enum status status = wait_for_round(s, err);
 
-    if (status == STATUS_OK && !wait_for_release(s, clock_deadline_ns(s->timeout_ms)))
+    if (status == STATUS_OK && !ps_wait_release(s, clock_deadline_ns(s->timeout_ms)))
         return error_set(err, STATUS_INTERNAL,
                          "rank %u: gRPC still holds gradients of round %" PRIu64
                          " that the servers have answered",
@@ -292,20 +278,58 @@ static enum status end_round(struct sync_ps *s, struct error *err)
     return status;
 }
 
+/* In lockstep all that this rank computes from has to be of one round.  Some servers may have
+ * completed the one that the lost process was in, with what it had sent before: they keep the
+ * values before it, too. */
+static enum status fetch_older(struct sync_ps *s, struct error *err)
+{
+    uint64_t oldest = s->oldest;
+    size_t missing = 0;
+
+    (void)pthread_mutex_lock(&s->lock);
+    s->wanted = oldest + 1;
+    for (size_t i = 0; i < s->map.length; i++) {
+        if (s->partitions[i].of == oldest)
+            continue;
+        s->partitions[i].answered = s->partitions[i].sent = 0;
+        missing++;
+    }
+    s->received -= missing;
+    (void)pthread_mutex_unlock(&s->lock);
+    for (size_t i = 0; i < s->map.length && missing > 0; i++)
+        if (s->partitions[i].of != oldest)
+            ps_ask(s, i);
+    return missing > 0 ? end_round(s, err) : STATUS_OK;
+}
+
+/* The parameters of a job that runs already are here: go on where they are. */
+static enum status catch_up(struct sync_ps *s, struct error *err)
+{
+    enum status status =
+        s->terms.on_loss == WORKER_LOSS_WAIT && consistency_is_lockstep(&s->consistency)
+            ? fetch_older(s, err)
+            : STATUS_OK;
+
+    if (status != STATUS_OK)
+        return status;
+    (void)pthread_mutex_lock(&s->lock);
+    s->catching_up = false;
+    s->wanted = 0;
+    s->round = s->skipped = s->oldest;
+    (void)pthread_mutex_unlock(&s->lock);
+    return STATUS_OK;
+}
+
 static enum status ps_start(struct sync *base, struct error *err)
 {
     struct sync_ps *s = (struct sync_ps *)base;
     enum status status = begin_round(s, 0, err);
 
-    if (status != STATUS_OK)
-        return status;
-    for (size_t i = 0; i < s->map.length; i++) {
-        if (s->rank == 0)
-            send_chunk(s, CHUNK_INIT, i, s->params);
-        expect_answer(s);
-        send_chunk(s, CHUNK_PULL, i, NULL);
-    }
-    return end_round(s, err);
+    for (size_t i = 0; status == STATUS_OK && i < s->map.length; i++)
+        ps_ask(s, i);
+    if (status == STATUS_OK)
+        status = end_round(s, err);
+    return status == STATUS_OK && s->catching_up ? catch_up(s, err) : status;
 }
 
 static enum status ps_begin(struct sync *base, uint64_t step, struct error *err)
@@ -328,6 +352,7 @@ static enum status ps_finish(struct sync *base, struct error *err)
     (void)pthread_mutex_lock(&s->lock);
     s->skipped = s->oldest - s->round;
     s->round = s->oldest;
+    s->may_repeat = false;
     (void)pthread_mutex_unlock(&s->lock);
     return STATUS_OK;
 }
@@ -350,10 +375,8 @@ static enum status ps_end(struct sync *base, struct error *err)
     (void)pthread_mutex_lock(&s->lock);
     s->ending = true;
     (void)pthread_mutex_unlock(&s->lock);
-    for (size_t i = 0; i < s->map.length; i++) {
-        expect_answer(s);
-        send_chunk(s, CHUNK_FINAL, i, NULL);
-    }
+    for (size_t i = 0; i < s->map.length; i++)
+        ps_ask(s, i);
     return wait_for_the_others(s, err);
 }
 
@@ -381,55 +404,6 @@ static void ps_expected_bytes(const struct sync *base, uint64_t *ret_tx, uint64_
 
     *ret_tx = s->count * sizeof(float);
     *ret_rx = s->count * sizeof(float);
-}
-
-/* ------------------------------------------------------------------ open and close */
-
-/* Tell every server that still listens that this rank goes.  A server that does not hear it sees a
- * lost rank in its place. */
-static void leave_all(struct sync_ps *s, const char *reason, int64_t deadline_ns)
-{
-    for (unsigned k = 0; k < s->link_count; k++) {
-        bool over;
-
-        (void)pthread_mutex_lock(&s->lock);
-        over = s->links[k].over;
-        (void)pthread_mutex_unlock(&s->lock);
-        if (!over)
-            ps_link_leave(&s->links[k], s->job, reason, deadline_ns);
-    }
-}
-
-void ps_close(struct sync *base, const struct error *failure)
-{
-    struct sync_ps *s = (struct sync_ps *)base;
-    /* After a good run the servers are as alive as in any round, and given as long. */
-    int64_t deadline_ns = clock_deadline_ns(failure ? LEAVE_FAILED_MS : s->timeout_ms);
-    struct timespec deadline = to_timespec(deadline_ns);
-    unsigned streams = 0;
-    int late = 0;
-
-    for (unsigned k = 0; k < s->link_count; k++)
-        streams += s->links[k].stream != NULL;
-    (void)pthread_mutex_lock(&s->lock);
-    s->closing = true;
-    (void)pthread_mutex_unlock(&s->lock);
-    leave_all(s, failure ? failure->text : "", deadline_ns);
-    (void)pthread_mutex_lock(&s->lock);
-    while (s->ended < streams && late == 0)
-        late = pthread_cond_timedwait(&s->changed, &s->lock, &deadline);
-    (void)pthread_mutex_unlock(&s->lock);
-    for (unsigned k = 0; k < s->link_count; k++)
-        ps_link_close(&s->links[k]);
-    (void)wait_for_release(s,
-                           clock_deadline_ns(RELEASE_MS)); /* the slabs are the caller's to free */
-    (void)pthread_cond_destroy(&s->changed);
-    (void)pthread_mutex_destroy(&s->lock);
-    shard_map_release(&s->map);
-    free(s->weights);
-    free(s->answered);
-    free(s->links);
-    free(s);
 }
 
 static const char *ps_backend(const struct sync *base)

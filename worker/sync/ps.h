@@ -1,5 +1,11 @@
 /*
  * ps: what the sources of the parameter server's worker share; see ps.c for the model.
+ *
+ *   ps.c         rounds: what comes down, the waits, the calls of sync
+ *   ps_send.c    what goes up, and up again after a loss
+ *   ps_tend.c    the thread that beats, judges silence and sees lost links off to ...
+ *   ps_resume.c  ... their way back
+ *   ps_open.c, ps_close.c
  */
 #ifndef SPARRING_WORKER_SYNC_PS_H
 #define SPARRING_WORKER_SYNC_PS_H
@@ -12,6 +18,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#define PS_MARGIN_MS 2000 /* at a time-out the server, which knows the ranks, speaks first */
+
 struct sync_ps {
     struct sync base;
     float *params;
@@ -21,34 +29,83 @@ struct sync_ps {
     struct consistency consistency;
     unsigned rank, world_size;
     int64_t timeout_ms;
-    char job[WIRE_JOB_MAX];
+    int64_t reconnect_ms; /* 0: a lost link ends the job */
+    int64_t heartbeat_ms; /* 0: no beats */
+    int64_t heartbeat_timeout_ms;
+    struct join_request terms; /* of every join, but for the server's index; owned */
     struct shard_map map;
-    uint32_t *weights;     /* owned; of the servers; NULL: equal */
-    struct ps_link *links; /* owned, one per server */
-    unsigned link_count;
-    size_t queued; /* partitions of this round handed over; training thread writes it under lock */
-    size_t marked; /* what ready said last; the training thread's */
     atomic_size_t outstanding; /* payloads that core still holds */
+    uint32_t *weights;         /* owned; of the servers; NULL: equal */
+    struct ps_link *links;     /* owned, one per server */
+    unsigned link_count;
+    size_t marked; /* what ready said last; the training thread's */
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* CLOCK_MONOTONIC: received, ended or failed changed */
+    pthread_cond_t changed; /* CLOCK_MONOTONIC: received, the links' states or failed changed */
     uint64_t round;         /* (L) 0: initial values */
+    size_t queued;          /* (L) partitions of this round handed over; the training thread's */
     size_t received;        /* (L) partitions of this round that are here */
     uint64_t oldest;        /* (L) least round of their answers */
     uint64_t skipped;       /* rounds that the last one was late by; the training thread's */
     bool ending;            /* (L) the round is the final values */
-    uint64_t *answered;     /* (L) owned; round + 1 that each partition was last received in */
-    unsigned ended;         /* (L) links whose stream is over */
-    bool closing;           /* (L) an end is no failure any more */
-    bool failed;            /* (L) */
-    struct error failure;   /* (L) the first one */
-    struct sync_counters counters; /* (L) */
+    bool gives_initial;     /* (L) round 0: this rank's values are the initial ones */
+    bool catching_up;       /* (L) round 0 of a job that runs already: values of any round */
+    uint64_t wanted;        /* (L) catching up: round + 1 of the values; 0: the newest */
+    bool may_repeat;        /* (L) an earlier process of this rank may have sent all this */
+    int64_t extended_ns;    /* (L) the round may take until then, servers say */
+    struct ps_partition *partitions; /* (L) owned */
+    bool closing;                    /* (L) an end is no failure any more */
+    bool giving_up;                  /* (L) lost links stay lost */
+    bool failed;                     /* (L) */
+    struct error failure;            /* (L) the first one */
+    struct sync_counters counters;   /* (L) */
+
+    pthread_t tender;
+    bool tending;        /* the thread is there */
+    bool tended;         /* (L) it is to end */
+    pthread_cond_t tend; /* CLOCK_MONOTONIC: something for the tender to do */
+};
+
+/* What became of one partition. */
+struct ps_partition {
+    uint64_t sent;       /* round + 1 that it was last asked for in ... */
+    uint64_t connection; /* ... on this one of its link's */
+    uint64_t answered;   /* round + 1 that it was last received in */
+    uint64_t of;         /* round of the values that came */
+    uint32_t extra;      /* answers that may still come twice, because it was asked for again */
 };
 
 /* The links' call-backs. */
 enum status ps_take_chunk(void *user, struct ps_link *link, const struct chunk_header *h,
                           struct rpc_message *message, struct error *err);
-void ps_link_ended(void *user, struct ps_link *link, const struct error *err);
+void ps_take_beat(void *user, struct ps_link *link, const struct beat *beat);
+void ps_link_closed(void *user, struct ps_link *link, const struct error *why, bool may_return);
+
+/* The job is lost to this rank, with the first reason.  Lock held. */
+void ps_fail(struct sync_ps *s, const struct error *why);
+
+struct timespec ps_timespec(int64_t deadline_ns);
+
+/* From now on the answer to `partition` is expected, the next one of the round; send what asks for
+ * it, now or when its link is back. */
+void ps_ask(struct sync_ps *s, size_t partition);
+
+/* The link is UP again: send what its server has not answered. */
+void ps_ask_again(struct sync_ps *s, struct ps_link *l);
+
+/* Until core has let go of the slabs; a moment, once the answers are here.  False: not by then. */
+bool ps_wait_release(struct sync_ps *s, int64_t deadline_ns);
+
+/* Join one server with the sync's terms and compare what it says; blocks until deadline_ns.
+ * The link is open. */
+enum status ps_join(struct sync_ps *s, struct ps_link *l, bool resume, int64_t deadline_ns,
+                    struct error *err);
+
+/* Bring an AWAY link back, or give it up; the body of its resumer. */
+void *ps_resume(void *link);
+
+enum status ps_tend_start(struct sync_ps *s, struct error *err);
+void ps_tend_stop(struct sync_ps *s); /* and whatever is on its way back */
 
 enum status ps_open(const struct sync_config *config, struct sync **ret_sync, struct error *err);
 void ps_close(struct sync *base, const struct error *failure); /* half-built ones too */

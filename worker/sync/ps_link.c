@@ -9,14 +9,29 @@
 #define METHOD(name)      "/sparring.v1.ParameterServer/" name
 #define GRPC_PREFIX_BYTES 5
 
-enum status ps_link_open(struct ps_link *l, const struct rpc_security *security, struct error *err)
+static enum status name_failure(const struct ps_link *l, enum status status, struct error *err)
 {
-    struct rpc_client_config config = {.target = l->server, .security = *security};
-    enum status status = rpc_client_open(&config, &l->client, err);
-
     if (status != STATUS_OK)
         (void)error_prefix(err, "rank %u, %s: ", l->rank, l->name);
     return status;
+}
+
+enum status ps_link_open(struct ps_link *l, struct error *err)
+{
+    struct rpc_client_config config = {.target = l->server, .security = l->security};
+    enum status status = STATUS_OK;
+
+    for (unsigned i = 0; status == STATUS_OK && i < l->lane_count; i++) {
+        struct rpc_client *client;
+
+        status = rpc_client_open(&config, &client, err);
+        if (status != STATUS_OK)
+            break;
+        (void)pthread_mutex_lock(&l->lock);
+        l->lanes[i] = (struct ps_lane){.link = l, .client = client};
+        (void)pthread_mutex_unlock(&l->lock);
+    }
+    return name_failure(l, status, err);
 }
 
 enum status ps_link_join(struct ps_link *l, const struct join_request *request, int64_t deadline_ns,
@@ -27,23 +42,39 @@ enum status ps_link_join(struct ps_link *l, const struct join_request *request, 
     enum status status = wire_pack_join_request(request, &bytes, &size, err);
 
     if (status == STATUS_OK)
-        status = rpc_client_unary(l->client, METHOD("Join"), bytes, size, deadline_ns, &reply,
-                                  &reply_size, err);
-    l->joined = status == STATUS_OK;
+        status = rpc_client_unary(l->lanes[0].client, METHOD("Join"), bytes, size, deadline_ns,
+                                  &reply, &reply_size, err);
+    l->joined = l->joined || status == STATUS_OK;
     if (status == STATUS_OK)
         status = wire_unpack_join_reply(reply, reply_size, ret_reply, err);
-    if (status != STATUS_OK)
-        (void)error_prefix(err, "rank %u, %s: ", l->rank, l->name);
+    if (status == STATUS_OK) {
+        l->epoch = ret_reply->epoch;
+        l->session = l->epoch > 0 ? request->session : 0;
+    }
     free(bytes);
     free(reply);
-    return status;
+    return name_failure(l, status, err);
 }
 
-/* ------------------------------------------------------------------ the stream */
+/* ------------------------------------------------------------------ the streams */
+
+bool ps_link_may_retry(enum status status)
+{
+    return status == STATUS_PEER_LOST || status == STATUS_UNREACHABLE ||
+           status == STATUS_UNAVAILABLE || status == STATUS_TIMEOUT || status == STATUS_CANCELLED;
+}
+
+bool ps_link_may_return(const struct rpc_result *result)
+{
+    if (result->by_peer) /* its own word: another process may serve there soon */
+        return result->status == STATUS_UNAVAILABLE;
+    return ps_link_may_retry(result->status);
+}
 
 static void on_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
-    struct ps_link *l = user;
+    struct ps_lane *lane = user;
+    struct ps_link *l = lane->link;
     struct chunk_header header;
     struct error err = {0};
     const uint8_t *head;
@@ -52,46 +83,112 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
 
     if (!message)
         return; /* the status follows */
+    atomic_store(&l->heard, true);
     head = rpc_message_head(message, &size);
     status = wire_unpack_chunk(head, size, &header, &err);
     if (status == STATUS_OK)
-        status = l->take(l->user, l, &header, message, &err);
+        status = l->owner.take(l->owner.user, l, &header, message, &err);
     if (status == STATUS_OK) {
         rpc_call_receive(call);
         return;
     }
-    l->refused = err;
+    lane->refused = err;
     rpc_call_cancel(call);
 }
 
-static void on_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+static void tell_end(struct ps_link *l, const struct rpc_result *result,
+                     const struct error *refused)
 {
-    struct ps_link *l = user;
+    bool may_return = !refused && ps_link_may_return(result);
     struct error err = {0};
 
-    (void)call;
-    if (l->refused.status != STATUS_OK)
-        err = l->refused;
+    if (refused)
+        err = *refused;
     else if (result->status == STATUS_OK)
         (void)error_set(&err, STATUS_PEER_LOST, "it ended the stream");
     else
         (void)error_set(&err, result->status, "%s", result->text);
     (void)error_prefix(&err, "rank %u, %s: ", l->rank, l->name);
-    l->ended(l->user, l, &err);
+    l->owner.closed(l->owner.user, l, &err, may_return);
+}
+
+static void on_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+{
+    struct ps_lane *lane = user;
+
+    (void)call;
+    (void)atomic_fetch_sub(&lane->link->open, 1);
+    tell_end(lane->link, result, lane->refused.status != STATUS_OK ? &lane->refused : NULL);
 }
 
 static const struct rpc_handler stream_handler = {.message = on_message, .closed = on_closed};
 
+static void on_beat(struct rpc_call *call, struct rpc_message *message, void *user)
+{
+    struct ps_link *l = user;
+    struct beat beat;
+    const uint8_t *head;
+    size_t size;
+
+    if (!message)
+        return;
+    head = rpc_message_head(message, &size);
+    if (wire_unpack_beat(head, size, &beat, NULL) != STATUS_OK) {
+        rpc_call_cancel(call);
+        return;
+    }
+    atomic_store(&l->heard, true);
+    l->owner.beat(l->owner.user, l, &beat);
+    rpc_call_receive(call);
+}
+
+/* A server that does not want our beats still takes our chunks: only a lost connection is a loss of
+ * the link. */
+static void on_attend_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+{
+    struct ps_link *l = user;
+
+    (void)call;
+    atomic_store(&l->attended, false);
+    if (result->status != STATUS_OK && !result->by_peer && ps_link_may_return(result))
+        tell_end(l, result, NULL);
+}
+
+static const struct rpc_handler attend_handler = {.message = on_beat, .closed = on_attend_closed};
+
+static enum status start_lane(struct ps_link *l, unsigned index, struct error *err)
+{
+    struct ps_lane *lane = &l->lanes[index];
+    struct chunk_header hello = {
+        .kind = CHUNK_HELLO, .rank = l->rank, .session = l->session, .lane = index};
+    size_t wire_bytes;
+    enum status status = rpc_client_call(lane->client, METHOD("Exchange"), INT64_MAX,
+                                         &stream_handler, lane, &lane->stream, err);
+
+    if (status != STATUS_OK)
+        return status;
+    (void)atomic_fetch_add(&l->open, 1);
+    if (l->session != 0)
+        (void)ps_link_send(lane->stream, &hello, NULL, &wire_bytes);
+    rpc_call_receive(lane->stream);
+    return STATUS_OK;
+}
+
 enum status ps_link_start(struct ps_link *l, struct error *err)
 {
-    enum status status = rpc_client_call(l->client, METHOD("Exchange"), INT64_MAX, &stream_handler,
-                                         l, &l->stream, err);
+    enum status status = STATUS_OK;
 
-    if (status == STATUS_OK)
-        rpc_call_receive(l->stream);
-    else
-        (void)error_prefix(err, "rank %u, %s: ", l->rank, l->name);
-    return status;
+    for (unsigned i = 0; status == STATUS_OK && i < l->lane_count; i++)
+        status = start_lane(l, i, err);
+    if (status == STATUS_OK && l->session != 0) {
+        atomic_store(&l->attended, true);
+        atomic_store(&l->heard, true);
+        status = rpc_client_call(l->lanes[0].client, METHOD("Attend"), INT64_MAX, &attend_handler,
+                                 l, &l->attend, err);
+    }
+    if (status == STATUS_OK && l->attend)
+        rpc_call_receive(l->attend);
+    return name_failure(l, status, err);
 }
 
 static size_t varint_bytes(size_t value)
@@ -110,46 +207,80 @@ size_t ps_link_wire_bytes(size_t head_bytes, size_t payload_bytes)
     return GRPC_PREFIX_BYTES + head_bytes + field;
 }
 
-enum status ps_link_send(struct ps_link *l, const struct chunk_header *header,
+enum status ps_link_send(struct rpc_call *stream, const struct chunk_header *header,
                          const struct rpc_payload *payload, size_t *ret_wire_bytes)
 {
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
     size_t size = wire_pack_chunk(header, head);
-    enum status status = rpc_call_send(l->stream, head, size, payload);
+    enum status status = rpc_call_send(stream, head, size, payload);
 
     if (status == STATUS_OK)
         *ret_wire_bytes = ps_link_wire_bytes(size, payload ? payload->size : 0);
     return status;
 }
 
+void ps_link_beat(struct rpc_call *attend, const struct beat *beat)
+{
+    uint8_t bytes[WIRE_BEAT_MAX];
+
+    (void)rpc_call_send(attend, bytes, wire_pack_beat(beat, bytes), NULL);
+}
+
 /* ------------------------------------------------------------------ the end */
 
-void ps_link_leave(struct ps_link *l, const char *job, const char *reason, int64_t deadline_ns)
+enum status ps_link_leave(struct ps_link *l, const char *job, const char *reason,
+                          int64_t deadline_ns, struct error *err)
 {
     struct leave_request request = {.rank = l->rank};
     uint8_t *bytes = NULL, *reply = NULL;
     size_t size, reply_size;
+    enum status status;
 
-    if (!l->joined)
-        return;
     (void)snprintf(request.job, sizeof(request.job), "%s", job);
     (void)snprintf(request.reason, sizeof(request.reason), "%s", reason);
-    /* A server that is gone has nothing to be told. */
-    if (wire_pack_leave_request(&request, &bytes, &size, NULL) == STATUS_OK)
-        (void)rpc_client_unary(l->client, METHOD("Leave"), bytes, size, deadline_ns, &reply,
-                               &reply_size, NULL);
+    status = wire_pack_leave_request(&request, &bytes, &size, err);
+    if (status == STATUS_OK)
+        status = rpc_client_unary(l->lanes[0].client, METHOD("Leave"), bytes, size, deadline_ns,
+                                  &reply, &reply_size, err);
     free(bytes);
     free(reply);
+    if (status != STATUS_OK && ps_link_may_retry(status))
+        return status;
     l->joined = false;
-    if (l->stream)
-        rpc_call_send_done(l->stream);
+    for (unsigned i = 0; i < l->lane_count; i++)
+        if (l->lanes[i].stream)
+            rpc_call_send_done(l->lanes[i].stream);
+    if (l->attend)
+        rpc_call_send_done(l->attend);
+    return STATUS_OK;
 }
 
-void ps_link_close(struct ps_link *l)
+void ps_link_interrupt(struct ps_link *l)
 {
-    rpc_client_close(l->client);
-    if (l->stream)
-        rpc_call_unref(l->stream);
-    l->client = NULL;
-    l->stream = NULL;
+    (void)pthread_mutex_lock(&l->lock);
+    for (unsigned i = 0; i < l->lane_count; i++)
+        if (l->lanes[i].client)
+            rpc_client_cancel(l->lanes[i].client);
+    (void)pthread_mutex_unlock(&l->lock);
+}
+
+void ps_link_shut(struct ps_link *l)
+{
+    for (unsigned i = 0; i < l->lane_count; i++) {
+        struct rpc_client *client;
+
+        (void)pthread_mutex_lock(&l->lock);
+        client = l->lanes[i].client;
+        l->lanes[i].client = NULL;
+        (void)pthread_mutex_unlock(&l->lock);
+        rpc_client_close(client);
+    }
+    for (unsigned i = 0; i < l->lane_count; i++) {
+        if (l->lanes[i].stream)
+            rpc_call_unref(l->lanes[i].stream);
+        l->lanes[i].stream = NULL;
+    }
+    if (l->attend)
+        rpc_call_unref(l->attend);
+    l->attend = NULL;
 }

@@ -1,8 +1,15 @@
 /*
- * ps_link: one worker's connection to one parameter server: join, the Exchange stream, leave.
+ * ps_link: one worker's connections to one parameter server: join, the Exchange streams (lanes),
+ * the beats of Attend, leave.
  *
- * Chunks that come down are handed to `take` on the link's own I/O thread; everything else is
- * called from the training thread and may block up to the deadline it is given.
+ * A lane is a connection of its own with one stream on it; lane 0's connection carries join, leave
+ * and the beats, too.  A link that was cut off is opened again from scratch: ps_link_shut, then
+ * open, join and start once more.
+ *
+ * Threads: `take`, `beat` and `closed` run on the lanes' own I/O threads; ps_link_send and
+ * ps_link_beat may be called from any thread, ps_link_interrupt too; everything else is called by
+ * one thread at a time (the training thread, or the one that brings the link back) and may block up
+ * to the deadline it is given.
  */
 #ifndef SPARRING_WORKER_SYNC_PS_LINK_H
 #define SPARRING_WORKER_SYNC_PS_LINK_H
@@ -12,50 +19,110 @@
 #include "common/rpc/rpc.h"
 #include "common/rpc/wire.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-struct ps_link {
-    struct endpoint server;
-    char name[400]; /* "parameter server 127.0.0.1:5757 (--servers)"; for messages */
-    unsigned rank;  /* of this worker */
-    struct rpc_client *client;
-    struct rpc_call *stream; /* one reference; NULL before ps_link_start */
-    bool joined;
-    bool over; /* guarded by the owner's lock: `ended` has run */
+struct ps_link;
 
-    /* Both run on the I/O thread.  take: a failure cancels the stream.  ended: once, last; err says
-     * why the stream is over. */
-    enum status (*take)(void *user, struct ps_link *link, const struct chunk_header *header,
-                        struct rpc_message *message, struct error *err);
-    void (*ended)(void *user, struct ps_link *link, const struct error *err);
-    void *user;
-    struct error refused; /* I/O thread: what `take` returned */
+struct ps_lane {
+    struct ps_link *link;
+    struct rpc_client *client; /* owned; the link's lock guards the pointer */
+    struct rpc_call *stream;   /* one reference; NULL: not started */
+    struct error refused;      /* its I/O thread's: what `take` returned */
 };
 
-/* Connect nothing yet: make the client.  name, server, rank, take, ended and user are set. */
-enum status ps_link_open(struct ps_link *l, const struct rpc_security *security, struct error *err);
+/* What a link tells its owner. */
+struct ps_link_owner {
+    /* A chunk came down; a failure ends the stream. */
+    enum status (*take)(void *user, struct ps_link *link, const struct chunk_header *header,
+                        struct rpc_message *message, struct error *err);
+    void (*beat)(void *user, struct ps_link *link, const struct beat *beat);
+    /* A stream is over, `why` says how.  may_return: a new connection may mend it. */
+    void (*closed)(void *user, struct ps_link *link, const struct error *why, bool may_return);
+    void *user;
+};
 
-/* Join until deadline_ns; blocks until every rank has joined.  The caller releases *ret_reply
- * (wire_release_join_reply).  Errors name the server and the rank. */
+enum ps_link_state {
+    PS_LINK_IDLE, /* it holds none of the partitions, or has not joined yet */
+    PS_LINK_UP,
+    PS_LINK_AWAY, /* lost, and on its way back (ps_resume.c) */
+    PS_LINK_OVER, /* this rank has left, or the link is given up */
+};
+
+struct ps_link {
+    struct endpoint server;
+    char name[400];               /* "parameter server 127.0.0.1:5757 (--servers)"; for messages */
+    unsigned index;               /* of the server */
+    unsigned rank;                /* of this worker */
+    struct rpc_security security; /* its texts are borrowed */
+    struct ps_link_owner owner;
+    struct ps_lane lanes[WIRE_LANES_MAX];
+    unsigned lane_count;
+    struct rpc_call *attend; /* one reference; NULL: none */
+    uint64_t session;
+    bool joined;
+    uint64_t epoch;       /* the server's word at the join; 0: it knows no sessions */
+    uint64_t beats;       /* sent; the tender's */
+    uint64_t contributed; /* as its join said: the last round that this rank's slot has pushed */
+    pthread_mutex_t lock;
+    atomic_uint open;     /* lanes whose stream is not over */
+    atomic_bool attended; /* beats are answered */
+    atomic_bool heard;    /* something came since this was last cleared */
+
+    /* The owner's, under its lock. */
+    enum ps_link_state state;
+    uint64_t connections; /* times that it came UP */
+    struct error loss;    /* AWAY: why it was lost ... */
+    int64_t lost_ns;      /* ... and when */
+    struct error broken;  /* AWAY: a new stream is over already */
+    unsigned silent;      /* the tender's: its beats since anything was heard */
+    bool busy;            /* somebody calls on it who must not be cut off */
+    bool resuming;        /* `resumer` runs or waits to be joined */
+    bool resumed;         /* it has ended */
+    pthread_t resumer;
+};
+
+/* Connect nothing yet: make the clients.  server, name, rank, security, owner and lane_count are
+ * set, `lock` is initialised. */
+enum status ps_link_open(struct ps_link *l, struct error *err);
+
+/* Join until deadline_ns; of a job's first joins it blocks until every rank has joined.  The caller
+ * releases *ret_reply (wire_release_join_reply).  Errors name the server and the rank. */
 enum status ps_link_join(struct ps_link *l, const struct join_request *request, int64_t deadline_ns,
                          struct join_reply *ret_reply, struct error *err);
 
-/* Open the stream; from here `ended` is certain. */
+/* Open the lanes and begin to attend; from here a `closed` for each lane is certain. */
 enum status ps_link_start(struct ps_link *l, struct error *err);
 
-/* Queue one chunk; never blocks.  *ret_wire_bytes: its size with our headers.  A failure means that
- * the stream is over (`ended` says why); payload->release has then been called. */
-enum status ps_link_send(struct ps_link *l, const struct chunk_header *header,
+/* Queue one chunk on a stream of this link; never blocks.  *ret_wire_bytes: its size with our
+ * headers.  A failure means that the stream is over (`closed` says why); payload->release has then
+ * been called. */
+enum status ps_link_send(struct rpc_call *stream, const struct chunk_header *header,
                          const struct rpc_payload *payload, size_t *ret_wire_bytes);
+
+/* Queue one beat; never blocks. */
+void ps_link_beat(struct rpc_call *attend, const struct beat *beat);
 
 /* Bytes of a chunk on the wire: gRPC's prefix, header, payload. */
 size_t ps_link_wire_bytes(size_t head_bytes, size_t payload_bytes);
 
-/* Tell the server that this rank goes, with the reason when it failed, then half-close. */
-void ps_link_leave(struct ps_link *l, const char *job, const char *reason, int64_t deadline_ns);
+/* Tell the server that this rank goes, with the reason when it failed, then half-close.  A failure
+ * is one that another connection may mend; a server that knows us no more has nothing to be told.
+ */
+enum status ps_link_leave(struct ps_link *l, const char *job, const char *reason,
+                          int64_t deadline_ns, struct error *err);
 
-/* Cancel what is under way and free; a zeroed link is allowed. */
-void ps_link_close(struct ps_link *l);
+/* Can a call that ended so end well on another connection? */
+bool ps_link_may_return(const struct rpc_result *result);
+bool ps_link_may_retry(enum status status);
+
+/* Cancel what is under way, so that whoever is in a call of this link returns soon. */
+void ps_link_interrupt(struct ps_link *l);
+
+/* Cancel what is under way, wait for the ends, close the connections; a link that is not open is
+ * allowed. */
+void ps_link_shut(struct ps_link *l);
 
 #endif

@@ -5,10 +5,16 @@
 #include "common/base/memory.h"
 #include "worker/sync/ps.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#define HEARTBEAT_MS_MOST 500
+#define JOIN_PAUSE_NS     50000000
 
 /* "host:port,host:port" into links. */
 static enum status parse_servers(struct sync_ps *s, const struct sync_config *config,
@@ -36,10 +42,13 @@ static enum status parse_servers(struct sync_ps *s, const struct sync_config *co
                 strcmp(s->links[other].server.host, l->server.host) == 0)
                 status = error_set(err, STATUS_CONFIG, "%s: '%s' is there twice", origin, entry);
         (void)snprintf(l->name, sizeof(l->name), "parameter server %.300s (%.60s)", entry, origin);
+        l->index = k;
         l->rank = s->rank;
-        l->take = ps_take_chunk;
-        l->ended = ps_link_ended;
-        l->user = s;
+        l->lane_count = s->terms.lanes;
+        l->security = config->security;
+        l->owner = (struct ps_link_owner){
+            .take = ps_take_chunk, .beat = ps_take_beat, .closed = ps_link_closed, .user = s};
+        (void)pthread_mutex_init(&l->lock, NULL);
         text += length + (text[length] == ',');
     }
     return status;
@@ -63,58 +72,123 @@ static enum status check_reply(const struct sync_ps *s, unsigned k, const struct
     return STATUS_OK;
 }
 
-static enum status join(struct sync_ps *s, unsigned k, const struct sync_config *config,
-                        int64_t deadline_ns, struct error *err)
+/* The last round that is complete for this rank.  Lock held. */
+static uint64_t completed_round(const struct sync_ps *s)
 {
-    struct join_request request = {
-        .rank = s->rank,
-        .world_size = s->world_size,
-        .server_index = k,
-        .server_count = s->link_count,
-        .element_count = s->count,
-        .partition_bytes = config->partition_bytes,
-        .update = config->update_on_server ? 0 : 1,
-        .order = config->order == REDUCE_REPRODUCIBLE ? 1 : 0,
-        .optimizer = config->optimizer,
-        .consistency = config->consistency,
-        .rules = config->rules,
-        .rule_count = config->rule_count,
-        .weights = s->weights,
-        .weight_count = s->weights ? s->link_count : 0,
-    };
-    char no_manifest[1] = "";
-    struct join_reply reply = {0};
-    enum status status =
-        mem_strdup(config->manifest ? config->manifest : no_manifest, &request.manifest, err);
+    return s->round > 0 && s->received < s->map.length ? s->round - 1 : s->round;
+}
 
-    if (status != STATUS_OK)
-        return status;
-    memcpy(request.job, s->job, sizeof(request.job));
-    status = ps_link_join(&s->links[k], &request, deadline_ns, &reply, err);
+enum status ps_join(struct sync_ps *s, struct ps_link *l, bool resume, int64_t deadline_ns,
+                    struct error *err)
+{
+    struct join_request request = s->terms;
+    struct join_reply reply = {0};
+    enum status status;
+
+    request.server_index = l->index;
+    request.resume = resume;
+    if (resume) {
+        (void)pthread_mutex_lock(&s->lock);
+        request.round = completed_round(s);
+        (void)pthread_mutex_unlock(&s->lock);
+    }
+    status = ps_link_join(l, &request, deadline_ns, &reply, err);
     if (status == STATUS_OK)
-        status = check_reply(s, k, &reply, err);
+        status = check_reply(s, l->index, &reply, err);
+    if (status == STATUS_OK)
+        l->contributed = reply.round;
     wire_release_join_reply(&reply);
-    free(request.manifest);
+    return status;
+}
+
+/* The first join, which every rank makes; a connection that breaks meanwhile is replaced. */
+static enum status join_first(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns,
+                              struct error *err)
+{
+    const struct timespec pause = {.tv_nsec = JOIN_PAUSE_NS};
+    struct error first = {0};
+    enum status status = ps_link_open(l, err);
+
+    if (status == STATUS_OK)
+        status = ps_join(s, l, false, deadline_ns, err);
+    while (status == STATUS_PEER_LOST && s->reconnect_ms > 0 &&
+           clock_now_ns() + JOIN_PAUSE_NS < deadline_ns) {
+        if (first.status == STATUS_OK)
+            first = *err;
+        ps_link_shut(l);
+        (void)nanosleep(&pause, NULL);
+        status = ps_link_open(l, err);
+        if (status == STATUS_OK)
+            status = ps_join(s, l, false, deadline_ns, err);
+    }
+    if (status != STATUS_OK && first.status != STATUS_OK)
+        return error_set(err, status, "%s (after: %s)", err->text, first.text);
     return status;
 }
 
 /* Every rank joins the servers in the same order, so the waits cannot cross. */
-static enum status open_links(struct sync_ps *s, const struct sync_config *config,
-                              struct error *err)
+static enum status open_links(struct sync_ps *s, struct error *err)
 {
     int64_t deadline_ns = clock_deadline_ns(s->timeout_ms);
+    uint64_t contributed = 0;
     enum status status = STATUS_OK;
 
     for (unsigned k = 0; status == STATUS_OK && k < s->link_count; k++) {
+        struct ps_link *l = &s->links[k];
+
         if (s->map.server_elements[k] == 0)
             continue; /* more servers than partitions: nothing to say to this one */
-        status = ps_link_open(&s->links[k], &config->security, err);
-        if (status == STATUS_OK)
-            status = join(s, k, config, deadline_ns, err);
+        status = join_first(s, l, deadline_ns, err);
+        l->state = l->joined ? PS_LINK_UP : PS_LINK_IDLE; /* nobody else is here yet */
+        l->connections = 1;
+        s->catching_up = s->catching_up || l->epoch > 1;
+        if (l->contributed > contributed)
+            contributed = l->contributed;
     }
+    s->may_repeat = s->catching_up;
+    s->gives_initial = s->rank == 0 && contributed == 0;
     for (unsigned k = 0; status == STATUS_OK && k < s->link_count; k++)
         if (s->links[k].joined)
             status = ps_link_start(&s->links[k], err);
+    return status == STATUS_OK ? ps_tend_start(s, err) : status;
+}
+
+/* What every server is asked for. */
+static enum status make_terms(struct sync_ps *s, const struct sync_config *config,
+                              struct error *err)
+{
+    const char *job = config->job ? config->job : "default";
+    char no_manifest[1] = "";
+    struct join_request *r = &s->terms;
+    enum status status;
+
+    if (strlen(job) >= sizeof(r->job))
+        return error_set(err, STATUS_CONFIG, "the job's name has %zu characters, %zu are allowed",
+                         strlen(job), sizeof(r->job) - 1);
+    (void)snprintf(r->job, sizeof(r->job), "%s", job);
+    r->rank = s->rank;
+    r->world_size = s->world_size;
+    r->element_count = s->count;
+    r->partition_bytes = config->partition_bytes;
+    r->update = config->update_on_server ? 0 : 1;
+    r->order = config->order == REDUCE_REPRODUCIBLE ? 1 : 0;
+    r->optimizer = config->optimizer;
+    r->consistency = config->consistency;
+    r->lanes = 1;
+    r->on_loss = (uint32_t)config->on_worker_loss;
+    r->reconnect_ms = (uint32_t)s->reconnect_ms;
+    r->heartbeat_ms = (uint32_t)s->heartbeat_ms;
+    r->heartbeat_timeout_ms = (uint32_t)s->heartbeat_timeout_ms;
+    status = mem_strdup(config->manifest ? config->manifest : no_manifest, &r->manifest, err);
+    if (status == STATUS_OK && config->rule_count > 0)
+        status = mem_calloc(config->rule_count, sizeof(*r->rules), "rules", &r->rules, err);
+    if (status == STATUS_OK && config->rule_count > 0) {
+        memcpy(r->rules, config->rules, config->rule_count * sizeof(*r->rules));
+        r->rule_count = config->rule_count;
+    }
+    while (status == STATUS_OK && r->session == 0)
+        if (getrandom(&r->session, sizeof(r->session), 0) != (ssize_t)sizeof(r->session))
+            return error_set_errno(err, errno, "cannot draw a session's number");
     return status;
 }
 
@@ -123,40 +197,61 @@ static enum status place(struct sync_ps *s, const struct sync_config *config, st
     enum status status = STATUS_OK;
 
     if (config->server_weights) {
-        status =
-            mem_calloc(s->link_count, sizeof(*s->weights), "weights of servers", &s->weights, err);
+        status = mem_calloc(s->link_count, sizeof(*s->terms.weights), "weights of servers",
+                            &s->terms.weights, err);
         if (status != STATUS_OK)
             return status;
-        memcpy(s->weights, config->server_weights, s->link_count * sizeof(*s->weights));
+        s->terms.weight_count = s->link_count;
+        memcpy(s->terms.weights, config->server_weights, s->link_count * sizeof(*s->terms.weights));
     }
-    return shard_map_make_weighted(s->count, config->partition_bytes, s->link_count, s->weights,
-                                   &s->map, err);
+    return shard_map_make_weighted(s->count, config->partition_bytes, s->link_count,
+                                   s->terms.weights, &s->map, err);
 }
 
 static enum status open_parts(struct sync_ps *s, const struct sync_config *config,
                               struct error *err)
 {
-    const char *job = config->job ? config->job : "default";
-    enum status status = parse_servers(s, config, err);
+    enum status status = make_terms(s, config, err);
 
-    if (status != STATUS_OK)
-        return status;
-    if (strlen(job) >= sizeof(s->job))
-        return error_set(err, STATUS_CONFIG, "the job's name has %zu characters, %zu are allowed",
-                         strlen(job), sizeof(s->job) - 1);
-    (void)snprintf(s->job, sizeof(s->job), "%s", job);
-    status = place(s, config, err);
     if (status == STATUS_OK)
-        status = mem_calloc(s->map.length, sizeof(*s->answered), "partitions", &s->answered, err);
+        status = parse_servers(s, config, err);
     if (status == STATUS_OK)
-        status = open_links(s, config, err);
+        status = place(s, config, err);
+    s->terms.server_count = s->link_count;
+    if (status == STATUS_OK)
+        status =
+            mem_calloc(s->map.length, sizeof(*s->partitions), "partitions", &s->partitions, err);
+    if (status == STATUS_OK)
+        status = open_links(s, err);
     return status;
+}
+
+/* Silence is judged by three beats at least. */
+static void set_times(struct sync_ps *s, const struct sync_config *config)
+{
+    s->timeout_ms = config->timeout_ms;
+    s->reconnect_ms = config->reconnect_ms;
+    s->heartbeat_timeout_ms = config->heartbeat_timeout_ms;
+    s->heartbeat_ms = s->heartbeat_timeout_ms / 3;
+    if (s->heartbeat_ms > HEARTBEAT_MS_MOST)
+        s->heartbeat_ms = HEARTBEAT_MS_MOST;
+}
+
+static void init_locks(struct sync_ps *s)
+{
+    pthread_condattr_t attributes;
+
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&s->changed, &attributes);
+    (void)pthread_cond_init(&s->tend, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
+    (void)pthread_mutex_init(&s->lock, NULL);
 }
 
 enum status ps_open(const struct sync_config *config, struct sync **ret_sync, struct error *err)
 {
     struct sync_ps *s;
-    pthread_condattr_t attributes;
     struct error failure = {0};
     enum status status = mem_calloc(1, sizeof(*s), "ps sync", &s, err);
 
@@ -171,12 +266,8 @@ enum status ps_open(const struct sync_config *config, struct sync **ret_sync, st
     s->scale = (float)(1.0 / consistency_divisor(&s->consistency, config->world_size));
     s->rank = config->rank;
     s->world_size = config->world_size;
-    s->timeout_ms = config->timeout_ms;
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&s->changed, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
-    (void)pthread_mutex_init(&s->lock, NULL);
+    set_times(s, config);
+    init_locks(s);
     status = open_parts(s, config, &failure);
     if (status != STATUS_OK) {
         ps_close(&s->base, &failure);

@@ -15,11 +15,12 @@ static void release_payload(void *user)
     (void)atomic_fetch_sub((atomic_size_t *)user, 1);
 }
 
-void ps_payload_make(struct sync_ps *s, const float *slab, struct chunk_header *header,
-                     struct rpc_payload *ret)
+void ps_payload_make(struct sync_ps *s, const float *slab, bool repeated,
+                     struct chunk_header *header, struct rpc_payload *ret)
 {
     const struct partition *p = &s->map.partitions[header->partition];
 
+    (void)repeated; /* float32 is as it was */
     header->dtype = CODING_FLOAT32;
     header->length = p->count * sizeof(float);
     *ret = (struct rpc_payload){.data = slab + p->offset,

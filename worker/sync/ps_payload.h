@@ -8,6 +8,7 @@
 #include "common/rpc/rpc.h"
 #include "common/rpc/wire.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,10 +17,12 @@ struct sync_ps;
 /* Where the answers of a round go. */
 float *ps_answer_slab(const struct sync_ps *s, uint64_t round);
 
-/* What goes up for header->partition from `slab` (params or grads): fills the header's dtype, flags
- * and length, and *ret, whose release counts s->outstanding down. */
-void ps_payload_make(struct sync_ps *s, const float *slab, struct chunk_header *header,
-                     struct rpc_payload *ret);
+/* What goes up for header->partition from `slab` (params or grads): fills the header's dtype and
+ * length, adds to its flags, and fills *ret, whose release counts s->outstanding down.
+ *   repeated  the same went up before, on a connection that was lost: nothing may be coded anew
+ * On the training thread, or on the one that brings a link back. */
+void ps_payload_make(struct sync_ps *s, const float *slab, bool repeated,
+                     struct chunk_header *header, struct rpc_payload *ret);
 
 /* Does an answer carry what its partition needs?  STATUS_PROTOCOL; its partition exists. */
 enum status ps_payload_check(const struct sync_ps *s, const struct chunk_header *header,

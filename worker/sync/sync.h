@@ -15,6 +15,7 @@
 #include "common/collective/mesh/mesh.h"
 #include "common/consistency/consistency.h"
 #include "common/optimizer/optimizer.h"
+#include "common/rpc/wire.h"
 #include "common/store/store.h"
 #include "common/tensor/tensor.h"
 #include "worker/sync/ddp.h"
@@ -38,10 +39,10 @@ struct sync_config {
     const char *manifest; /* text of common/manifest; ps sends it to the servers */
     const char *job;      /* run identifier */
     /* allreduce */
-    const char *backend;        /* as in collective_config, like the next three */
-    const char *transport;      /* "tcp", "grpc" */
-    const char *interface_host; /* "": found */
-    int64_t heartbeat_timeout_ms;
+    const char *backend;          /* as in collective_config, like the next three */
+    const char *transport;        /* "tcp", "grpc" */
+    const char *interface_host;   /* "": found */
+    int64_t heartbeat_timeout_ms; /* of ps, too; there 0: no beats */
     struct flight *flight;        /* borrowed; NULL: the group keeps one in memory */
     const struct ddp_config *ddp; /* copied; NULL: DDP_DEFAULTS */
     /* ps */
@@ -50,16 +51,22 @@ struct sync_config {
     const uint32_t *server_weights; /* one per server, borrowed until sync_open returns; NULL: equal
                                      */
     bool update_on_server;
+    int64_t reconnect_ms; /* how long a lost connection may be away; 0: it ends the job */
+    enum worker_loss on_worker_loss;
     struct consistency consistency; /* checked (consistency_check) */
     struct exact_staleness *rules;  /* borrowed until sync_open returns */
     size_t rule_count;
     size_t partition_bytes;
     struct optimizer_config optimizer;
-    struct rpc_security security;
+    struct rpc_security security; /* its texts are borrowed until sync_close */
 };
 
 struct sync_counters { /* monotone, of this rank */
     uint64_t tx_payload_bytes, rx_payload_bytes, tx_wire_bytes, rx_wire_bytes;
+    /* ps: */
+    uint64_t reconnects; /* lost connections to a server that came back ... */
+    uint64_t away_ns;    /* ... after so long, summed */
+    uint64_t retries;    /* chunks sent once more for it; their payload is counted once */
 };
 
 /* One gradient bucket of the last step; times by clock_now_ns. */
@@ -151,7 +158,8 @@ enum status sync_finish(struct sync *s, struct error *err);
 enum status sync_agree_used(struct sync *s, bool *used, struct error *err);
 
 /* After finish: updates that were made without this rank while it made its last one, which was too
- * late (a parameter server with backup workers).  It goes on behind them, as all the others do. */
+ * late (a parameter server with backup workers).  It goes on behind them, as all the others do.
+ * After start: updates made before this process took the place of a lost one. */
 uint64_t sync_skipped(const struct sync *s);
 
 /* After the last step: have all ranks done the same?  What a backend can only find out afterwards

@@ -1,0 +1,228 @@
+/*
+ * The tender: one thread per synchronisation that beats on every link, so that a long computation
+ * is not taken for a dead worker; judges the silence of servers; and has each lost link brought
+ * back by a thread of its own, because that may take a while and other links must not fall silent.
+ *
+ * Silence is counted in beats of ours without anything heard, not in time: a process that was
+ * stopped or got no core has not listened either.
+ */
+#include "common/base/clock.h"
+#include "worker/sync/ps.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define INTERRUPT_MS 20 /* between interruptions of a resumer that has begun another call */
+
+void ps_take_beat(void *user, struct ps_link *link, const struct beat *beat)
+{
+    struct sync_ps *s = user;
+    int64_t until_ns;
+
+    (void)link;
+    if (beat->waiting_ms == 0)
+        return;
+    until_ns = clock_deadline_ns((int64_t)beat->waiting_ms + s->timeout_ms + PS_MARGIN_MS);
+    (void)pthread_mutex_lock(&s->lock);
+    if (until_ns > s->extended_ns)
+        s->extended_ns = until_ns;
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+/* ------------------------------------------------------------------ losses */
+
+void ps_fail(struct sync_ps *s, const struct error *why)
+{
+    if (!s->closing && !s->failed) {
+        s->failed = true;
+        s->failure = *why;
+    }
+    (void)pthread_cond_broadcast(&s->changed);
+}
+
+void ps_link_closed(void *user, struct ps_link *link, const struct error *why, bool may_return)
+{
+    struct sync_ps *s = user;
+
+    (void)pthread_mutex_lock(&s->lock);
+    if (link->state == PS_LINK_AWAY) {
+        if (link->broken.status == STATUS_OK)
+            link->broken = *why;
+    } else if (link->state == PS_LINK_UP && link->joined && may_return && s->reconnect_ms > 0 &&
+               link->session != 0 && !s->failed && !s->giving_up) {
+        link->state = PS_LINK_AWAY;
+        link->loss = *why;
+        link->lost_ns = clock_now_ns();
+        (void)pthread_cond_signal(&s->tend);
+    } else if (link->state == PS_LINK_UP) {
+        link->state = PS_LINK_OVER;
+        ps_fail(s, why);
+    }
+    (void)pthread_cond_broadcast(&s->changed);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+/* Take leave of what has brought a link back, or start it for a lost one.  Lock held on entry and
+ * return; true: it was let go meanwhile. */
+static bool see_off(struct sync_ps *s, struct ps_link *l)
+{
+    int failed;
+
+    if (l->resuming && l->resumed) {
+        (void)pthread_mutex_unlock(&s->lock);
+        (void)pthread_join(l->resumer, NULL);
+        (void)pthread_mutex_lock(&s->lock);
+        l->resuming = false;
+        return true;
+    }
+    if (l->state != PS_LINK_AWAY || l->resuming || l->busy)
+        return false;
+    l->resuming = true;
+    l->resumed = false;
+    failed = pthread_create(&l->resumer, NULL, ps_resume, l);
+    if (failed) {
+        l->resuming = false;
+        l->state = PS_LINK_OVER;
+        ps_fail(s, &l->loss);
+    }
+    return false;
+}
+
+/* Until there is nothing to see off.  Lock held on entry and return. */
+static void see_off_all(struct sync_ps *s)
+{
+    bool again = true;
+
+    while (again && !s->tended) {
+        again = false;
+        for (unsigned k = 0; k < s->link_count; k++)
+            again = see_off(s, &s->links[k]) || again;
+    }
+}
+
+/* ------------------------------------------------------------------ beats */
+
+static void judge_silence(struct sync_ps *s, struct ps_link *l)
+{
+    struct error err = {0};
+
+    if (!atomic_load(&l->attended) || atomic_exchange(&l->heard, false)) {
+        l->silent = 0;
+        return;
+    }
+    l->silent++;
+    if ((int64_t)l->silent * s->heartbeat_ms < s->heartbeat_timeout_ms)
+        return;
+    (void)error_set(&err, STATUS_PEER_LOST,
+                    "rank %u, %s: nothing was heard of it for %" PRId64
+                    " ms (--heartbeat-timeout-ms)",
+                    s->rank, l->name, (int64_t)l->silent * s->heartbeat_ms);
+    l->silent = 0;
+    ps_link_closed(s, l, &err, true);
+}
+
+static void beat(struct sync_ps *s, struct ps_link *l)
+{
+    struct beat beat = {.rank = s->rank};
+    struct rpc_call *attend = NULL;
+
+    (void)pthread_mutex_lock(&s->lock);
+    if (l->state == PS_LINK_UP && l->attend && l->joined) {
+        attend = l->attend;
+        rpc_call_ref(attend);
+        beat.session = l->session;
+        beat.epoch = l->epoch;
+        beat.count = ++l->beats;
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    if (!attend)
+        return;
+    memcpy(beat.job, s->terms.job, sizeof(beat.job));
+    judge_silence(s, l);
+    ps_link_beat(attend, &beat);
+    rpc_call_unref(attend);
+}
+
+static void *tend(void *user)
+{
+    struct sync_ps *s = user;
+    int64_t next_ns = clock_now_ns();
+
+    (void)pthread_mutex_lock(&s->lock);
+    while (!s->tended) {
+        see_off_all(s);
+        if (s->tended)
+            break;
+        if (s->heartbeat_ms > 0 && clock_now_ns() >= next_ns) {
+            (void)pthread_mutex_unlock(&s->lock);
+            for (unsigned k = 0; k < s->link_count; k++)
+                beat(s, &s->links[k]);
+            next_ns = clock_deadline_ns(s->heartbeat_ms);
+            (void)pthread_mutex_lock(&s->lock);
+            continue;
+        }
+        if (s->heartbeat_ms > 0) {
+            struct timespec next = ps_timespec(next_ns);
+
+            (void)pthread_cond_timedwait(&s->tend, &s->lock, &next);
+        } else {
+            (void)pthread_cond_wait(&s->tend, &s->lock);
+        }
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+enum status ps_tend_start(struct sync_ps *s, struct error *err)
+{
+    sigset_t all, before;
+    int failed;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the program's own threads' */
+    failed = pthread_create(&s->tender, NULL, tend, s);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed)
+        return error_set_errno(err, failed, "cannot start thread 'ps-tender'");
+    (void)pthread_setname_np(s->tender, "ps-tender");
+    s->tending = true;
+    return STATUS_OK;
+}
+
+/* Lock held on entry and return. */
+static void stop_resumer(struct sync_ps *s, struct ps_link *l)
+{
+    while (l->resuming && !l->resumed) {
+        struct timespec again = ps_timespec(clock_deadline_ns(INTERRUPT_MS));
+
+        (void)pthread_mutex_unlock(&s->lock);
+        ps_link_interrupt(l);
+        (void)pthread_mutex_lock(&s->lock);
+        if (!l->resumed)
+            (void)pthread_cond_timedwait(&s->changed, &s->lock, &again);
+    }
+    if (!l->resuming)
+        return;
+    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_join(l->resumer, NULL);
+    (void)pthread_mutex_lock(&s->lock);
+    l->resuming = false;
+}
+
+void ps_tend_stop(struct sync_ps *s)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    s->tended = true;
+    s->giving_up = true;
+    (void)pthread_cond_broadcast(&s->tend);
+    (void)pthread_mutex_unlock(&s->lock);
+    if (s->tending)
+        (void)pthread_join(s->tender, NULL);
+    s->tending = false;
+    (void)pthread_mutex_lock(&s->lock);
+    for (unsigned k = 0; k < s->link_count; k++)
+        stop_resumer(s, &s->links[k]);
+    (void)pthread_mutex_unlock(&s->lock);
+}
