@@ -47,6 +47,43 @@ enum status handover_draw(char name[HANDOVER_NAME_SIZE], unsigned char token[HAN
     return STATUS_OK;
 }
 
+void handover_format(const char *name, const unsigned char token[HANDOVER_TOKEN_BYTES],
+                     char text[HANDOVER_ADDRESS_SIZE])
+{
+    int length = snprintf(text, HANDOVER_ADDRESS_SIZE, "%s/", name);
+
+    for (size_t i = 0; i < HANDOVER_TOKEN_BYTES; i++)
+        length += snprintf(text + length, HANDOVER_ADDRESS_SIZE - (size_t)length, "%02x", token[i]);
+}
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+bool handover_parse(const char *text, char name[HANDOVER_NAME_SIZE],
+                    unsigned char token[HANDOVER_TOKEN_BYTES])
+{
+    size_t length = strcspn(text, "/");
+    const char *digits = text + length + 1;
+
+    if (length == 0 || length >= HANDOVER_NAME_SIZE || text[length] != '/' ||
+        strnlen(digits, 2 * HANDOVER_TOKEN_BYTES + 1) != 2 * HANDOVER_TOKEN_BYTES)
+        return false;
+    memset(name, 0, HANDOVER_NAME_SIZE);
+    memcpy(name, text, length);
+    for (size_t i = 0; i < HANDOVER_TOKEN_BYTES; i++) {
+        int high = hex_digit(digits[2 * i]), low = hex_digit(digits[2 * i + 1]);
+
+        if (high < 0 || low < 0)
+            return false;
+        token[i] = (unsigned char)(high << 4 | low);
+    }
+    return true;
+}
+
 bool handover_is_our_user(int fd)
 {
     struct ucred peer;

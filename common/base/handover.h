@@ -30,6 +30,13 @@ struct handover_ticket {
 enum status handover_draw(char name[HANDOVER_NAME_SIZE], unsigned char token[HANDOVER_TOKEN_BYTES],
                           struct error *err);
 
+/* Both as one word of text, to be told to a peer by other means, and back; false: it is none. */
+#define HANDOVER_ADDRESS_SIZE (HANDOVER_NAME_SIZE + 2 * HANDOVER_TOKEN_BYTES + 1)
+void handover_format(const char *name, const unsigned char token[HANDOVER_TOKEN_BYTES],
+                     char text[HANDOVER_ADDRESS_SIZE]);
+bool handover_parse(const char *text, char name[HANDOVER_NAME_SIZE],
+                    unsigned char token[HANDOVER_TOKEN_BYTES]);
+
 /* Listen under that name; the socket does not block and is the caller's to close. */
 enum status handover_listen(const char *name, int *ret_fd, struct error *err);
 

@@ -19,9 +19,10 @@ static size_t page_size(void)
 }
 
 /* Map fd, which becomes ret's, or is closed. */
-static enum status map(int fd, size_t size, struct shared_memory *ret, struct error *err)
+static enum status map(int fd, size_t size, int protection, struct shared_memory *ret,
+                       struct error *err)
 {
-    void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *base = mmap(NULL, size, protection, MAP_SHARED, fd, 0);
 
     if (base == MAP_FAILED) {
         enum status status = error_set(
@@ -79,7 +80,7 @@ enum status shared_memory_open(size_t size, const char *what, struct shared_memo
         return error_set(err, STATUS_NO_MEMORY, "cannot share %zu bytes for '%s'", size, what);
     size = size == 0 ? page : (size + page - 1) / page * page;
     status = make_file(size, what, &fd, err);
-    return status == STATUS_OK ? map(fd, size, ret, err) : status;
+    return status == STATUS_OK ? map(fd, size, PROT_READ | PROT_WRITE, ret, err) : status;
 }
 
 enum status shared_memory_renew(struct shared_memory *m, const char *what, struct error *err)
@@ -100,7 +101,8 @@ enum status shared_memory_renew(struct shared_memory *m, const char *what, struc
     return STATUS_OK;
 }
 
-enum status shared_memory_map(int fd, size_t size, struct shared_memory *ret, struct error *err)
+static enum status map_checked(int fd, size_t size, int protection, struct shared_memory *ret,
+                               struct error *err)
 {
     size_t page = page_size();
     int seals = fcntl(fd, F_GET_SEALS);
@@ -113,7 +115,18 @@ enum status shared_memory_map(int fd, size_t size, struct shared_memory *ret, st
         return error_set(err, STATUS_PROTOCOL,
                          "a peer's descriptor is no sealed memory of %zu bytes", size);
     }
-    return map(fd, size, ret, err);
+    return map(fd, size, protection, ret, err);
+}
+
+enum status shared_memory_map(int fd, size_t size, struct shared_memory *ret, struct error *err)
+{
+    return map_checked(fd, size, PROT_READ | PROT_WRITE, ret, err);
+}
+
+enum status shared_memory_map_read_only(int fd, size_t size, struct shared_memory *ret,
+                                        struct error *err)
+{
+    return map_checked(fd, size, PROT_READ, ret, err);
 }
 
 void shared_memory_release(struct shared_memory *m)

@@ -27,6 +27,10 @@ enum status shared_memory_open(size_t size, const char *what, struct shared_memo
  * is no sealed memory of at least `size` bytes. */
 enum status shared_memory_map(int fd, size_t size, struct shared_memory *ret, struct error *err);
 
+/* The same, to be read only. */
+enum status shared_memory_map_read_only(int fd, size_t size, struct shared_memory *ret,
+                                        struct error *err);
+
 /* Move m's contents to new memory at the same address: whoever was handed the old descriptor keeps
  * the old memory and cannot reach the new one.  A fence against a process that was given up and
  * may go on writing.  On failure m is as it was. */

@@ -109,6 +109,32 @@ START_TEST(a_wrong_token_and_a_torn_ticket_are_refused)
 }
 END_TEST
 
+START_TEST(addresses_as_text)
+{
+    static const char *const none[] = {"",
+                                       "/",
+                                       "x",
+                                       "x/",
+                                       "/00112233445566778899aabbccddeeff",
+                                       "x/00112233445566778899aabbccddeef",
+                                       "x/00112233445566778899aabbccddeeff0",
+                                       "x/00112233445566778899aabbccddeefg"};
+    char text[HANDOVER_ADDRESS_SIZE], name_again[HANDOVER_NAME_SIZE], too_long[200];
+    unsigned char token_again[HANDOVER_TOKEN_BYTES];
+
+    assert_ok(handover_draw(name, token, &err));
+    handover_format(name, token, text);
+    ck_assert(handover_parse(text, name_again, token_again));
+    ck_assert_str_eq(name_again, name);
+    ck_assert_mem_eq(token_again, token, sizeof(token));
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+        ck_assert_msg(!handover_parse(none[i], name_again, token_again), "'%s' was taken", none[i]);
+    memset(too_long, 'x', sizeof(too_long));
+    memcpy(too_long + HANDOVER_NAME_SIZE, text + strcspn(text, "/"), 34);
+    ck_assert(!handover_parse(too_long, name_again, token_again));
+}
+END_TEST
+
 START_TEST(nobody_listens)
 {
     int fd = -1;
@@ -127,6 +153,7 @@ int main(void)
 
     tcase_add_test(tests, memory_of_another_process);
     tcase_add_test(tests, a_wrong_token_and_a_torn_ticket_are_refused);
+    tcase_add_test(tests, addresses_as_text);
     tcase_add_test(tests, nobody_listens);
     suite_add_tcase(suite, tests);
     return support_run(suite);
