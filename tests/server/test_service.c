@@ -262,6 +262,28 @@ START_TEST(test_drain_lets_the_round_end)
 }
 END_TEST
 
+/* Launchers of several nodes stop their servers when their own ranks are done: the other ranks may
+ * still wait for another server's answers. */
+START_TEST(test_drain_lets_the_last_rank_leave)
+{
+    pthread_t closer;
+    struct join_request terms = raw_terms(2);
+
+    open_service(20000, NULL);
+    start_job();
+    play_round(1);
+    check_result("first", raw_leave(&workers[0], "raw", ""), STATUS_OK, "");
+    ck_assert_int_eq(pthread_create(&closer, NULL, close_in_thread, service), 0);
+    do { /* until the drain has begun */
+        raw_begin_join(&workers[2], &terms);
+    } while (strstr(raw_end_join(&workers[2]).text, "drain") == NULL);
+    check_result("second", raw_leave(&workers[1], "raw", ""), STATUS_OK, "");
+    check_result("told", raw_wait_closed(&workers[1].stream), STATUS_OK, "");
+    ck_assert_int_eq(pthread_join(closer, NULL), 0);
+    close_workers();
+}
+END_TEST
+
 START_TEST(test_drain_does_not_wait_for_ever)
 {
     const int64_t timeout_ms = 4000; /* of the joins before, too */
@@ -380,6 +402,7 @@ int main(void)
     tcase_add_test(tests, test_world_sizes_that_differ_end_the_gathering);
     tcase_add_test(tests, test_leaves);
     tcase_add_test(tests, test_drain_lets_the_round_end);
+    tcase_add_test(tests, test_drain_lets_the_last_rank_leave);
     tcase_add_test(tests, test_drain_does_not_wait_for_ever);
     tcase_add_test(tests, test_records);
     tcase_add_test(tests, test_a_folder_that_cannot_be_made);

@@ -101,13 +101,14 @@ static enum status read_weights(const char *text, uint32_t **ret)
 {
     char value[64];
     static struct worker_options options;
-    static struct option_result origins[128];
+    struct option_result result = {0};
     char line[][24] = {"worker", "--sync", "ps", "--servers", "a:1,b:2,c:3", "--server-weights"};
     char *words[] = {line[0], line[1], line[2], line[3], line[4], line[5], value};
     enum status status;
 
     (void)snprintf(value, sizeof(value), "%s", text);
-    status = option_parse(&worker_option_set, 7, words, &options, origins, &err);
+    status = option_parse(&worker_option_set, 7, words, &options, &result, &err);
+    option_result_release(&result);
     return status == STATUS_OK ? worker_options_server_weights(&options, ret, &err) : status;
 }
 
