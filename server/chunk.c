@@ -57,7 +57,7 @@ static enum status take_push(struct stream *st, const struct chunk_header *h,
     struct job *j = st->job;
     struct shard_answer answer;
     enum status status =
-        shard_push(&j->shard, h->partition, st->rank, h->round, source, &answer, err);
+        shard_push(&j->shard, h->partition, st->rank, h->round, false, source, &answer, err);
 
     if (status != STATUS_OK)
         return status;
@@ -75,7 +75,8 @@ static enum status take_init(struct stream *st, const struct chunk_header *h,
     struct job *j = st->job;
     struct shard_answer answer;
     unsigned rank;
-    enum status status = shard_set(&j->shard, h->partition, source, err);
+    bool again;
+    enum status status = shard_set(&j->shard, h->partition, source, false, &again, err);
 
     if (status != STATUS_OK)
         return status;
@@ -92,7 +93,7 @@ static enum status take_pull(struct stream *st, const struct chunk_header *h, st
 {
     struct job *j = st->job;
     struct shard_answer answer;
-    enum status status = shard_pull(&j->shard, h->partition, st->rank, &answer, err);
+    enum status status = shard_pull(&j->shard, h->partition, st->rank, 0, false, &answer, err);
 
     if (status != STATUS_OK)
         return status;
@@ -120,7 +121,7 @@ static enum status finish_partition(struct service *s, struct job *j, unsigned r
     if (j->state == JOB_RUNNING && !job_is_lockstep(j))
         job_count_finish(j, rank, wants_final, now_ns);
     (void)pthread_mutex_unlock(&s->lock);
-    status = shard_finish(&j->shard, partition, rank, wants_final, &answer, err);
+    status = shard_finish(&j->shard, partition, rank, wants_final, false, &answer, err);
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&s->lock);

@@ -1,4 +1,4 @@
-#include "server/policy.h"
+#include "server/policy_internal.h"
 
 #include <assert.h>
 #include <string.h>
@@ -10,14 +10,37 @@ void policy_init(struct policy *p, const struct consistency *consistency, unsign
     memset(ranks, 0, world_size * sizeof(*ranks));
 }
 
-/* Contributions that complete the round under way: of ranks that have finished without one none
- * will come. */
-static unsigned required(const struct policy *p)
+unsigned policy_required(const struct policy *p)
 {
     unsigned wanted = p->world_size - p->consistency.backup;
-    unsigned possible = p->world_size - p->finished + p->finished_arrived;
+    unsigned possible = p->world_size - p->gone + p->gone_arrived;
 
     return wanted < possible ? wanted : possible;
+}
+
+/* Has it read, as far as is known? */
+static bool has_read(const struct policy_rank *r)
+{
+    return r->read == POLICY_READ_DONE || r->read == POLICY_READ_UNKNOWN;
+}
+
+/* Of a rank that has contributed: is what it waits for there? */
+static bool may_read(const struct policy *p, const struct policy_rank *r)
+{
+    if (r->held)
+        return false;
+    switch (p->consistency.mode) {
+    case CONSISTENCY_BSP:
+        return r->clock <= p->steps;
+    case CONSISTENCY_SSP:
+        if (p->consistency.staleness == 0)
+            return r->clock <= p->steps;
+        return r->clock <= p->consistency.staleness ||
+               r->clock - p->consistency.staleness <= p->slowest;
+    case CONSISTENCY_ASP:
+        return true;
+    }
+    return false;
 }
 
 /* Where the ranks make rounds together. */
@@ -28,7 +51,7 @@ static enum policy_verdict check_round(const struct policy *p, const struct poli
         return POLICY_STALE;
     if (round > p->steps + 1)
         return POLICY_AHEAD;
-    if (r->read != POLICY_READ_DONE)
+    if (!has_read(r))
         return POLICY_UNINITIALISED;
     if (round <= r->clock)
         return POLICY_TWICE;
@@ -36,7 +59,7 @@ static enum policy_verdict check_round(const struct policy *p, const struct poli
         return POLICY_AHEAD;
     if (round <= p->steps)
         return POLICY_LATE;
-    return p->arrived + 1 == required(p) ? POLICY_COMPLETE : POLICY_ACCEPTED;
+    return p->arrived + 1 == policy_required(p) ? POLICY_COMPLETE : POLICY_ACCEPTED;
 }
 
 /* Where each contribution is a step. */
@@ -44,54 +67,62 @@ static enum policy_verdict check_step(const struct policy_rank *r, uint64_t roun
 {
     if (round > r->clock + 1)
         return POLICY_AHEAD;
-    if (r->read != POLICY_READ_DONE)
+    if (!has_read(r))
         return POLICY_UNINITIALISED;
     if (round <= r->clock)
         return POLICY_TWICE;
     return r->parked ? POLICY_AHEAD : POLICY_COMPLETE; /* or held, if exact */
 }
 
-enum policy_verdict policy_check(const struct policy *p, unsigned rank, uint64_t round)
+enum policy_verdict policy_check(const struct policy *p, unsigned rank, uint64_t round, bool again)
 {
     const struct policy_rank *r = &p->ranks[rank];
     enum policy_verdict verdict;
 
+    if (r->vacant)
+        return POLICY_VACANT;
     if (r->finished)
         return POLICY_FINISHED;
+    if (again && round > 0 && round <= r->clock && has_read(r))
+        return may_read(p, r) ? POLICY_AGAIN : POLICY_AGAIN_WAITS;
     if (!consistency_steps_each(&p->consistency))
         return check_round(p, r, round);
     verdict = check_step(r, round);
     return verdict == POLICY_COMPLETE && p->exact ? POLICY_ACCEPTED : verdict;
 }
 
-static void complete(struct policy *p)
+void policy_complete(struct policy *p, unsigned contributions)
 {
     p->steps++;
+    p->contributions = contributions;
     p->arrived = 0;
-    p->finished_arrived = 0;
+    p->gone_arrived = 0;
 }
 
-/* What is held is not to be read yet. */
-static uint64_t applied_clock(const struct policy_rank *r)
+uint64_t policy_applied_clock(const struct policy_rank *r)
 {
     return r->clock - r->held;
 }
 
-/* Only ssp asks for it. */
-static void find_slowest(struct policy *p)
+void policy_find_slowest(struct policy *p)
 {
     p->slowest = UINT64_MAX;
-    for (unsigned rank = 0; rank < p->world_size; rank++)
-        if (!p->ranks[rank].finished && applied_clock(&p->ranks[rank]) < p->slowest)
-            p->slowest = applied_clock(&p->ranks[rank]);
+    for (unsigned rank = 0; rank < p->world_size; rank++) {
+        const struct policy_rank *r = &p->ranks[rank];
+
+        if (!r->finished && !r->vacant && policy_applied_clock(r) < p->slowest)
+            p->slowest = policy_applied_clock(r);
+    }
 }
 
-enum policy_verdict policy_push(struct policy *p, unsigned rank, uint64_t round)
+enum policy_verdict policy_push(struct policy *p, unsigned rank, uint64_t round, bool again)
 {
     struct policy_rank *r = &p->ranks[rank];
-    enum policy_verdict verdict = policy_check(p, rank, round);
+    enum policy_verdict verdict = policy_check(p, rank, round, again);
     bool slowest = r->clock == p->slowest;
 
+    if (verdict == POLICY_AGAIN_WAITS)
+        r->parked = true;
     if (verdict != POLICY_ACCEPTED && verdict != POLICY_COMPLETE && verdict != POLICY_LATE)
         return verdict;
     r->clock = round;
@@ -100,11 +131,11 @@ enum policy_verdict policy_push(struct policy *p, unsigned rank, uint64_t round)
     if (verdict == POLICY_LATE || r->held)
         return verdict;
     if (verdict == POLICY_COMPLETE)
-        complete(p);
+        policy_complete(p, p->arrived + 1);
     else
         p->arrived++;
     if (p->consistency.staleness > 0 && slowest)
-        find_slowest(p);
+        policy_find_slowest(p);
     return verdict;
 }
 
@@ -138,7 +169,7 @@ static struct turn scan(const struct policy *p)
     for (unsigned rank = 0; rank < p->world_size; rank++) {
         const struct policy_rank *r = &p->ranks[rank];
 
-        if (r->finished && !r->held)
+        if ((r->finished || r->vacant) && !r->held)
             continue;
         t.all_in = t.all_in && (r->parked || r->held);
         if (!t.reserved && r->target == p->steps)
@@ -169,8 +200,8 @@ bool policy_next_apply(struct policy *p, unsigned *ret_rank)
     r = &p->ranks[*ret_rank];
     r->held = false;
     r->target = POLICY_NO_TARGET;
-    complete(p);
-    find_slowest(p);
+    policy_complete(p, 1);
+    policy_find_slowest(p);
     return true;
 }
 
@@ -183,22 +214,9 @@ uint64_t policy_staleness(const struct policy *p, unsigned rank)
 
 static bool may_answer(const struct policy *p, const struct policy_rank *r)
 {
-    if (!r->parked || r->held)
+    if (!r->parked)
         return false;
-    if (r->finished)
-        return p->finished == p->world_size;
-    switch (p->consistency.mode) {
-    case CONSISTENCY_BSP:
-        return r->clock <= p->steps;
-    case CONSISTENCY_SSP:
-        if (p->consistency.staleness == 0)
-            return r->clock <= p->steps;
-        return r->clock <= p->consistency.staleness ||
-               r->clock - p->consistency.staleness <= p->slowest;
-    case CONSISTENCY_ASP:
-        return true;
-    }
-    return false;
+    return r->finished ? !r->held && p->gone == p->world_size : may_read(p, r);
 }
 
 void policy_answer(struct policy *p, unsigned rank)
@@ -218,24 +236,6 @@ bool policy_next_answer(struct policy *p, unsigned *rank)
     return false;
 }
 
-enum policy_verdict policy_finish(struct policy *p, unsigned rank, bool wants_final)
-{
-    struct policy_rank *r = &p->ranks[rank];
-
-    assert(!consistency_is_lockstep(&p->consistency));
-    if (r->finished)
-        return POLICY_FINISHED;
-    r->finished = true;
-    p->finished++;
-    p->finished_arrived += p->consistency.backup > 0 && r->clock == p->steps + 1;
-    r->parked = wants_final;
-    find_slowest(p);
-    if (p->arrived == 0 || p->arrived < required(p))
-        return POLICY_ACCEPTED;
-    complete(p);
-    return POLICY_COMPLETE;
-}
-
 enum policy_verdict policy_set(struct policy *p)
 {
     if (p->initialised)
@@ -244,14 +244,19 @@ enum policy_verdict policy_set(struct policy *p)
     return POLICY_COMPLETE;
 }
 
-enum policy_verdict policy_pull(struct policy *p, unsigned rank)
+enum policy_verdict policy_pull(struct policy *p, unsigned rank, bool again)
 {
     struct policy_rank *r = &p->ranks[rank];
+    bool came = r->read == POLICY_READ_PARKED || r->read == POLICY_READ_DONE;
 
-    if (r->read != POLICY_READ_NONE)
+    if (r->vacant)
+        return POLICY_VACANT;
+    if (came && !again)
         return POLICY_TWICE;
     r->read = p->initialised ? POLICY_READ_DONE : POLICY_READ_PARKED;
     r->seen = p->steps;
+    if (came)
+        return p->initialised ? POLICY_AGAIN : POLICY_AGAIN_WAITS;
     return p->initialised ? POLICY_COMPLETE : POLICY_ACCEPTED;
 }
 
@@ -285,6 +290,11 @@ const char *policy_verdict_text(enum policy_verdict verdict)
         return "belongs to a round that cannot have begun";
     case POLICY_FINISHED:
         return "came after the rank's last one";
+    case POLICY_VACANT:
+        return "came from a rank that is no longer in the job";
+    case POLICY_AGAIN:
+    case POLICY_AGAIN_WAITS:
+        return "was taken before";
     }
     return "is unknown";
 }

@@ -1,16 +1,10 @@
 /*
- * A contribution is summed under its partition's lock while it is read from the network's slices;
- * about 0.1 ms for 1 MiB.  In rank order a contribution that comes before its turn is copied to its
- * rank's own storage first, without the lock: nobody else writes there (one thread per rank), and
- * nobody reads it before policy_push has said that it is in.
- *
- * Ranks 0 and 1 never wait for each other: g1 + g0 is g0 + g1 bit for bit.
+ * All memory is allocated here.  Slabs are in the order of the partitions held; per partition there
+ * is a lock, its policy and, for each rank, a clock.
  */
-#include "server/shard.h"
+#include "server/shard_internal.h"
 
-#include "common/base/clock.h"
 #include "common/base/memory.h"
-#include "common/tensor/tensor.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -29,13 +23,18 @@ static size_t sent_ranks(const struct shard_config *c)
     return consistency_is_lockstep(&c->consistency) ? 0 : c->world_size;
 }
 
+static bool keeps_previous(const struct shard_config *c)
+{
+    return c->previous && c->update && consistency_is_lockstep(&c->consistency);
+}
+
 size_t shard_bytes(const struct shard_config *c)
 {
     size_t states = 0, slabs;
 
     if (c->update)
         states = c->optimizer.kind != OPTIMIZER_SGD ? 2 : c->optimizer.momentum != 0.0;
-    slabs = 2 + states + held_ranks(c) + sent_ranks(c);
+    slabs = 2 + states + held_ranks(c) + sent_ranks(c) + keeps_previous(c);
     return slabs * c->map->server_elements[c->index] * sizeof(float);
 }
 
@@ -69,6 +68,7 @@ static void init_parts(struct shard *s)
                     s->ranks + slot * s->config.world_size);
         if (s->kept)
             policy_make_exact(&part->policy);
+        part->partition = held[slot];
         part->offset = p->local_offset;
         part->count = p->count;
     }
@@ -86,7 +86,7 @@ static size_t arena_stride(const struct shard *s)
 static void open_arena(struct shard *s)
 {
     const struct shard_config *c = &s->config;
-    size_t slabs = sent_ranks(c) > 0 ? sent_ranks(c) : c->update ? 1 : 2;
+    size_t slabs = sent_ranks(c) > 0 ? sent_ranks(c) : c->update ? 1u + keeps_previous(c) : 2u;
 
     if (c->shared && shared_memory_open(slabs * arena_stride(s) * sizeof(float), "sparring-shard",
                                         &s->arena, NULL) != STATUS_OK)
@@ -110,6 +110,23 @@ static void free_slabs(const struct shard *s, float *slabs)
         free(slabs);
 }
 
+/* What there is one of per partition and rank. */
+static enum status allocate_ranks(struct shard *s, struct error *err)
+{
+    const struct shard_config *c = &s->config;
+    size_t length = s->length * c->world_size;
+    enum status status =
+        mem_calloc(length, sizeof(*s->ranks), "clocks of partitions", &s->ranks, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(length, sizeof(*s->clocks), "clocks of records", &s->clocks, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(length, sizeof(*s->flags), "flags of records", &s->flags, err);
+    if (status == STATUS_OK && c->rule_count > 0)
+        status = mem_calloc(length, sizeof(*s->kept), "kept contributions", &s->kept, err);
+    return status;
+}
+
 static enum status allocate(struct shard *s, struct error *err)
 {
     const struct shard_config *c = &s->config;
@@ -123,8 +140,7 @@ static enum status allocate(struct shard *s, struct error *err)
         optimizer.learning_rate /= c->world_size;
     status = mem_calloc(s->length, sizeof(*s->parts), "partitions", &s->parts, err);
     if (status == STATUS_OK)
-        status = mem_calloc(s->length * c->world_size, sizeof(*s->ranks), "clocks of partitions",
-                            &s->ranks, err);
+        status = allocate_ranks(s, err);
     for (unsigned parity = 0; status == STATUS_OK && parity < (c->update ? 1 : 2); parity++)
         status =
             take_slabs(s, 1, !c->update && !copies, "accumulators", &s->accumulators[parity], err);
@@ -135,9 +151,8 @@ static enum status allocate(struct shard *s, struct error *err)
                                     "contributions held for their turn", &s->held, err);
     if (status == STATUS_OK && sent_ranks(c) > 0)
         status = take_slabs(s, sent_ranks(c), true, "values as the ranks read them", &s->sent, err);
-    if (status == STATUS_OK && c->rule_count > 0)
-        status = mem_calloc(s->length * c->world_size, sizeof(*s->kept), "kept contributions",
-                            &s->kept, err);
+    if (status == STATUS_OK && keeps_previous(c))
+        status = take_slabs(s, 1, true, "values before the last step", &s->previous, err);
     if (status == STATUS_OK && c->update)
         status = optimizer_init(&s->optimizer, &optimizer, s->count, err);
     return status;
@@ -168,7 +183,7 @@ enum status shard_init(struct shard *s, const struct shard_config *config, struc
     return STATUS_OK;
 }
 
-static void drop_kept(struct shard_source *kept)
+void shard_drop_kept(struct shard_source *kept)
 {
     if (kept->user)
         kept->drop(kept->user);
@@ -189,11 +204,14 @@ void shard_release(struct shard *s)
         free_slabs(s, s->accumulators[1]);
     free_slabs(s, s->accumulators[0]);
     for (size_t i = 0; s->kept && i < s->length * s->config.world_size; i++)
-        drop_kept(&s->kept[i]);
+        shard_drop_kept(&s->kept[i]);
     free(s->kept);
     free(s->held);
     free_slabs(s, s->sent);
+    free_slabs(s, s->previous);
     free(s->ranks);
+    free(s->clocks);
+    free(s->flags);
     free(s->parts);
     if (s->arena.base)
         shared_memory_release(&s->arena);
@@ -207,7 +225,7 @@ bool shard_arena_has(const struct shard *s, const float *data)
     return base != 0 && at >= base && at - base < s->arena.size;
 }
 
-static struct shard_part *find_part(const struct shard *s, uint32_t partition)
+struct shard_part *shard_find(const struct shard *s, uint32_t partition)
 {
     const struct shard_map *map = s->config.map;
 
@@ -216,367 +234,20 @@ static struct shard_part *find_part(const struct shard *s, uint32_t partition)
     return &s->parts[map->partitions[partition].slot];
 }
 
-size_t shard_partition_count(const struct shard *s, uint32_t partition)
-{
-    const struct shard_part *part = find_part(s, partition);
-
-    return part ? part->count : 0;
-}
-
-/* ------------------------------------------------------------------ answers */
-
-/* Where an answer to `rank` is sent from.  Lock held. */
-static const float *answer_data(struct shard *s, const struct shard_part *part, unsigned rank)
-{
-    float *copy;
-
-    if (!s->sent)
-        return (s->config.update ? s->values : s->accumulators[part->policy.steps % 2]) +
-               part->offset;
-    copy = s->sent + rank * s->count + part->offset;
-    memcpy(copy, s->values + part->offset, part->count * sizeof(float));
-    return copy;
-}
-
-/* How many other steps are to come before the rank's push of that round. */
-static uint64_t wanted_staleness(const struct shard_config *c, unsigned rank, uint64_t round)
-{
-    for (size_t i = c->rule_count; i-- > 0;) {
-        const struct exact_staleness *r = &c->rules[i];
-
-        if (r->rank == rank && r->first <= round && round <= r->last)
-            return r->steps;
-    }
-    return POLICY_NO_TARGET;
-}
-
-/* The policy has said that `rank` reads now.  Lock held. */
-static void answer(struct shard *s, struct shard_part *part, unsigned rank,
-                   struct shard_answer *ret)
-{
-    struct policy *p = &part->policy;
-
-    ret->round = consistency_steps_each(&p->consistency) ? p->ranks[rank].clock : p->steps;
-    ret->is_final = p->ranks[rank].finished;
-    ret->data = answer_data(s, part, rank);
-    ret->count = part->count;
-    if (s->kept)
-        policy_aim(p, rank, wanted_staleness(&s->config, rank, p->ranks[rank].clock + 1));
-}
-
-enum status shard_set(struct shard *s, uint32_t partition, const struct shard_source *source,
-                      struct error *err)
-{
-    struct shard_part *part = find_part(s, partition);
-    enum status status;
-
-    if (!part)
-        return error_set(err, STATUS_PROTOCOL, "partition %u is not held here", partition);
-    (void)pthread_mutex_lock(&part->lock);
-    if (part->policy.initialised)
-        status = error_set(err, STATUS_PROTOCOL, "the initial value of partition %u %s", partition,
-                           policy_verdict_text(POLICY_TWICE));
-    else
-        status = source->copy(source->user, s->values + part->offset, part->count, err);
-    if (status == STATUS_OK)
-        (void)policy_set(&part->policy);
-    (void)pthread_mutex_unlock(&part->lock);
-    return status;
-}
-
-enum status shard_pull(struct shard *s, uint32_t partition, unsigned rank, struct shard_answer *ret,
-                       struct error *err)
-{
-    struct shard_part *part = find_part(s, partition);
-    enum policy_verdict verdict;
-
-    if (!part)
-        return error_set(err, STATUS_PROTOCOL, "partition %u is not held here", partition);
-    *ret = (struct shard_answer){0};
-    (void)pthread_mutex_lock(&part->lock);
-    verdict = policy_pull(&part->policy, rank);
-    ret->complete = verdict == POLICY_COMPLETE;
-    if (ret->complete)
-        answer(s, part, rank, ret);
-    (void)pthread_mutex_unlock(&part->lock);
-    if (verdict == POLICY_TWICE)
-        return error_set(err, STATUS_PROTOCOL, "the pull of partition %u %s", partition,
-                         policy_verdict_text(verdict));
-    return STATUS_OK;
-}
-
-bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
-                       struct shard_answer *ret)
-{
-    struct shard_part *part = find_part(s, partition);
-    bool found;
-
-    *ret = (struct shard_answer){0};
-    (void)pthread_mutex_lock(&part->lock);
-    found = policy_next_parked(&part->policy, ret_rank);
-    if (found)
-        answer(s, part, *ret_rank, ret);
-    (void)pthread_mutex_unlock(&part->lock);
-    return found;
-}
-
-bool shard_next_answer(struct shard *s, uint32_t partition, unsigned *rank,
-                       struct shard_answer *ret)
-{
-    struct shard_part *part = find_part(s, partition);
-    bool found;
-
-    *ret = (struct shard_answer){0};
-    (void)pthread_mutex_lock(&part->lock);
-    found = policy_next_answer(&part->policy, rank);
-    if (found)
-        answer(s, part, *rank, ret);
-    (void)pthread_mutex_unlock(&part->lock);
-    return found;
-}
-
-/* ------------------------------------------------------------------ sums and steps */
-
-static float *held_part(const struct shard *s, const struct shard_part *part, unsigned rank)
-{
-    return s->held + (rank - 2) * s->count + part->offset;
-}
-
-/* Is the contribution of `rank` summed when it comes, or must it wait for lower ranks?  Lock held.
- */
-static bool is_early(const struct shard *s, const struct shard_part *part, unsigned rank)
-{
-    return s->config.rank_order && rank >= 2 && part->turn != rank;
-}
-
-/* Sum one contribution straight from its source.  Lock held, and it is this rank's turn. */
-static enum status sum_now(struct shard_part *part, float *sum, const struct shard_source *source,
-                           struct error *err)
-{
-    bool first = part->turn++ == 0;
-
-    return first ? source->copy(source->user, sum, part->count, err)
-                 : source->add(source->user, sum, part->count, err);
-}
-
-/* Sum those whose turn has come and whose contribution came early.  Lock held. */
-static void sum_held(struct shard *s, struct shard_part *part, float *sum, uint64_t round)
-{
-    const struct policy *policy = &part->policy;
-
-    while (s->held && part->turn >= 2 && part->turn < policy->world_size &&
-           policy->ranks[part->turn].clock == round)
-        vector_add(sum, held_part(s, part, part->turn++), part->count);
-}
-
-/* Read the source into the accumulator or, before this rank's turn, into its own storage.  Lock
- * held, but given up in between. */
-static enum status take(struct shard *s, struct shard_part *part, unsigned rank, float *sum,
-                        const struct shard_source *source, struct error *err)
-{
-    enum status status;
-
-    if (!is_early(s, part, rank))
-        return sum_now(part, sum, source, err);
-    (void)pthread_mutex_unlock(&part->lock);
-    status = source->copy(source->user, held_part(s, part, rank), part->count, err);
-    (void)pthread_mutex_lock(&part->lock);
-    return status;
-}
-
-/* The sum is whole: step.  Lock held. */
-static void complete(struct shard *s, struct shard_part *part, struct shard_answer *ret)
-{
-    if (s->config.update)
-        optimizer_update(&s->optimizer, part->policy.steps, part->offset, part->count,
-                         s->values + part->offset, s->accumulators[0] + part->offset);
-    ret->complete = true;
-    part->turn = 0;
-}
-
-/* g += lambda g g (w - w_read). */
-static void compensate(float *gradient, float lambda, const float *now, const float *read,
-                       size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        gradient[i] += lambda * gradient[i] * gradient[i] * (now[i] - read[i]);
-}
-
-/* A step of one contribution, which is in the accumulator.  Lock held. */
-static void step(struct shard *s, struct shard_part *part, unsigned rank, uint64_t staleness)
-{
-    const struct consistency *c = &s->config.consistency;
-    float *gradient = s->accumulators[0] + part->offset;
-    float *values = s->values + part->offset;
-    double rate = s->optimizer.config.learning_rate;
-
-    if (c->lr_by_staleness && staleness > 1)
-        rate /= (double)staleness;
-    if (c->delay_compensation > 0)
-        compensate(gradient, (float)c->delay_compensation, values,
-                   s->sent + rank * s->count + part->offset, part->count);
-    optimizer_update_at(&s->optimizer, rate, part->policy.steps, part->offset, part->count, values,
-                        gradient);
-    part->turn = 0;
-}
-
-static struct shard_source *kept_source(const struct shard *s, const struct shard_part *part,
-                                        unsigned rank)
-{
-    return &s->kept[(size_t)(part - s->parts) * s->config.world_size + rank];
-}
-
-/* Lock held. */
-static enum status keep(struct shard *s, struct shard_part *part, unsigned rank, uint64_t round,
-                        const struct shard_source *source, struct shard_answer *ret,
-                        struct error *err)
-{
-    enum status status = source->keep(source->user, kept_source(s, part, rank), err);
-
-    if (status != STATUS_OK)
-        return status;
-    (void)policy_push(&part->policy, rank, round);
-    ret->held = true;
-    return STATUS_OK;
-}
-
-/* Lock held, and it is this rank's turn. */
-static enum status apply_kept(struct shard *s, struct shard_part *part, unsigned rank,
-                              struct shard_answer *ret, struct error *err)
-{
-    const struct policy *p = &part->policy;
-    struct shard_source *source = kept_source(s, part, rank);
-    int64_t start_ns = clock_now_ns();
-    uint64_t wanted = wanted_staleness(&s->config, rank, p->ranks[rank].clock);
-    enum status status;
-
-    *ret = (struct shard_answer){
-        .complete = true, .count = part->count, .staleness = policy_staleness(p, rank) - 1};
-    ret->missed = wanted != POLICY_NO_TARGET && wanted != ret->staleness;
-    status = source->copy(source->user, s->accumulators[0] + part->offset, part->count, err);
-    drop_kept(source);
-    if (status != STATUS_OK)
-        return status;
-    step(s, part, rank, ret->staleness);
-    ret->sum_ns = clock_now_ns() - start_ns;
-    return STATUS_OK;
-}
-
-static enum status refuse(const struct shard_part *part, unsigned rank, enum policy_verdict verdict,
+enum status shard_look_up(const struct shard *s, uint32_t partition, struct shard_part **ret,
                           struct error *err)
 {
-    if (consistency_steps_each(&part->policy.consistency))
-        return error_set(err, STATUS_PROTOCOL, "the push %s (its clock is %" PRIu64 ")",
-                         policy_verdict_text(verdict), part->policy.ranks[rank].clock);
-    return error_set(err, STATUS_PROTOCOL, "the push %s (round %" PRIu64 " is complete)",
-                     policy_verdict_text(verdict), part->policy.steps);
-}
-
-/* A contribution that the policy takes.  Lock held. */
-static enum status contribute(struct shard *s, struct shard_part *part, unsigned rank,
-                              uint64_t round, const struct shard_source *source,
-                              struct shard_answer *ret, struct error *err)
-{
-    bool steps_each = consistency_steps_each(&s->config.consistency);
-    float *sum = s->accumulators[round % 2] + part->offset;
-    int64_t arrival_ns = clock_now_ns();
-    enum status status;
-
-    if (part->policy.arrived == 0) {
-        part->first_ns = arrival_ns;
-        part->sum_ns = 0;
-    }
-    status = take(s, part, rank, sum, source, err);
-    if (status != STATUS_OK)
-        return status;
-    ret->complete = policy_push(&part->policy, rank, round) == POLICY_COMPLETE;
-    sum_held(s, part, sum, round);
-    if (steps_each)
-        step(s, part, rank, ret->staleness);
-    else if (ret->complete)
-        complete(s, part, ret);
-    part->sum_ns += clock_now_ns() - arrival_ns;
-    ret->sum_ns = part->sum_ns;
-    ret->wait_ns = arrival_ns - part->first_ns;
-    return STATUS_OK;
-}
-
-/* The body of shard_push for a held partition.  Lock held. */
-static enum status push(struct shard *s, struct shard_part *part, unsigned rank, uint64_t round,
-                        const struct shard_source *source, struct shard_answer *ret,
-                        struct error *err)
-{
-    enum policy_verdict verdict = policy_check(&part->policy, rank, round);
-
-    *ret = (struct shard_answer){.count = part->count,
-                                 .staleness = policy_staleness(&part->policy, rank)};
-    if (s->kept && verdict == POLICY_ACCEPTED)
-        return keep(s, part, rank, round, source, ret, err);
-    if (verdict == POLICY_ACCEPTED || verdict == POLICY_COMPLETE)
-        return contribute(s, part, rank, round, source, ret, err);
-    if (verdict != POLICY_LATE)
-        return refuse(part, rank, verdict, err);
-    (void)policy_push(&part->policy, rank, round);
-    policy_answer(&part->policy, rank);
-    ret->late = true;
-    answer(s, part, rank, ret);
-    return STATUS_OK;
-}
-
-enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint64_t round,
-                       const struct shard_source *source, struct shard_answer *ret,
-                       struct error *err)
-{
-    struct shard_part *part = find_part(s, partition);
-    enum status status;
+    struct shard_part *part = shard_find(s, partition);
 
     if (!part)
-        return error_set(err, STATUS_PROTOCOL, "partition %u is not held here", partition);
-    (void)pthread_mutex_lock(&part->lock);
-    status = push(s, part, rank, round, source, ret, err);
-    (void)pthread_mutex_unlock(&part->lock);
-    return status;
-}
-
-enum status shard_next_apply(struct shard *s, uint32_t partition, bool *ret_found,
-                             unsigned *ret_rank, struct shard_answer *ret, struct error *err)
-{
-    struct shard_part *part = find_part(s, partition);
-    enum status status = STATUS_OK;
-
-    *ret_found = false;
-    if (!s->kept)
-        return STATUS_OK;
-    (void)pthread_mutex_lock(&part->lock);
-    *ret_found = policy_next_apply(&part->policy, ret_rank);
-    if (*ret_found)
-        status = apply_kept(s, part, *ret_rank, ret, err);
-    (void)pthread_mutex_unlock(&part->lock);
-    return status;
-}
-
-enum status shard_finish(struct shard *s, uint32_t partition, unsigned rank, bool wants_final,
-                         struct shard_answer *ret, struct error *err)
-{
-    struct shard_part *part = find_part(s, partition);
-    enum policy_verdict verdict;
-
-    if (!part)
-        return error_set(err, STATUS_PROTOCOL, "partition %u is not held here", partition);
-    if (consistency_is_lockstep(&s->config.consistency))
-        return error_set(err, STATUS_PROTOCOL,
-                         "final values are asked for, but all ranks are in step here");
-    *ret = (struct shard_answer){.count = part->count};
-    (void)pthread_mutex_lock(&part->lock);
-    verdict = policy_finish(&part->policy, rank, wants_final);
-    if (verdict == POLICY_COMPLETE) {
-        complete(s, part, ret);
-        ret->sum_ns = part->sum_ns;
-        ret->wait_ns = clock_now_ns() - part->first_ns;
-    }
-    (void)pthread_mutex_unlock(&part->lock);
-    if (verdict == POLICY_FINISHED)
-        return error_set(err, STATUS_PROTOCOL, "the end of partition %u %s", partition,
-                         policy_verdict_text(POLICY_TWICE));
+        return error_set(err, STATUS_PROTOCOL, "partition %" PRIu32 " is not held here", partition);
+    *ret = part;
     return STATUS_OK;
+}
+
+size_t shard_partition_count(const struct shard *s, uint32_t partition)
+{
+    const struct shard_part *part = shard_find(s, partition);
+
+    return part ? part->count : 0;
 }

@@ -8,6 +8,7 @@
  *                          accumulator; round 0 (the initial values) uses the one of parity 0.
  *   rank order             world_size - 2 more, for contributions that come before their turn.
  *   not in lockstep        world_size more: the values as each rank read them last.
+ *   previous               one more: the values before the last step.
  *
  * When may an answer be overwritten?  A rank pushes round t + 1 of a partition only after it has
  * received round t of it, so round t + 1 is complete only after everybody has received round t:
@@ -23,7 +24,14 @@
  * which is after it has pushed again, and so has read.  The same copy is what delay compensation
  * compares with.
  *
- * Threads: any, but one at a time per rank.  One lock per partition; two ranks that push the same
+ * Loss and return.  Whatever is marked `again` may have come before; if it did it only asks for the
+ * answer, and the values as they are now are that answer: in lockstep the very ones that were lost,
+ * because no further step can be made without this rank.  A sum that took fewer contributions than
+ * each of them was divided by is scaled to their mean.  What outlives this server is in
+ * server/shard_record.h.
+ *
+ * Threads: any, but one at a time per rank and partition, changes of who holds the slot included.
+ * One lock per partition; two ranks that push the same
  * partition at the same moment sum one after the other, different partitions go side by side.
  */
 #ifndef SPARRING_SERVER_SHARD_H
@@ -34,6 +42,7 @@
 #include "common/optimizer/optimizer.h"
 #include "common/shard_map/shard_map.h"
 #include "server/policy.h"
+#include "server/shard_record.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -46,6 +55,7 @@ struct shard_config {
     unsigned world_size;
     bool update;     /* run the optimizer here: answers are values; else the mean gradient */
     bool rank_order; /* ((g0 + g1) + g2) + ...; else in order of arrival */
+    bool previous;   /* keep the values before the last step; only with update in lockstep */
     struct optimizer_config optimizer;
     struct consistency consistency;      /* checked (consistency_check) */
     const struct exact_staleness *rules; /* borrowed; where each push is a step */
@@ -65,15 +75,19 @@ struct shard_source {
 
 /* What a call led to. */
 struct shard_answer {
-    bool complete;  /* set, pull: data is ready.  push, finish: the optimizer stepped, or the sum is
-                       whole: ask shard_next_answer */
-    bool late;      /* push: dropped; data goes to this rank at once */
-    bool held;      /* push: kept for its turn, see shard_next_apply */
-    bool missed;    /* next_apply: its turn was not where its rule says */
-    bool is_final;  /* next_answer: to a rank that has finished */
+    bool complete; /* set, pull: data is ready.  push, finish, vacate: the optimizer stepped, or the
+                      sum is whole: ask shard_next_answer */
+    bool late;     /* push: dropped; data goes to this rank at once */
+    bool again;    /* push, pull, finish: was taken before.  push: if there is data it goes to this
+                      rank at once, else it waits as it would have */
+    bool held;     /* push: kept for its turn, see shard_next_apply */
+    bool missed;   /* next_apply: its turn was not where its rule says */
+    bool is_final; /* next_answer: to a rank that has finished */
     uint64_t round; /* of data: the round that the rank pushed; with backup workers the newest */
     uint64_t staleness; /* push: optimizer steps since this rank's read */
-    const float *data;  /* count elements; inside the shard, see above how long */
+    uint64_t sequence;  /* with data: of the newest record that is in it (struct shard_record) */
+    unsigned contributions; /* complete: that this step took */
+    const float *data;      /* count elements; inside the shard, see above how long */
     size_t count;
     int64_t sum_ns;  /* complete only: time spent on this round's sums and update */
     int64_t wait_ns; /* complete only: from the round's first contribution to its last */
@@ -82,24 +96,31 @@ struct shard_answer {
 struct shard_part {
     pthread_mutex_t lock; /* guards everything below */
     struct policy policy;
-    size_t offset; /* elements from the start of the shard's storage */
+    uint32_t partition; /* constant, as are offset and count */
+    size_t offset;      /* elements from the start of the shard's storage */
     size_t count;
-    unsigned turn; /* contributions in the accumulator; in rank order those of ranks 0..turn-1, or
-                      one of ranks 0 and 1 */
+    unsigned summed;   /* contributions in the accumulator */
+    unsigned turn;     /* rank order: those below it are in the accumulator or will not come; 0 as
+                          long as that is not so of both 0 and 1 */
+    uint64_t sequence; /* of the newest record */
     int64_t first_ns, sum_ns;
 };
 
 struct shard {
     struct shard_config config;
-    struct shard_part *parts;   /* owned; as shard_map_held lists the partitions */
-    size_t length;              /* partitions held */
-    size_t count;               /* elements held */
-    float *values;              /* owned with update, else accumulators[0] */
-    float *accumulators[2];     /* owned; with update both are the same memory */
-    float *held;                /* owned; (world_size - 2, count), rank order with > 2 ranks only */
-    struct shard_source *kept;  /* owned; (length, world_size), with rules of staleness only */
-    float *sent;                /* owned; (world_size, count), not in lockstep only */
-    struct policy_rank *ranks;  /* owned; (length, world_size) */
+    struct shard_part *parts;  /* owned; as shard_map_held lists the partitions */
+    size_t length;             /* partitions held */
+    size_t count;              /* elements held */
+    float *values;             /* owned with update, else accumulators[0] */
+    float *accumulators[2];    /* owned; with update both are the same memory */
+    float *held;               /* owned; (world_size - 2, count), rank order with > 2 ranks only */
+    struct shard_source *kept; /* owned; (length, world_size), with rules of staleness only */
+    float *sent;               /* owned; (world_size, count), not in lockstep only */
+    float *previous;           /* owned; if so configured */
+    struct policy_rank *ranks; /* owned; (length, world_size) */
+    uint64_t *clocks;          /* owned; (length, world_size), of the record that is being told */
+    uint8_t *flags;            /* the same */
+    struct shard_sink sink;
     struct shared_memory arena; /* owned; base NULL: none.  Of what answers are sent from: values or
                                    both accumulators, or only `sent` where there is that */
     size_t arena_used;          /* elements, while it is being divided */
@@ -117,13 +138,21 @@ bool shard_arena_has(const struct shard *s, const float *data);
 /* Elements of a partition of the map, 0 when it does not exist or is not held here. */
 size_t shard_partition_count(const struct shard *s, uint32_t partition);
 
-/* Rank 0's initial values.  Ask shard_next_parked for whom to answer. */
+/*
+ * Rank 0's initial values.  Ask shard_next_parked for whom to answer.  again: nothing happens, and
+ * *ret_again is true, when they are here already; else that is an error.
+ */
 enum status shard_set(struct shard *s, uint32_t partition, const struct shard_source *source,
-                      struct error *err);
+                      bool again, bool *ret_again, struct error *err);
 
-/* A rank asks for the initial values; complete: answer it now. */
-enum status shard_pull(struct shard *s, uint32_t partition, unsigned rank, struct shard_answer *ret,
-                       struct error *err);
+/*
+ * A rank asks for the initial values, or for the newest when it comes later; ret->data: answer it
+ * now.  again: it may have asked before.  round, in lockstep: 0, or r + 1 for the values of round
+ * r, which with `previous` may be the newest or those before. STATUS_PROTOCOL: it asked before,
+ * that round is not here, or here are only sums by now.
+ */
+enum status shard_pull(struct shard *s, uint32_t partition, unsigned rank, uint64_t round,
+                       bool again, struct shard_answer *ret, struct error *err);
 
 /* One more rank whose pull was parked before shard_set, and its answer; false: none left. */
 bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
@@ -134,11 +163,12 @@ bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
  *   complete  the optimizer stepped if it runs here: ask shard_next_answer.  Where each push is a
  *             step that is every push.
  *   late      it was not even read; ret->data answers it
- * STATUS_PROTOCOL when the policy refuses it (nothing is changed); a failure of the source leaves
- * the accumulator undefined and must end the job.
+ *   again     nor was this one
+ * STATUS_PROTOCOL when the policy refuses it (nothing is changed); a failure of the source or the
+ * sink leaves the accumulator undefined and must end the job.
  */
 enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint64_t round,
-                       const struct shard_source *source, struct shard_answer *ret,
+                       bool again, const struct shard_source *source, struct shard_answer *ret,
                        struct error *err);
 
 /* With rules of staleness, after a push, an answer or a rank's end: apply the contribution whose
@@ -152,9 +182,31 @@ bool shard_next_answer(struct shard *s, uint32_t partition, unsigned *rank,
 
 /* Not in lockstep: the rank pushes no more.  With wants_final it is answered when all ranks have
  * said so; ask shard_next_answer in any case.  ret->complete: a round became whole by it.
- * STATUS_PROTOCOL: in lockstep, or when it said so before. */
+ * STATUS_PROTOCOL: in lockstep, or when it said so before, but for `again`. */
 enum status shard_finish(struct shard *s, uint32_t partition, unsigned rank, bool wants_final,
+                         bool again, struct shard_answer *ret, struct error *err);
+
+/* ------------------------------------------------------------------ who holds a slot */
+
+/* Nobody any more: rounds go on without the rank.  ret as of shard_finish: ask shard_next_apply and
+ * shard_next_answer in any case.  Fails as the sink does. */
+enum status shard_vacate(struct shard *s, uint32_t partition, unsigned rank,
                          struct shard_answer *ret, struct error *err);
+
+/* Somebody new, who pulls first and contributes from the round under way on.  STATUS_UNSUPPORTED
+ * where here are only sums by now; else fails as the sink does. */
+enum status shard_occupy(struct shard *s, uint32_t partition, unsigned rank, struct error *err);
+
+/* Somebody new in a slot that was not vacated, who pulls first and continues behind what the slot
+ * has contributed.  STATUS_UNSUPPORTED as above. */
+enum status shard_replace(struct shard *s, uint32_t partition, unsigned rank, struct error *err);
+
+/* Has the rank contributed to that round of the partition, so that a push of it would be `again`?
+ */
+bool shard_is_in(struct shard *s, uint32_t partition, unsigned rank, uint64_t round);
+
+/* Last round that the rank has contributed to in all partitions held; UINT64_MAX: none is held. */
+uint64_t shard_clock(struct shard *s, unsigned rank);
 
 /* Bytes of the tensors that shard_init allocates. */
 size_t shard_bytes(const struct shard_config *config);

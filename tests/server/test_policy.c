@@ -291,9 +291,9 @@ static void try_push(const struct state *from, unsigned rank, unsigned round)
         REQUIRE(policy_staleness(&s.policy, rank) ==
                 (uint64_t)(s.model.steps - s.model.steps_at_read[rank]));
     wanted = model_push(&s.model, rank, round);
-    check = policy_check(&s.policy, rank, round);
+    check = policy_check(&s.policy, rank, round, false);
     REQUIRE(check == wanted);
-    REQUIRE(policy_push(&s.policy, rank, round) == wanted);
+    REQUIRE(policy_push(&s.policy, rank, round, false) == wanted);
     verdicts[wanted]++;
     if (wanted == POLICY_LATE) {
         policy_answer(&s.policy, rank);
@@ -312,7 +312,7 @@ static void try_pull(const struct state *from, unsigned rank)
 
     copy_state(&s, from);
     wanted = has(m->asked, rank) ? POLICY_TWICE : m->set ? POLICY_COMPLETE : POLICY_ACCEPTED;
-    REQUIRE(policy_pull(&s.policy, rank) == wanted);
+    REQUIRE(policy_pull(&s.policy, rank, false) == wanted);
     m->asked |= bit(rank);
     if (wanted == POLICY_COMPLETE) {
         m->got |= bit(rank);
@@ -347,7 +347,7 @@ static void try_finish(const struct state *from, unsigned rank, bool wants_final
 
     copy_state(&s, from);
     if (has(m->finished, rank)) {
-        REQUIRE(policy_finish(&s.policy, rank, wants_final) == POLICY_FINISHED);
+        REQUIRE(policy_finish(&s.policy, rank, wants_final, false) == POLICY_FINISHED);
         check_state(from);
         return;
     }
@@ -358,7 +358,7 @@ static void try_finish(const struct state *from, unsigned rank, bool wants_final
         wanted = POLICY_COMPLETE;
         m->steps++;
     }
-    REQUIRE(policy_finish(&s.policy, rank, wants_final) == wanted);
+    REQUIRE(policy_finish(&s.policy, rank, wants_final, false) == wanted);
     take_answers(&s);
     visit(&s);
 }
@@ -510,13 +510,13 @@ START_TEST(test_far_rounds)
             continue;
         policy_init(&p, &modes[i], 2, ranks);
         (void)policy_set(&p);
-        (void)policy_pull(&p, 0);
-        ck_assert_int_eq(policy_push(&p, 0, UINT64_MAX), POLICY_AHEAD);
-        ck_assert_int_eq(policy_push(&p, 1, 1), POLICY_UNINITIALISED);
-        ck_assert_int_eq(policy_push(&p, 0, 1), modes[i].backup || consistency_steps_each(&modes[i])
-                                                    ? POLICY_COMPLETE
-                                                    : POLICY_ACCEPTED);
-        ck_assert_int_eq(policy_push(&p, 0, 2), POLICY_AHEAD);
+        (void)policy_pull(&p, 0, false);
+        ck_assert_int_eq(policy_push(&p, 0, UINT64_MAX, false), POLICY_AHEAD);
+        ck_assert_int_eq(policy_push(&p, 1, 1, false), POLICY_UNINITIALISED);
+        ck_assert_int_eq(policy_push(&p, 0, 1, false),
+                         modes[i].backup || consistency_steps_each(&modes[i]) ? POLICY_COMPLETE
+                                                                              : POLICY_ACCEPTED);
+        ck_assert_int_eq(policy_push(&p, 0, 2, false), POLICY_AHEAD);
     }
 }
 END_TEST

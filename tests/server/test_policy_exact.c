@@ -137,8 +137,8 @@ static void try_push(const struct state *from, unsigned rank)
     copy_state(&s, from);
     s.model.pushed[rank]++;
     s.model.waits[rank] = 1;
-    REQUIRE(policy_push(&s.policy, rank, s.model.pushed[rank]) == POLICY_ACCEPTED);
-    REQUIRE(policy_push(&s.policy, rank, s.model.pushed[rank]) == POLICY_TWICE);
+    REQUIRE(policy_push(&s.policy, rank, s.model.pushed[rank], false) == POLICY_ACCEPTED);
+    REQUIRE(policy_push(&s.policy, rank, s.model.pushed[rank], false) == POLICY_TWICE);
     settle(&s);
 }
 
@@ -149,7 +149,7 @@ static void try_finish(const struct state *from, unsigned rank)
     copy_state(&s, from);
     s.model.finished[rank] = 1;
     s.model.waits[rank] = 0; /* for an answer; what it has pushed is applied all the same */
-    REQUIRE(policy_finish(&s.policy, rank, false) == POLICY_ACCEPTED);
+    REQUIRE(policy_finish(&s.policy, rank, false, false) == POLICY_ACCEPTED);
     settle(&s);
 }
 
@@ -185,7 +185,7 @@ static void explore(void)
     policy_make_exact(&start.policy);
     REQUIRE(policy_set(&start.policy) == POLICY_COMPLETE);
     for (unsigned rank = 0; rank < ranks; rank++) {
-        REQUIRE(policy_pull(&start.policy, rank) == POLICY_COMPLETE);
+        REQUIRE(policy_pull(&start.policy, rank, false) == POLICY_COMPLETE);
         policy_aim(&start.policy, rank, rule[rank]);
     }
     visit(&start);

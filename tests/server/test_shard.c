@@ -202,8 +202,9 @@ static void set_values(struct rank_thread *t, uint32_t partition)
     struct shard_source source = array_source(b->initial + b->map.partitions[partition].offset);
     struct shard_answer answer;
     unsigned rank;
+    bool again;
 
-    ck_assert_int_eq(shard_set(&b->shard, partition, &source, NULL), STATUS_OK);
+    ck_assert_int_eq(shard_set(&b->shard, partition, &source, false, &again, NULL), STATUS_OK);
     while (shard_next_parked(&b->shard, partition, &rank, &answer))
         deliver(b, rank, partition, 0, answer.data);
 }
@@ -215,8 +216,8 @@ static void exchange(struct rank_thread *t, uint32_t partition, uint64_t round)
     struct shard_source source = array_source(gradient + b->map.partitions[partition].offset);
     struct shard_answer answer;
 
-    ck_assert_int_eq(shard_push(&b->shard, partition, t->rank, round, &source, &answer, NULL),
-                     STATUS_OK);
+    ck_assert_int_eq(
+        shard_push(&b->shard, partition, t->rank, round, false, &source, &answer, NULL), STATUS_OK);
     if (!answer.complete)
         return;
     for (unsigned rank = 0; shard_next_answer(&b->shard, partition, &rank, &answer); rank++) {
@@ -237,7 +238,8 @@ static void *run_rank(void *user)
 
         if (t->rank == 0)
             set_values(t, order[i]);
-        ck_assert_int_eq(shard_pull(&b->shard, order[i], t->rank, &answer, NULL), STATUS_OK);
+        ck_assert_int_eq(shard_pull(&b->shard, order[i], t->rank, 0, false, &answer, NULL),
+                         STATUS_OK);
         if (answer.complete)
             deliver(b, t->rank, order[i], 0, answer.data);
     }
@@ -422,10 +424,11 @@ static void pull_all(struct bench *b, uint32_t partition)
 {
     struct shard_source source = array_source(b->initial);
     struct shard_answer answer;
+    bool again;
 
-    assert_ok(shard_set(&b->shard, partition, &source, &err));
+    assert_ok(shard_set(&b->shard, partition, &source, false, &again, &err));
     for (unsigned rank = 0; rank < b->world_size; rank++) {
-        assert_ok(shard_pull(&b->shard, partition, rank, &answer, &err));
+        assert_ok(shard_pull(&b->shard, partition, rank, 0, false, &answer, &err));
         ck_assert(answer.complete);
     }
 }
@@ -437,6 +440,7 @@ START_TEST(test_refusals)
     struct shard_source source;
     float *gradient;
     unsigned rank = 0;
+    bool again;
 
     bench_open(&b, 2, plain(2));
     gradient = b.gradients[0][1];
@@ -446,23 +450,26 @@ START_TEST(test_refusals)
     ck_assert_uint_eq(shard_partition_count(&b.shard, 4), FULL);
     ck_assert_uint_eq(shard_partition_count(&b.shard, 6), 0);
     ck_assert_uint_eq(shard_partition_count(&b.shard, UINT32_MAX), 0);
-    assert_fails(shard_push(&b.shard, 1, 0, 1, &source, &answer, &err), STATUS_PROTOCOL,
+    assert_fails(shard_push(&b.shard, 1, 0, 1, false, &source, &answer, &err), STATUS_PROTOCOL,
                  "not held here");
-    assert_fails(shard_set(&b.shard, 6, &source, &err), STATUS_PROTOCOL, "not held here");
-    assert_fails(shard_pull(&b.shard, 6, 0, &answer, &err), STATUS_PROTOCOL, "not held here");
-    assert_fails(shard_push(&b.shard, 0, 0, 1, &source, &answer, &err), STATUS_PROTOCOL,
+    assert_fails(shard_set(&b.shard, 6, &source, false, &again, &err), STATUS_PROTOCOL,
+                 "not held here");
+    assert_fails(shard_pull(&b.shard, 6, 0, 0, false, &answer, &err), STATUS_PROTOCOL,
+                 "not held here");
+    assert_fails(shard_push(&b.shard, 0, 0, 1, false, &source, &answer, &err), STATUS_PROTOCOL,
                  "initial values");
     pull_all(&b, 0);
-    assert_fails(shard_set(&b.shard, 0, &source, &err), STATUS_PROTOCOL, "twice");
-    assert_fails(shard_pull(&b.shard, 0, 1, &answer, &err), STATUS_PROTOCOL, "twice");
-    assert_ok(shard_push(&b.shard, 0, 1, 1, &source, &answer, &err));
+    assert_fails(shard_set(&b.shard, 0, &source, false, &again, &err), STATUS_PROTOCOL, "twice");
+    assert_fails(shard_pull(&b.shard, 0, 1, 0, false, &answer, &err), STATUS_PROTOCOL, "twice");
+    assert_ok(shard_push(&b.shard, 0, 1, 1, false, &source, &answer, &err));
     ck_assert(!answer.complete);
-    assert_fails(shard_push(&b.shard, 0, 1, 1, &source, &answer, &err), STATUS_PROTOCOL, "twice");
-    assert_fails(shard_push(&b.shard, 0, 1, 2, &source, &answer, &err), STATUS_PROTOCOL,
+    assert_fails(shard_push(&b.shard, 0, 1, 1, false, &source, &answer, &err), STATUS_PROTOCOL,
+                 "twice");
+    assert_fails(shard_push(&b.shard, 0, 1, 2, false, &source, &answer, &err), STATUS_PROTOCOL,
                  "cannot have begun");
-    assert_fails(shard_push(&b.shard, 0, 1, 0, &source, &answer, &err), STATUS_PROTOCOL,
+    assert_fails(shard_push(&b.shard, 0, 1, 0, false, &source, &answer, &err), STATUS_PROTOCOL,
                  "is complete");
-    assert_ok(shard_push(&b.shard, 0, 0, 1, &source, &answer, &err));
+    assert_ok(shard_push(&b.shard, 0, 0, 1, false, &source, &answer, &err));
     ck_assert(answer.complete);
     ck_assert(shard_next_answer(&b.shard, 0, &rank, &answer));
     for (size_t i = 0; i < answer.count; i++)
@@ -476,11 +483,14 @@ START_TEST(test_a_broken_source_is_reported)
     struct bench b;
     struct shard_answer answer;
     struct shard_source source = {.copy = broken, .add = broken};
+    bool again;
 
     bench_open(&b, 1, plain(1));
-    assert_fails(shard_set(&b.shard, 5, &source, &err), STATUS_DATA, "77 floats broke");
+    assert_fails(shard_set(&b.shard, 5, &source, false, &again, &err), STATUS_DATA,
+                 "77 floats broke");
     pull_all(&b, 5);
-    assert_fails(shard_push(&b.shard, 5, 0, 1, &source, &answer, &err), STATUS_DATA, "broke");
+    assert_fails(shard_push(&b.shard, 5, 0, 1, false, &source, &answer, &err), STATUS_DATA,
+                 "broke");
     bench_close(&b);
 }
 END_TEST

@@ -1,0 +1,173 @@
+/*
+ * Initial values, and who is answered with what.  In lockstep all answers are sent from one slab;
+ * else each is copied to its rank's own memory under the lock.
+ */
+#include "server/shard_internal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Where an answer to `rank` is sent from.  Lock held. */
+static const float *answer_data(struct shard *s, const struct shard_part *part, unsigned rank)
+{
+    float *copy;
+
+    if (!s->sent)
+        return (s->config.update ? s->values : s->accumulators[part->policy.steps % 2]) +
+               part->offset;
+    copy = s->sent + rank * s->count + part->offset;
+    memcpy(copy, s->values + part->offset, part->count * sizeof(float));
+    return copy;
+}
+
+uint64_t shard_wanted_staleness(const struct shard_config *c, unsigned rank, uint64_t round)
+{
+    for (size_t i = c->rule_count; i-- > 0;) {
+        const struct exact_staleness *r = &c->rules[i];
+
+        if (r->rank == rank && r->first <= round && round <= r->last)
+            return r->steps;
+    }
+    return POLICY_NO_TARGET;
+}
+
+void shard_answer_rank(struct shard *s, struct shard_part *part, unsigned rank,
+                       struct shard_answer *ret)
+{
+    struct policy *p = &part->policy;
+
+    ret->round = consistency_steps_each(&p->consistency) ? p->ranks[rank].clock : p->steps;
+    ret->is_final = p->ranks[rank].finished;
+    ret->data = answer_data(s, part, rank);
+    ret->count = part->count;
+    ret->sequence = part->sequence;
+    if (s->kept)
+        policy_aim(p, rank, shard_wanted_staleness(&s->config, rank, p->ranks[rank].clock + 1));
+}
+
+/* ------------------------------------------------------------------ initial values */
+
+/* Lock held. */
+static enum status set(struct shard *s, struct shard_part *part, const struct shard_source *source,
+                       struct error *err)
+{
+    float *values = s->values + part->offset;
+    enum status status = source->copy(source->user, values, part->count, err);
+
+    if (status != STATUS_OK)
+        return status;
+    (void)policy_set(&part->policy);
+    return shard_tell(s, part, SHARD_RECORD_INIT, 0, values, err);
+}
+
+enum status shard_set(struct shard *s, uint32_t partition, const struct shard_source *source,
+                      bool again, bool *ret_again, struct error *err)
+{
+    struct shard_part *part = NULL;
+    enum status status = shard_look_up(s, partition, &part, err);
+
+    if (status != STATUS_OK)
+        return status;
+    (void)pthread_mutex_lock(&part->lock);
+    *ret_again = part->policy.initialised;
+    if (!*ret_again)
+        status = set(s, part, source, err);
+    else if (!again)
+        status = error_set(err, STATUS_PROTOCOL, "the initial value of partition %" PRIu32 " %s",
+                           partition, policy_verdict_text(POLICY_TWICE));
+    (void)pthread_mutex_unlock(&part->lock);
+    return status;
+}
+
+/* Are the values of that round here, or will they be?  Lock held. */
+static enum status check_pull(const struct shard *s, const struct shard_part *part, uint64_t round,
+                              struct error *err)
+{
+    const struct policy *p = &part->policy;
+
+    if (!s->config.update && p->steps > 0)
+        return error_set(err, STATUS_PROTOCOL,
+                         "the pull of partition %" PRIu32
+                         " asks for values, but the optimizer runs on the workers",
+                         part->partition);
+    if (round == 0 || !consistency_is_lockstep(&p->consistency) || round == p->steps + 1 ||
+        (s->previous && round == p->steps))
+        return STATUS_OK;
+    return error_set(err, STATUS_PROTOCOL,
+                     "the pull of partition %" PRIu32 " asks for round %" PRIu64
+                     ", which is not here (round %" PRIu64 " is complete)",
+                     part->partition, round - 1, p->steps);
+}
+
+/* The body of shard_pull for a held partition.  Lock held. */
+static enum status pull(struct shard *s, struct shard_part *part, unsigned rank, uint64_t round,
+                        bool again, struct shard_answer *ret, struct error *err)
+{
+    struct policy *p = &part->policy;
+    enum policy_verdict verdict;
+    enum status status = check_pull(s, part, round, err);
+
+    if (status != STATUS_OK)
+        return status;
+    verdict = policy_pull(p, rank, again);
+    if (verdict == POLICY_TWICE || verdict == POLICY_VACANT)
+        return error_set(err, STATUS_PROTOCOL, "the pull of partition %" PRIu32 " %s",
+                         part->partition, policy_verdict_text(verdict));
+    ret->again = verdict == POLICY_AGAIN || verdict == POLICY_AGAIN_WAITS;
+    ret->complete = verdict == POLICY_COMPLETE || verdict == POLICY_AGAIN;
+    if (!ret->complete)
+        return STATUS_OK;
+    shard_answer_rank(s, part, rank, ret);
+    if (s->previous && round > 0 && round == p->steps) {
+        ret->data = s->previous + part->offset;
+        ret->round = round - 1;
+    }
+    return STATUS_OK;
+}
+
+enum status shard_pull(struct shard *s, uint32_t partition, unsigned rank, uint64_t round,
+                       bool again, struct shard_answer *ret, struct error *err)
+{
+    struct shard_part *part = NULL;
+    enum status status = shard_look_up(s, partition, &part, err);
+
+    if (status != STATUS_OK)
+        return status;
+    *ret = (struct shard_answer){0};
+    (void)pthread_mutex_lock(&part->lock);
+    status = pull(s, part, rank, round, again, ret, err);
+    (void)pthread_mutex_unlock(&part->lock);
+    return status;
+}
+
+/* ------------------------------------------------------------------ whoever waits */
+
+/* Take one rank off that may be answered, and its answer. */
+static bool next(struct shard *s, uint32_t partition, unsigned *rank, struct shard_answer *ret,
+                 bool (*take)(struct policy *p, unsigned *rank))
+{
+    struct shard_part *part = shard_find(s, partition);
+    bool found;
+
+    *ret = (struct shard_answer){0};
+    if (!part)
+        return false;
+    (void)pthread_mutex_lock(&part->lock);
+    found = take(&part->policy, rank);
+    if (found)
+        shard_answer_rank(s, part, *rank, ret);
+    (void)pthread_mutex_unlock(&part->lock);
+    return found;
+}
+
+bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
+                       struct shard_answer *ret)
+{
+    return next(s, partition, ret_rank, ret, policy_next_parked);
+}
+
+bool shard_next_answer(struct shard *s, uint32_t partition, unsigned *rank,
+                       struct shard_answer *ret)
+{
+    return next(s, partition, rank, ret, policy_next_answer);
+}

@@ -1,0 +1,138 @@
+/*
+ * Records: what the sink is told, and doing the same on another shard.
+ */
+#include "server/shard_internal.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+enum status shard_check_recorded(const struct shard_config *config, struct error *err)
+{
+    if (config->consistency.delay_compensation > 0)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "with delay compensation a step depends on what each rank has read, which "
+                         "is not kept beyond this server");
+    if (config->rule_count > 0)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "with rules of exact staleness contributions are held, which are not kept "
+                         "beyond this server");
+    return STATUS_OK;
+}
+
+void shard_set_sink(struct shard *s, const struct shard_sink *sink)
+{
+    s->sink = sink ? *sink : (struct shard_sink){0};
+}
+
+enum status shard_tell(struct shard *s, struct shard_part *part, enum shard_record_kind kind,
+                       double rate, const float *payload, struct error *err)
+{
+    size_t ranks = (size_t)(part - s->parts) * s->config.world_size;
+    struct shard_record record = {.kind = kind,
+                                  .partition = part->partition,
+                                  .sequence = part->sequence + 1,
+                                  .step = part->policy.steps,
+                                  .rate = rate,
+                                  .world_size = s->config.world_size,
+                                  .clocks = s->clocks + ranks,
+                                  .flags = s->flags + ranks,
+                                  .payload = payload,
+                                  .count = payload ? part->count : 0};
+
+    if (!s->sink.put)
+        return STATUS_OK;
+    part->sequence++;
+    policy_save(&part->policy, s->clocks + ranks, NULL, s->flags + ranks);
+    return s->sink.put(s->sink.user, &record, err);
+}
+
+/* ------------------------------------------------------------------ applying */
+
+/* Is it a record of this partition, whose turn it is?  *ret_known: it is in already.  Lock held. */
+static enum status check_record(const struct shard *s, const struct shard_part *part,
+                                const struct shard_record *r, bool *ret_known, struct error *err)
+{
+    const struct policy *p = &part->policy;
+    size_t count = r->kind == SHARD_RECORD_RANKS ? 0 : part->count;
+    bool step = r->kind == SHARD_RECORD_STEP;
+
+    if (r->kind < SHARD_RECORD_INIT || r->kind > SHARD_RECORD_RANKS ||
+        r->world_size != s->config.world_size || r->count != count ||
+        (r->kind == SHARD_RECORD_INIT && r->step != 0) || (step && r->step == 0) ||
+        !isfinite(r->rate) || r->rate < 0)
+        return error_set(err, STATUS_DATA,
+                         "a record of partition %" PRIu32 " has kind %d, step %" PRIu64
+                         ", %u ranks and %zu elements (this one has %u and %zu)",
+                         part->partition, (int)r->kind, r->step, r->world_size, r->count,
+                         s->config.world_size, part->count);
+    *ret_known = r->kind == SHARD_RECORD_INIT ? p->initialised
+                 : step                       ? r->step <= p->steps
+                                              : r->step < p->steps;
+    if (!*ret_known && (r->step != p->steps + step || (step && !p->initialised)))
+        return error_set(err, STATUS_DATA,
+                         "a record of step %" PRIu64 " of partition %" PRIu32
+                         " came where step %" PRIu64 " is the newest",
+                         r->step, part->partition, p->steps);
+    return STATUS_OK;
+}
+
+/* The payload is in `payload`.  Lock held. */
+static void apply_payload(struct shard *s, struct shard_part *part, const struct shard_record *r,
+                          float *payload)
+{
+    if (r->kind != SHARD_RECORD_STEP || !s->config.update)
+        return;
+    shard_keep_previous(s, part);
+    optimizer_update_at(&s->optimizer, r->rate, r->step, part->offset, part->count,
+                        s->values + part->offset, payload);
+}
+
+/* Lock held. */
+static enum status apply(struct shard *s, struct shard_part *part, const struct shard_record *r,
+                         const struct shard_source *source, struct error *err)
+{
+    bool init = r->kind == SHARD_RECORD_INIT;
+    float *payload = (init ? s->values : s->accumulators[r->step % 2]) + part->offset;
+    bool was = part->policy.initialised;
+    enum status status = STATUS_OK;
+
+    if (source && r->count > 0)
+        status = source->copy(source->user, payload, part->count, err);
+    else if (r->count > 0)
+        memcpy(payload, r->payload, part->count * sizeof(float));
+    if (status != STATUS_OK)
+        return status;
+    part->policy.initialised = was || init;
+    if (!policy_restore(&part->policy, r->step, r->clocks, NULL, r->flags)) {
+        part->policy.initialised = was;
+        return error_set(err, STATUS_DATA,
+                         "a record of step %" PRIu64 " of partition %" PRIu32
+                         " has clocks or flags that cannot be",
+                         r->step, part->partition);
+    }
+    apply_payload(s, part, r, payload);
+    part->summed = 0;
+    part->turn = 0;
+    return shard_tell(s, part, r->kind, r->rate, r->count > 0 ? payload : NULL, err);
+}
+
+enum status shard_apply(struct shard *s, const struct shard_record *record,
+                        const struct shard_source *source, bool *ret_applied, struct error *err)
+{
+    struct shard_part *part = shard_find(s, record->partition);
+    bool known = false;
+    enum status status;
+
+    if (!part)
+        return error_set(err, STATUS_DATA, "a record is of partition %" PRIu32 ", not held here",
+                         record->partition);
+    (void)pthread_mutex_lock(&part->lock);
+    status = check_record(s, part, record, &known, err);
+    if (status == STATUS_OK && !known)
+        status = apply(s, part, record, source, err);
+    (void)pthread_mutex_unlock(&part->lock);
+    if (status == STATUS_OK)
+        *ret_applied = !known;
+    return status;
+}
