@@ -59,15 +59,18 @@ enum status finish_evaluate(struct trainer *t, struct run_outcome *outcome, stru
     return status == STATUS_OK && t->rank == 0 && t->test_set ? measure(t, outcome, err) : status;
 }
 
-/* Rates of all ranks together, through the store: each rank publishes its own, rank 0 adds up. */
+/* Rates of all ranks together, through the store: each rank publishes its own, rank 0 adds up.
+ * Without a store, where processes come and go, the others are as fast as this one. */
 static enum status add_rates(struct trainer *t, double *ret_rate, struct error *err)
 {
     char key[64];
     char text[64];
     enum status status = STATUS_OK;
 
-    if (!t->store)
+    if (!t->store) {
+        *ret_rate *= t->launch->world_size;
         return STATUS_OK;
+    }
     if (t->launch->rank > 0) {
         (void)snprintf(key, sizeof(key), "rate/%u", t->launch->rank);
         (void)snprintf(text, sizeof(text), "%.17g", *ret_rate);
@@ -170,6 +173,9 @@ enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct er
         status = finish_evaluate(t, outcome, err);
     total = sync_counters(t->sync);
     sync_expected_bytes(t->sync, &outcome->expected_tx, &outcome->expected_rx);
+    outcome->reconnects = total.reconnects;
+    outcome->retries = total.retries;
+    outcome->away_seconds = (double)total.away_ns * 1e-9;
     outcome->tx_wire = total.tx_wire_bytes;
     outcome->rx_wire = total.rx_wire_bytes;
     if (status == STATUS_OK && t->options->save[0] != '\0' && t->rank == 0)

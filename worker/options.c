@@ -232,8 +232,9 @@ static const struct option_spec specs[] = {
      .max = 86400000,
      .metavar = "N",
      .help =
-         "Silence after which a rank of allreduce counts as stopped or cut off; one on this host "
-         "that runs but gets no core is given until --timeout-ms."},
+         "Silence after which a rank of allreduce counts as stopped or cut off (one on this host "
+         "that runs but gets no core is given until --timeout-ms); of ps, after which a worker or "
+         "a server counts as cut off, see --reconnect-ms."},
     {.name = "bucket-cap-mb",
      .env = "SPARRING_BUCKET_CAP_MB",
      .kind = OPTION_DOUBLE,
@@ -425,6 +426,27 @@ static const struct option_spec specs[] = {
      .default_text = "server",
      .choices = "server|worker",
      .help = "Where the optimizer runs; with worker the servers only sum."},
+    {.name = "on-worker-loss",
+     .env = "SPARRING_ON_WORKER_LOSS",
+     .kind = OPTION_CHOICE,
+     .offset = AT(on_worker_loss),
+     .default_text = "fail",
+     .choices = "fail|shrink|wait",
+     .help = "Of ps, when a worker is lost (dead, or cut off for longer than --reconnect-ms): fail "
+             "ends the job and names it; shrink goes on without it; wait holds the job, for the "
+             "servers' --timeout-ms at most, until another process with its rank has taken its "
+             "place, and loses no step (needs --ps-update server)."},
+    {.name = "reconnect-ms",
+     .env = "SPARRING_RECONNECT_MS",
+     .kind = OPTION_INT,
+     .offset = AT(reconnect_ms),
+     .default_text = "2000",
+     .min = 0,
+     .max = 86400000,
+     .metavar = "N",
+     .help = "Of ps: how long a worker and a server that have lost their connection try to come "
+             "together again, as if nothing had happened; then the server, or the worker, counts "
+             "as lost.  0: at once."},
     {.name = "partition-bytes",
      .env = "SPARRING_PARTITION_BYTES",
      .kind = OPTION_BYTES,

@@ -57,6 +57,8 @@ struct worker_options {
     char asp_lr[OPTION_TEXT_MAX];
     double delay_compensation;
     char ps_update[OPTION_TEXT_MAX];
+    char on_worker_loss[OPTION_TEXT_MAX];
+    int64_t reconnect_ms;
     uint64_t partition_bytes;
     char delay_schedule[OPTION_TEXT_MAX];
     /* device */
@@ -91,6 +93,13 @@ enum status worker_options_optimizer(const struct worker_options *o, struct opti
  * other, or do not fit the world size; with --sync ps only. */
 enum status worker_options_consistency(const struct worker_options *o, unsigned world_size,
                                        struct consistency *ret, struct error *err);
+
+/* What becomes of a job with parameter servers that has lost a worker. */
+enum worker_loss worker_options_on_loss(const struct worker_options *o);
+
+/* Whether processes may leave the job and others take their places (--on-worker-loss shrink, wait).
+ * Then nothing may be agreed on but through the servers. */
+bool worker_options_elastic(const struct worker_options *o);
 
 /* DistributedDataParallel's settings. */
 struct ddp_config worker_options_ddp(const struct worker_options *o);

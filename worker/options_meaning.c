@@ -47,7 +47,9 @@ static enum status check_ddp(const struct worker_options *o, struct error *err)
         return error_set(err, STATUS_INVALID, "--drop-last and --uneven %s exclude each other",
                          o->uneven);
     if (strcmp(o->on_rank_loss, "shrink") == 0 && strcmp(o->sync, "allreduce") != 0)
-        return error_set(err, STATUS_INVALID, "--on-rank-loss shrink needs --sync allreduce");
+        return error_set(err, STATUS_INVALID,
+                         "--on-rank-loss shrink needs --sync allreduce (--sync ps has "
+                         "--on-worker-loss)");
     if (strcmp(o->on_rank_loss, "shrink") == 0 && worker_options_uneven(o))
         return error_set(err, STATUS_INVALID,
                          "--on-rank-loss shrink and --uneven %s exclude each other", o->uneven);
@@ -55,6 +57,23 @@ static enum status check_ddp(const struct worker_options *o, struct error *err)
         return error_set(err, STATUS_INVALID,
                          "--layer-drop leaves parameters without gradients: add "
                          "--find-unused-parameters");
+    return STATUS_OK;
+}
+
+/* A job that goes on with other processes than it began with. */
+static enum status check_elastic(const struct worker_options *o, struct error *err)
+{
+    if (strcmp(o->on_worker_loss, "fail") == 0)
+        return STATUS_OK;
+    if (strcmp(o->sync, "ps") != 0)
+        return error_set(err, STATUS_INVALID,
+                         "--on-worker-loss %s needs --sync ps (--sync allreduce has "
+                         "--on-rank-loss)",
+                         o->on_worker_loss);
+    if (strcmp(o->on_worker_loss, "wait") == 0 && strcmp(o->ps_update, "server") != 0)
+        return error_set(err, STATUS_INVALID,
+                         "--on-worker-loss wait needs --ps-update server: who takes a lost "
+                         "worker's place reads the parameters from the servers");
     return STATUS_OK;
 }
 
@@ -77,7 +96,9 @@ enum status worker_options_check(const struct worker_options *o, struct error *e
         return error_set(err, STATUS_INVALID,
                          "--partition-bytes %ju is neither 0 nor a multiple of 4 from %u up",
                          (uintmax_t)o->partition_bytes, PARTITION_BYTES_MIN);
-    status = check_ddp(o, err);
+    status = check_elastic(o, err);
+    if (status == STATUS_OK)
+        status = check_ddp(o, err);
     return status == STATUS_OK ? check_backend(o->backend, err) : status;
 }
 
@@ -102,6 +123,18 @@ enum status worker_options_consistency(const struct worker_options *o, unsigned 
         (void)error_prefix(err, "--consistency %s, --ps-update %s, --reduce %s: ", o->consistency,
                            o->ps_update, o->reduce);
     return status;
+}
+
+enum worker_loss worker_options_on_loss(const struct worker_options *o)
+{
+    if (strcmp(o->on_worker_loss, "shrink") == 0)
+        return WORKER_LOSS_SHRINK;
+    return strcmp(o->on_worker_loss, "wait") == 0 ? WORKER_LOSS_WAIT : WORKER_LOSS_FAIL;
+}
+
+bool worker_options_elastic(const struct worker_options *o)
+{
+    return strcmp(o->sync, "ps") == 0 && worker_options_on_loss(o) != WORKER_LOSS_FAIL;
 }
 
 struct ddp_config worker_options_ddp(const struct worker_options *o)

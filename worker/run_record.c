@@ -83,6 +83,14 @@ static enum status write_manifest(const struct run_record *r, const struct run_f
     return status;
 }
 
+/* A process that the launcher started in the place of a lost one goes on in its records. */
+static bool takes_a_place(void)
+{
+    const char *restarts = getenv("SPARRING_RESTARTS");
+
+    return restarts && strcmp(restarts, "0") != 0;
+}
+
 static enum status open_metrics(struct run_record *r, struct error *err)
 {
     char name[32];
@@ -98,7 +106,7 @@ static enum status open_metrics(struct run_record *r, struct error *err)
         status = file_join(path, sizeof(path), r->folder, name, err);
     if (status != STATUS_OK)
         return status;
-    if (truncate(path, 0) != 0 && access(path, F_OK) == 0)
+    if (!takes_a_place() && truncate(path, 0) != 0 && access(path, F_OK) == 0)
         return error_set(err, STATUS_IO, "cannot empty '%s' of an earlier run", path);
     status = metrics_open(&r->metrics, path, err);
     if (status != STATUS_OK)
@@ -329,6 +337,9 @@ enum status run_record_finish(struct run_record *r, const struct run_facts *fact
         metrics_add_text(m, "error", outcome->text);
     metrics_add_int(m, "steps", (int64_t)r->steps);
     metrics_add_int(m, "skipped_steps", (int64_t)outcome->skipped_steps);
+    metrics_add_int(m, "reconnects", (int64_t)outcome->reconnects);
+    metrics_add_double(m, "away_seconds", outcome->away_seconds);
+    metrics_add_int(m, "retries", (int64_t)outcome->retries);
     metrics_add_int(m, "tx_wire_bytes", (int64_t)outcome->tx_wire);
     metrics_add_int(m, "rx_wire_bytes", (int64_t)outcome->rx_wire);
     metrics_add_int(m, "expected_tx_payload_bytes", (int64_t)outcome->expected_tx);

@@ -55,6 +55,9 @@ struct run_outcome {
     unsigned lost_count;
     uint64_t samples_lost;  /* that nobody saw for it */
     uint64_t skipped_steps; /* made by the others while this rank was late */
+    uint64_t reconnects;    /* of lost connections to servers ... */
+    double away_seconds;    /* ... which took so long, summed ... */
+    uint64_t retries;       /* ... and for which so many chunks were sent once more */
 };
 
 /* Makes the folder and opens rank<r>.jsonl; max_steps sizes the tables of step times. */

@@ -263,11 +263,13 @@ static enum status end_together(struct trainer *t, struct run_outcome *outcome, 
                : status;
 }
 
-/* This rank was late: it goes on behind the updates that were made without it, and the batches that
- * it would have brought to them are left out. */
-static void skip_updates(struct trainer *t, uint64_t count, struct run_outcome *outcome,
+/* This rank was late, or takes the place of a lost one: it goes on behind the updates that were
+ * made without it, and the batches that it would have brought to them are left out. */
+static void skip_updates(struct trainer *t, uint64_t *index, struct run_outcome *outcome,
                          bool *epoch_end)
 {
+    uint64_t count = sync_skipped(t->sync);
+
     for (uint64_t i = 0; i < count; i++) {
         struct batch batch = {0};
 
@@ -276,6 +278,7 @@ static void skip_updates(struct trainer *t, uint64_t count, struct run_outcome *
         outcome->epochs += batch.last_of_epoch;
         *epoch_end = *epoch_end || batch.last_of_epoch;
     }
+    *index += count;
     t->skipped_steps += count;
 }
 
@@ -309,10 +312,7 @@ static enum status advance(struct trainer *t, uint64_t *index, struct run_outcom
         show_progress(bar, t, &step);
     }
     outcome->epochs += *ret_epoch_end;
-    if (sync_skipped(t->sync) > 0) {
-        *index += sync_skipped(t->sync);
-        skip_updates(t, sync_skipped(t->sync), outcome, ret_epoch_end);
-    }
+    skip_updates(t, index, outcome, ret_epoch_end);
     return STATUS_OK;
 }
 
@@ -321,8 +321,10 @@ static enum status run_steps(struct trainer *t, struct run_outcome *outcome, str
     bool each_epoch = strcmp(t->options->evaluate, "epoch") == 0;
     struct progress bar = {0};
     uint64_t index = 0;
+    bool passed = false; /* the end of an epoch that another process has evaluated */
     enum status status = STATUS_OK;
 
+    skip_updates(t, &index, outcome, &passed);
     if (t->launch->rank == 0)
         progress_open(&bar, "training", t->total_steps);
     while (index < t->total_steps && status == STATUS_OK) {

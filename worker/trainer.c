@@ -203,6 +203,7 @@ static enum status write_manifest(struct trainer *t, struct error *err)
                  (intmax_t)o->powersgd_start_iter, o->powersgd_min_rate);
     manifest_add(m, "reduce", "%s", o->reduce);
     manifest_add(m, "on rank loss", "%s", o->on_rank_loss);
+    manifest_add(m, "on worker loss", "%s", o->on_worker_loss);
     manifest_add(m, "ps update", "%s", o->ps_update);
     manifest_add(m, "consistency", "%s", o->consistency);
     manifest_add(m, "staleness", "%jd", (intmax_t)o->staleness);
@@ -231,6 +232,8 @@ static enum status check_backend(const struct trainer *t, struct error *err)
     return strcmp(t->options->sync, "allreduce") == 0 ? collective_check(&config, err) : STATUS_OK;
 }
 
+/* Where processes come and go only the servers stay: they compare the manifests, and there is no
+ * store, which would go with rank 0. */
 static enum status meet_ranks(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
@@ -243,7 +246,7 @@ static enum status meet_ranks(struct trainer *t, struct error *err)
     };
     enum status status;
 
-    if (t->launch->world_size == 1)
+    if (t->launch->world_size == 1 || worker_options_elastic(o))
         return STATUS_OK;
     status = check_backend(t, err);
     if (status == STATUS_OK)
@@ -307,6 +310,8 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .servers = o->servers,
         .servers_origin = option_origin_text(&worker_option_set, t->origins, "servers"),
         .server_weights = t->server_weights,
+        .reconnect_ms = o->reconnect_ms,
+        .on_worker_loss = worker_options_on_loss(o),
         .update_on_server = strcmp(o->ps_update, "server") == 0,
         .consistency = t->consistency,
         .rules = t->delays.staleness,

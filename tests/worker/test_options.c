@@ -51,6 +51,8 @@ static const struct {
     {"--consistency asp --asp-lr staleness --delay-compensation 0.5",
      {.mode = CONSISTENCY_ASP, .lr_by_staleness = true, .delay_compensation = 0.5}},
     {"--sync allreduce --consistency asp --ps-update worker", {.mode = CONSISTENCY_ASP}},
+    {"--on-worker-loss wait", {.mode = CONSISTENCY_BSP}},
+    {"--on-worker-loss shrink --ps-update worker", {.mode = CONSISTENCY_BSP}},
 };
 
 START_TEST(test_good)
@@ -86,6 +88,12 @@ static const struct {
     {"--consistency asp --reduce reproducible", "asp takes what comes first"},
     {"--consistency ssp --staleness 2 --reduce reproducible", "ssp with a staleness bound takes"},
     {"--backup-workers 1 --reduce reproducible", "bsp with backup workers takes what comes first"},
+    {"--on-worker-loss wait --ps-update worker", "--on-worker-loss wait needs --ps-update server"},
+    {"--on-worker-loss shrink --sync allreduce", "--on-worker-loss shrink needs --sync ps"},
+    {"--on-worker-loss wait --sync local", "--on-worker-loss wait needs --sync ps"},
+    {"--on-rank-loss shrink", "(--sync ps has --on-worker-loss)"},
+    {"--on-worker-loss ignore", "on-worker-loss"},
+    {"--reconnect-ms -1", "reconnect-ms"},
 };
 
 START_TEST(test_bad)

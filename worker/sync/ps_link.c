@@ -169,7 +169,7 @@ static enum status start_lane(struct ps_link *l, unsigned index, struct error *e
         return status;
     (void)atomic_fetch_add(&l->open, 1);
     if (l->session != 0)
-        (void)ps_link_send(lane->stream, &hello, NULL, &wire_bytes);
+        (void)ps_link_send(lane->stream, UINT32_MAX, &hello, NULL, &wire_bytes);
     rpc_call_receive(lane->stream);
     return STATUS_OK;
 }
@@ -207,12 +207,13 @@ size_t ps_link_wire_bytes(size_t head_bytes, size_t payload_bytes)
     return GRPC_PREFIX_BYTES + head_bytes + field;
 }
 
-enum status ps_link_send(struct rpc_call *stream, const struct chunk_header *header,
-                         const struct rpc_payload *payload, size_t *ret_wire_bytes)
+enum status ps_link_send(struct rpc_call *stream, uint32_t priority,
+                         const struct chunk_header *header, const struct rpc_payload *payload,
+                         size_t *ret_wire_bytes)
 {
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
     size_t size = wire_pack_chunk(header, head);
-    enum status status = rpc_call_send(stream, head, size, payload);
+    enum status status = rpc_call_send_urgent(stream, priority, head, size, payload);
 
     if (status == STATUS_OK)
         *ret_wire_bytes = ps_link_wire_bytes(size, payload ? payload->size : 0);

@@ -96,11 +96,12 @@ enum status ps_link_join(struct ps_link *l, const struct join_request *request, 
 /* Open the lanes and begin to attend; from here a `closed` for each lane is certain. */
 enum status ps_link_start(struct ps_link *l, struct error *err);
 
-/* Queue one chunk on a stream of this link; never blocks.  *ret_wire_bytes: its size with our
- * headers.  A failure means that the stream is over (`closed` says why); payload->release has then
- * been called. */
-enum status ps_link_send(struct rpc_call *stream, const struct chunk_header *header,
-                         const struct rpc_payload *payload, size_t *ret_wire_bytes);
+/* Queue one chunk on a stream of this link; never blocks.  It overtakes those of a lower priority.
+ * *ret_wire_bytes: its size with our headers.  A failure means that the stream is over (`closed`
+ * says why); payload->release has then been called. */
+enum status ps_link_send(struct rpc_call *stream, uint32_t priority,
+                         const struct chunk_header *header, const struct rpc_payload *payload,
+                         size_t *ret_wire_bytes);
 
 /* Queue one beat; never blocks. */
 void ps_link_beat(struct rpc_call *attend, const struct beat *beat);

@@ -70,7 +70,7 @@ static void send_chunk(struct sync_ps *s, const struct question *q, enum chunk_k
     s->counters.tx_payload_bytes += q->repeated ? 0 : header.length;
     s->counters.retries += q->repeated;
     (void)pthread_mutex_unlock(&s->lock);
-    if (ps_link_send(q->stream, &header, slab ? &payload : NULL, &wire_bytes) != STATUS_OK)
+    if (ps_link_send(q->stream, 0, &header, slab ? &payload : NULL, &wire_bytes) != STATUS_OK)
         return;
     (void)pthread_mutex_lock(&s->lock);
     s->counters.tx_wire_bytes += wire_bytes;
