@@ -19,24 +19,29 @@ static void send_answer(struct service *s, struct job *j, unsigned rank, struct 
                         const struct shard_answer *answer)
 {
     struct rpc_payload payload = {.release = release_payload, .user = &j->outstanding};
+    size_t bytes = answer->count * sizeof(float);
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
     struct rpc_call *call;
+    bool by_reference;
 
     header.rank = rank;
-    payload_make(answer, &header, &payload);
     (void)pthread_mutex_lock(&s->lock);
     call = j->ranks[rank].stream;
     if (call)
         rpc_call_ref(call);
+    by_reference = j->ranks[rank].by_reference;
     if (header.round > 0 && j->state == JOB_RUNNING && !job_is_lockstep(j))
-        job_count_answer(j, rank, payload.size, answer->is_final);
+        job_count_answer(j, rank, bytes, answer->is_final);
     else if (header.round == 0 && j->state == JOB_RUNNING)
-        j->totals.initial_tx_payload_bytes += payload.size;
+        j->totals.initial_tx_payload_bytes += bytes;
     (void)pthread_mutex_unlock(&s->lock);
     if (!call)
         return;
-    atomic_fetch_add(&j->outstanding, 1);
-    (void)rpc_call_send(call, head, wire_pack_chunk(&header, head), &payload);
+    payload_make(&j->shard, answer, by_reference, &header, &payload);
+    if (payload.size > 0)
+        atomic_fetch_add(&j->outstanding, 1);
+    (void)rpc_call_send_urgent(call, header.partition + 1, head, wire_pack_chunk(&header, head),
+                               payload.size > 0 ? &payload : NULL);
     rpc_call_unref(call);
 }
 

@@ -180,6 +180,7 @@ static enum status admit(struct stream *st, const struct chunk_header *h, struct
 
     (void)pthread_mutex_lock(&st->service->lock);
     j->ranks[st->rank].heard_ns = now_ns;
+    j->ranks[st->rank].by_reference = h->flags & CHUNK_BY_REFERENCE;
     if (j->state != JOB_RUNNING)
         status = STATUS_CANCELLED;
     else if (j->members.left > 0 && job_is_lockstep(j))
@@ -197,23 +198,30 @@ static enum status admit(struct stream *st, const struct chunk_header *h, struct
     return status;
 }
 
-enum status chunk_take(struct stream *st, const struct chunk_header *h, struct rpc_message *message,
-                       struct error *err)
+/* The memory that a chunk refers to; one reference, or NULL. */
+static struct arena *arena_of(const struct stream *st, const struct chunk_header *h)
 {
-    struct payload payload;
-    struct shard_source source;
-    enum status status = check_chunk(st, h, err);
+    const struct job_rank *r = &st->job->ranks[st->rank];
+    struct arena *arena = NULL;
 
-    if (status == STATUS_OK)
-        status = payload_open(&st->job->shard, h, message, &payload, &source, err);
-    if (status == STATUS_OK)
-        status = admit(st, h, err);
-    if (status != STATUS_OK)
-        return status;
+    if (!(h->flags & CHUNK_BY_REFERENCE))
+        return NULL;
+    (void)pthread_mutex_lock(&st->service->lock);
+    if (r->arena && r->arena->session == r->session)
+        arena = arena_ref(r->arena);
+    (void)pthread_mutex_unlock(&st->service->lock);
+    return arena;
+}
+
+static enum status take_admitted(struct stream *st, const struct chunk_header *h,
+                                 const struct shard_source *source, struct error *err)
+{
+    enum status status;
+
     if (h->kind == CHUNK_PUSH)
-        status = take_push(st, h, &source, err);
+        status = take_push(st, h, source, err);
     else if (h->kind == CHUNK_INIT)
-        status = take_init(st, h, &source, err);
+        status = take_init(st, h, source, err);
     else if (h->kind == CHUNK_PULL)
         status = take_pull(st, h, err);
     else
@@ -221,5 +229,22 @@ enum status chunk_take(struct stream *st, const struct chunk_header *h, struct r
     if (status != STATUS_OK)
         (void)error_prefix(err, "rank %u, partition %" PRIu32 ", round %" PRIu64 ": ", st->rank,
                            h->partition, h->round);
+    return status;
+}
+
+enum status chunk_take(struct stream *st, const struct chunk_header *h, struct rpc_message *message,
+                       struct error *err)
+{
+    struct payload payload = {.arena = arena_of(st, h)};
+    struct shard_source source;
+    enum status status = check_chunk(st, h, err);
+
+    if (status == STATUS_OK)
+        status = payload_open(&st->job->shard, h, message, &payload, &source, err);
+    if (status == STATUS_OK)
+        status = admit(st, h, err);
+    if (status == STATUS_OK)
+        status = take_admitted(st, h, &source, err);
+    arena_unref(payload.arena);
     return status;
 }

@@ -77,6 +77,8 @@ static enum status admit(struct join_call *jc, struct rpc_call *call,
     jc->job = j;
     jc->rank = request->rank;
     j->users++;
+    j->shares = j->shares || desk_serves(s, request);
+    j->ranks[jc->rank].session = request->session;
     j->ranks[jc->rank].join = call;
     j->ranks[jc->rank].join_deadline_ns = join_deadline(s, call);
     rpc_call_ref(call);
@@ -197,8 +199,8 @@ const struct rpc_handler join_handler = {
     .start = join_start, .message = join_message, .closed = join_closed};
 
 /* The reply is the same for all ranks. */
-static enum status pack_reply(const struct job *j, uint8_t **ret_bytes, size_t *ret_size,
-                              struct error *err)
+static enum status pack_reply(const struct service *s, const struct job *j, uint8_t **ret_bytes,
+                              size_t *ret_size, struct error *err)
 {
     struct join_reply reply = {.partition_count = (uint32_t)j->map.length,
                                .held = j->shard.length,
@@ -212,6 +214,8 @@ static enum status pack_reply(const struct job *j, uint8_t **ret_bytes, size_t *
     (void)shard_map_held(&j->map, j->terms.server_index, &held);
     memcpy(reply.partitions, held, reply.held * sizeof(*held));
     (void)snprintf(reply.version, sizeof(reply.version), "%s", SPARRING_VERSION);
+    if (j->shard.arena.base)
+        (void)snprintf(reply.arena, sizeof(reply.arena), "%s", arena_desk_address(s->desk));
     status = wire_pack_join_reply(&reply, ret_bytes, ret_size, err);
     free(reply.partitions);
     return status;
@@ -223,7 +227,7 @@ void control_answer_joins(struct service *s, struct job *j)
     uint8_t *bytes = NULL;
     size_t size = 0;
 
-    if (pack_reply(j, &bytes, &size, &err) != STATUS_OK) {
+    if (pack_reply(s, j, &bytes, &size, &err) != STATUS_OK) {
         service_end_job(s, j, &err);
         return;
     }

@@ -72,6 +72,8 @@ void job_close(struct job *j)
 {
     if (!j)
         return;
+    for (unsigned rank = 0; j->ranks && rank < j->members.world_size; rank++)
+        arena_unref(j->ranks[rank].arena);
     shard_release(&j->shard);
     shard_map_release(&j->map);
     membership_release(&j->members);
@@ -92,7 +94,8 @@ enum status job_build(struct job *j, struct error *err)
                                   .optimizer = t->optimizer,
                                   .consistency = t->consistency,
                                   .rules = t->rules,
-                                  .rule_count = t->rule_count};
+                                  .rule_count = t->rule_count,
+                                  .shared = j->shares};
     enum status status = membership_compare(&j->members, err);
 
     if (status == STATUS_OK)

@@ -18,6 +18,7 @@
 #include "common/rpc/wire.h"
 #include "common/rpc/wire_stats.h"
 #include "common/shard_map/shard_map.h"
+#include "server/arena.h"
 #include "server/membership.h"
 #include "server/shard.h"
 
@@ -46,6 +47,9 @@ struct job_rank {
     uint64_t pushes;                  /* partitions of all rounds */
     uint64_t round;                   /* of its newest push, 0 before the first */
     size_t round_pushes;              /* partitions of that round */
+    uint64_t session;                 /* of its join; 0: none */
+    struct arena *arena; /* its memory, which it has handed over; one reference; NULL: none */
+    bool by_reference;   /* its newest chunk came so: answers go so, where they can */
 };
 
 /* One round on this server; METRICS.md defines the figures.  Where each push is a step, a round
@@ -79,6 +83,7 @@ struct job {
     struct job_rank *ranks;    /* owned, world_size of them */
     struct shard_map map;      /* constant once built */
     struct shard shard;        /* constant once built, but for its own locks */
+    bool shares;               /* a rank would read answers where they lie; until it is built */
     size_t users;              /* calls and threads that hold a pointer to it */
     atomic_size_t outstanding; /* payloads inside the shard that core still holds */
     struct error failure;      /* OVER: STATUS_OK when everyone left in order */

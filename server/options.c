@@ -45,6 +45,13 @@ static const struct option_spec specs[] = {
      .metavar = "N",
      .help = "Threads that serve connections; 0 takes one per core, or per two cores on a loopback "
              "address, where the workers want the others, and at most 4."},
+    {.name = "share-memory",
+     .env = "SPARRING_SHARE_MEMORY",
+     .kind = OPTION_BOOL,
+     .offset = AT(share_memory),
+     .default_text = "true",
+     .help = "Let workers of this host and user hand their gradients over in shared memory, and "
+             "read the results there."},
     {.name = "metrics-listen",
      .env = "SPARRING_METRICS_LISTEN",
      .kind = OPTION_TEXT,
@@ -133,6 +140,7 @@ enum status server_options_service(const struct server_options *o,
         .bind_ranks = o->bind_ranks,
         .threads = (unsigned)o->threads,
         .timeout_ms = o->timeout_ms,
+        .share_memory = o->share_memory,
         .run_dir = o->run_dir[0] ? o->run_dir : NULL,
     };
     status = endpoint_parse(o->listen, origin, &ret->listen, err);

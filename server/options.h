@@ -18,6 +18,7 @@ struct server_options {
     char tls_ca[OPTION_TEXT_MAX], tls_cert[OPTION_TEXT_MAX], tls_key[OPTION_TEXT_MAX];
     char token_file[OPTION_TEXT_MAX];
     bool bind_ranks;
+    bool share_memory;
     bool insecure;
     char metrics_listen[OPTION_TEXT_MAX];
     char run_dir[OPTION_TEXT_MAX];

@@ -1,10 +1,72 @@
 /*
  * Straight from the received slices into the accumulator, and from the shard's memory to the wire:
- * nothing is copied in between.
+ * nothing is copied in between.  By reference straight from the rank's memory, and nothing goes
+ * back but the place.
  */
 #include "server/payload.h"
 
+#include "common/base/memory.h"
+#include "common/tensor/tensor.h"
+
 #include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum status arena_copy(void *user, float *dst, size_t count, struct error *err)
+{
+    struct payload *p = user;
+
+    (void)err;
+    memcpy(dst, p->elements, count * sizeof(float));
+    return STATUS_OK;
+}
+
+static enum status arena_add(void *user, float *dst, size_t count, struct error *err)
+{
+    struct payload *p = user;
+
+    (void)err;
+    vector_add(dst, p->elements, count);
+    return STATUS_OK;
+}
+
+/* A contribution that waits in its rank's memory, which the rank leaves alone until it is answered.
+ */
+struct kept_elements {
+    struct arena *arena; /* one reference */
+    const float *elements;
+};
+
+static enum status kept_elements_copy(void *user, float *dst, size_t count, struct error *err)
+{
+    const struct kept_elements *kept = user;
+
+    (void)err;
+    memcpy(dst, kept->elements, count * sizeof(float));
+    return STATUS_OK;
+}
+
+static void kept_elements_drop(void *user)
+{
+    struct kept_elements *kept = user;
+
+    arena_unref(kept->arena);
+    free(kept);
+}
+
+static enum status arena_keep(void *user, struct shard_source *ret, struct error *err)
+{
+    struct payload *p = user;
+    struct kept_elements *kept = NULL;
+    enum status status = mem_calloc(1, sizeof(*kept), "kept contribution", &kept, err);
+
+    if (status != STATUS_OK)
+        return status;
+    *kept = (struct kept_elements){arena_ref(p->arena), p->elements};
+    *ret =
+        (struct shard_source){.copy = kept_elements_copy, .drop = kept_elements_drop, .user = kept};
+    return STATUS_OK;
+}
 
 static enum status payload_copy(void *user, float *dst, size_t count, struct error *err)
 {
@@ -41,6 +103,26 @@ static enum status payload_keep(void *user, struct shard_source *ret, struct err
     return status;
 }
 
+/* A chunk without elements says by the flag how it wants its answer. */
+static enum status open_reference(const struct chunk_header *h, size_t bytes, size_t size,
+                                  struct payload *ret, struct shard_source *ret_source,
+                                  struct error *err)
+{
+    if (!ret->arena)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %" PRIu32 " refers to memory that it has not handed over", h->rank);
+    ret->elements = arena_at(ret->arena, h->place, bytes / sizeof(float));
+    if (size != 0 || h->length != bytes || !ret->elements)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %" PRIu32 " refers to %" PRIu64 " bytes at %" PRIu64
+                         " of its memory of %zu for partition %" PRIu32 " of %zu",
+                         h->rank, h->length, h->place, ret->arena->memory.size, h->partition,
+                         bytes);
+    *ret_source = (struct shard_source){
+        .copy = arena_copy, .add = arena_add, .keep = arena_keep, .user = ret};
+    return STATUS_OK;
+}
+
 enum status payload_open(const struct shard *shard, const struct chunk_header *h,
                          struct rpc_message *message, struct payload *ret,
                          struct shard_source *ret_source, struct error *err)
@@ -48,6 +130,8 @@ enum status payload_open(const struct shard *shard, const struct chunk_header *h
     size_t size = rpc_message_payload_size(message);
     size_t bytes = shard_partition_count(shard, h->partition) * sizeof(float);
 
+    ret->message = message;
+    ret->elements = NULL;
     if (h->dtype != CODING_FLOAT32)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %" PRIu32 " sent partition %" PRIu32 " with dtype %" PRIu32
@@ -55,22 +139,28 @@ enum status payload_open(const struct shard *shard, const struct chunk_header *h
                          h->rank, h->partition, h->dtype);
     if (h->kind == CHUNK_PULL || h->kind == CHUNK_FINAL)
         bytes = 0;
+    if (h->flags & CHUNK_BY_REFERENCE)
+        return open_reference(h, bytes, size, ret, ret_source, err);
     if (size != bytes || h->length != bytes)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %" PRIu32 " sent %zu bytes for partition %" PRIu32
                          " of %zu (its header says %" PRIu64 ")",
                          h->rank, size, h->partition, bytes, h->length);
-    *ret = (struct payload){.message = message};
     *ret_source = (struct shard_source){
         .copy = payload_copy, .add = payload_add, .keep = payload_keep, .user = ret};
     return STATUS_OK;
 }
 
-void payload_make(const struct shard_answer *answer, struct chunk_header *header,
-                  struct rpc_payload *ret)
+void payload_make(const struct shard *shard, const struct shard_answer *answer, bool by_reference,
+                  struct chunk_header *header, struct rpc_payload *ret)
 {
     header->dtype = CODING_FLOAT32;
     header->length = answer->count * sizeof(float);
+    if (by_reference && shard_arena_has(shard, answer->data)) {
+        header->flags |= CHUNK_BY_REFERENCE;
+        header->place = (uint64_t)(answer->data - (const float *)shard->arena.base) * sizeof(float);
+        return;
+    }
     ret->data = answer->data;
     ret->size = header->length;
 }

@@ -133,7 +133,9 @@ enum status service_open(const struct service_config *config, struct service **r
     s->bind_ranks = config->bind_ranks;
     s->start_time_seconds = clock_wall_seconds();
     record_init(&s->record, config->run_dir);
-    status = keeper_start(s, err);
+    status = config->share_memory ? desk_open(s, err) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = keeper_start(s, err);
     if (status == STATUS_OK)
         status = open_rpc(s, config, err);
     if (status == STATUS_OK)
@@ -177,6 +179,7 @@ void service_close(struct service *s)
         drain(s);
     metrics_page_close(s->page); /* shows the drain; reads s->rpc */
     rpc_server_close(s->rpc, CLOSE_GRACE_MS);
+    arena_desk_close(s->desk);
     keeper_stop(s);
     record_close(&s->record);
     (void)pthread_cond_destroy(&s->changed);

@@ -5,6 +5,8 @@
 #ifndef SPARRING_SERVER_SERVICE_INTERNAL_H
 #define SPARRING_SERVER_SERVICE_INTERNAL_H
 
+#include "common/base/host_id.h"
+#include "server/arena.h"
 #include "server/job.h"
 #include "server/metrics_page.h"
 #include "server/record.h"
@@ -15,11 +17,13 @@
 #include <stdbool.h>
 
 struct service {
-    int64_t timeout_ms;        /* constant */
-    bool bind_ranks;           /* constant */
-    double start_time_seconds; /* constant, Unix time */
-    struct metrics_page *page; /* NULL: none */
-    struct record record;      /* keeper only, once it runs */
+    int64_t timeout_ms;         /* constant */
+    bool bind_ranks;            /* constant */
+    double start_time_seconds;  /* constant, Unix time */
+    struct metrics_page *page;  /* NULL: none */
+    struct arena_desk *desk;    /* NULL: no memory is shared; constant */
+    char host_id[HOST_ID_SIZE]; /* constant */
+    struct record record;       /* keeper only, once it runs */
     pthread_t keeper;
     bool keeper_started;
 
@@ -50,6 +54,13 @@ void service_drop_job(struct service *s, struct job *j);
  * this rank.  From a handler. */
 enum status service_check_rank(const struct service *s, const struct rpc_call *call, unsigned rank,
                                struct error *err);
+
+/* ------------------------------------------------------------------ desk.c */
+
+enum status desk_open(struct service *s, struct error *err);
+
+/* Does a rank that joins so want to share memory, and can it? */
+bool desk_serves(const struct service *s, const struct join_request *request);
 
 /* ------------------------------------------------------------------ handlers */
 
