@@ -112,6 +112,7 @@ struct join_request;
 struct wire_record {
     enum record_kind kind;
     uint32_t partition;
+    uint64_t sequence; /* of the partition's records, from 1; 0: of no partition */
     uint64_t step;
     double rate;
     uint64_t epoch;
@@ -126,10 +127,10 @@ struct wire_record {
     struct join_request *terms;
 };
 
-/* Applied up to here; an epoch above the record's: refused, the replica serves by now. */
+/* The record is applied; an epoch above its own: refused, the replica serves by now. */
 struct record_reply {
     uint32_t partition;
-    uint64_t step;
+    uint64_t sequence; /* as in the record */
     uint64_t epoch;
 };
 

@@ -16,6 +16,7 @@ static void fill(const struct wire_record *m, Sparring__V1__Record *p)
     sparring__v1__record__init(p);
     p->kind = (uint32_t)m->kind;
     p->partition = m->partition;
+    p->sequence = m->sequence;
     p->step = m->step;
     p->rate = m->rate;
     p->epoch = m->epoch;
@@ -98,6 +99,7 @@ enum status wire_unpack_record(const uint8_t *bytes, size_t size, struct wire_re
     }
     ret->kind = (enum record_kind)m->kind;
     ret->partition = m->partition;
+    ret->sequence = m->sequence;
     ret->step = m->step;
     ret->rate = m->rate;
     ret->epoch = m->epoch;
@@ -131,7 +133,7 @@ size_t wire_pack_record_reply(const struct record_reply *m, uint8_t *bytes)
 
     sparring__v1__record_reply__init(&p);
     p.partition = m->partition;
-    p.step = m->step;
+    p.sequence = m->sequence;
     p.epoch = m->epoch;
     return sparring__v1__record_reply__pack(&p, bytes); /* at most 28 bytes */
 }
@@ -145,7 +147,8 @@ enum status wire_unpack_record_reply(const uint8_t *bytes, size_t size, struct r
                                      WIRE_REPLY_MAX, &arena, &m, err);
 
     if (status == STATUS_OK)
-        *ret = (struct record_reply){.partition = m->partition, .step = m->step, .epoch = m->epoch};
+        *ret = (struct record_reply){
+            .partition = m->partition, .sequence = m->sequence, .epoch = m->epoch};
     arena_release(&arena);
     return status;
 }
