@@ -1,0 +1,182 @@
+/*
+ * The beginning and the end of a chain.
+ */
+#include "common/base/memory.h"
+#include "server/chain_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define REPLICATE "/sparring.v1.ParameterServer/Replicate"
+
+static enum status allocate(struct chain *c, struct error *err)
+{
+    size_t length = c->shard->length, pairs = length * c->world_size;
+    enum status status = mem_calloc(length, sizeof(*c->slots), "chain", &c->slots, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(length, sizeof(*c->loans), "chain", &c->loans, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(pairs, sizeof(*c->waiting), "answers that wait", &c->waiting, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(c->world_size, sizeof(*c->settled), "votes", &c->settled, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(c->world_size, sizeof(*c->clocks), "clocks", &c->clocks, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(c->world_size, sizeof(*c->flags), "flags", &c->flags, err);
+    if (status == STATUS_OK && c->copies)
+        status = mem_calloc_aligned(c->world_size * c->shard->count, sizeof(float),
+                                    "copies of records", &c->copy, err);
+    if (status == STATUS_OK && c->copies)
+        status = mem_calloc(pairs, sizeof(*c->copied), "copies of records", &c->copied, err);
+    for (size_t i = 0; status == STATUS_OK && i < length; i++)
+        c->loans[i].outstanding = c->outstanding;
+    for (size_t i = 0; status == STATUS_OK && c->copies && i < pairs; i++)
+        c->copied[i].outstanding = c->outstanding;
+    return status;
+}
+
+static enum status make(const struct chain_config *config, struct chain **ret, struct error *err)
+{
+    const struct shard_config *shard = &config->shard->config;
+    const struct join_request *t = config->terms;
+    pthread_condattr_t attributes;
+    struct chain *c;
+    enum status status = mem_calloc(1, sizeof(*c), "chain", &c, err);
+
+    if (status != STATUS_OK)
+        return status;
+    (void)snprintf(c->name, sizeof(c->name), "replica %s", t->replica);
+    c->shard = config->shard;
+    c->world_size = shard->world_size;
+    c->copies = consistency_steps_each(&shard->consistency);
+    c->beat_ns = t->heartbeat_ms * INT64_C(1000000);
+    c->silence_ns = t->heartbeat_timeout_ms * INT64_C(1000000);
+    c->outstanding = config->outstanding;
+    c->send = config->send;
+    c->lost = config->lost;
+    c->user = config->user;
+    (void)pthread_mutex_init(&c->lock, NULL);
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&c->changed, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
+    status = allocate(c, err);
+    if (status != STATUS_OK) {
+        chain_close(c);
+        return status;
+    }
+    succession_primary_init(&c->succession, config->epoch, c->world_size, c->settled);
+    *ret = c;
+    return STATUS_OK;
+}
+
+static enum status connect_replica(struct chain *c, const struct chain_config *config,
+                                   struct error *err)
+{
+    struct rpc_client_config client = {.security = config->security};
+    enum status status = endpoint_parse(config->terms->replica, "replica", &client.target, err);
+
+    if (status == STATUS_OK)
+        status = rpc_client_open(&client, &c->client, err);
+    if (status == STATUS_OK)
+        status = rpc_client_call(c->client, REPLICATE, INT64_MAX, &chain_handler, c, &c->call, err);
+    if (status == STATUS_OK)
+        rpc_call_receive(c->call);
+    return status;
+}
+
+static enum status send_terms(struct chain *c, const struct chain_config *config, struct error *err)
+{
+    size_t count = c->world_size;
+    struct wire_record m = {.kind = RECORD_TERMS, .epoch = config->epoch, .session_count = count};
+    struct join_request terms = *config->terms;
+    uint8_t *bytes = NULL;
+    size_t size;
+    enum status status = mem_calloc(count, sizeof(*m.sessions), "sessions", &m.sessions, err);
+
+    m.terms = &terms;
+    if (status == STATUS_OK) {
+        memcpy(m.sessions, config->sessions, count * sizeof(*m.sessions));
+        status = wire_pack_terms(&m, &bytes, &size, err);
+    }
+    if (status == STATUS_OK)
+        (void)rpc_call_send(c->call, bytes, size, NULL); /* or the stream is over, and says why */
+    free(bytes);
+    free(m.sessions);
+    return status;
+}
+
+/* Until the replica has taken the terms. */
+static enum status wait_until_taken(struct chain *c, int64_t deadline_ns, struct error *err)
+{
+    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000),
+                             .tv_nsec = (long)(deadline_ns % 1000000000)};
+    enum status status = STATUS_OK;
+    int late = 0;
+
+    (void)pthread_mutex_lock(&c->lock);
+    while (!c->taken && !c->ended && late == 0)
+        late = pthread_cond_timedwait(&c->changed, &c->lock, &until);
+    if (c->ended)
+        status = error_set(err, c->why.status, "%s", c->why.text);
+    else if (!c->taken)
+        status = error_set(err, STATUS_TIMEOUT, "it has not taken the job's terms in time");
+    (void)pthread_mutex_unlock(&c->lock);
+    return status;
+}
+
+enum status chain_open(const struct chain_config *config, int64_t deadline_ns,
+                       struct chain **ret_chain, struct error *err)
+{
+    struct shard_sink sink = {.put = chain_put};
+    struct chain *c = NULL;
+    enum status status = shard_check_recorded(&config->shard->config, err);
+
+    if (status == STATUS_OK && config->terms->on_loss != WORKER_LOSS_FAIL)
+        status = error_set(err, STATUS_UNSUPPORTED,
+                           "with a replica the loss of a worker ends the job (--on-worker-loss "
+                           "fail)");
+    if (status == STATUS_OK)
+        status = make(config, &c, err);
+    if (status == STATUS_OK)
+        status = connect_replica(c, config, err);
+    if (status == STATUS_OK)
+        status = send_terms(c, config, err);
+    if (status == STATUS_OK)
+        status = wait_until_taken(c, deadline_ns, err);
+    if (status != STATUS_OK) {
+        (void)error_prefix(err, "replica %s: ", config->terms->replica);
+        chain_close(c);
+        return status;
+    }
+    sink.user = c;
+    shard_set_sink(c->shard, &sink);
+    *ret_chain = c;
+    return STATUS_OK;
+}
+
+void chain_close(struct chain *c)
+{
+    if (!c)
+        return;
+    (void)pthread_mutex_lock(&c->lock);
+    c->over = true;
+    (void)pthread_mutex_unlock(&c->lock);
+    rpc_client_close(c->client);
+    if (c->call)
+        rpc_call_unref(c->call);
+    (void)pthread_cond_destroy(&c->changed);
+    (void)pthread_mutex_destroy(&c->lock);
+    free(c->copied);
+    free(c->copy);
+    free(c->flags);
+    free(c->clocks);
+    free(c->settled);
+    free(c->waiting);
+    free(c->loans);
+    free(c->slots);
+    free(c);
+}
