@@ -238,7 +238,7 @@ enum status journal_switch(struct journal *j, const char *path, struct error *er
     old = j->fd;
     memcpy(j->path, new_path, sizeof(new_path));
     j->fd = fd;
-    j->head = head;
+    j->head.generation = head.generation; /* appends read the rest without the lock */
     j->size = JOURNAL_HEAD;
     (void)pthread_mutex_unlock(&j->lock);
     (void)close(old);
