@@ -139,16 +139,17 @@ END_TEST
  * there. */
 START_TEST(test_a_tail_is_cut)
 {
+    const char *path = support_path("cut");
     char *data;
     size_t size, whole = JOURNAL_HEAD;
     unsigned records = 0;
 
     assert_ok(file_read(write_samples("whole", RECORDS), 1 << 20, &data, &size, &err));
     for (size_t length = 0; length <= size; length++) {
-        const char *path = support_write("cut", data, length);
         struct journal_outcome out;
         struct journal j;
 
+        assert_ok(file_publish(path, data, length, &err));
         if (records < RECORDS && length == whole + sample_bytes(records))
             whole += sample_bytes(records++);
         assert_ok(read_samples(path, &head, 0, &out));
@@ -176,6 +177,7 @@ END_TEST
  */
 START_TEST(test_a_flipped_bit_is_found)
 {
+    const char *path = support_path("flipped");
     size_t size, last;
     char *data;
 
@@ -184,10 +186,9 @@ START_TEST(test_a_flipped_bit_is_found)
     for (size_t at = 0; at < size; at++) {
         struct journal_outcome out;
         enum status status;
-        const char *path;
 
         data[at] = (char)(data[at] ^ (1 << at % 8));
-        path = support_write("flipped", data, size);
+        assert_ok(file_publish(path, data, size, &err));
         data[at] = (char)(data[at] ^ (1 << at % 8));
         status = read_samples(path, &head, 0, &out);
         if (status == STATUS_OK && out.cut == 0)
