@@ -58,8 +58,10 @@ bool codec_has_residual(const struct codec *c)
 
 size_t codec_top_k(const struct codec *c, size_t count)
 {
+    size_t share = (size_t)(((uint64_t)count * c->top_k_ppm + CODEC_PPM - 1) / CODEC_PPM);
+
     assert(count <= UINT32_MAX);
-    return (size_t)(((uint64_t)count * c->top_k_ppm + CODEC_PPM - 1) / CODEC_PPM);
+    return share >= count - share ? count : share; /* records are twice as long as elements */
 }
 
 size_t codec_bytes(const struct codec *c, size_t count)
@@ -69,6 +71,8 @@ size_t codec_bytes(const struct codec *c, size_t count)
     case CODEC_BF16:
         return 2 * count;
     case CODEC_TOP_K:
+        if (codec_top_k(c, count) == count)
+            return sizeof(float) * count;
         return TOP_K_RECORD * codec_top_k(c, count);
     case CODEC_ONE_BIT:
         return ONE_BIT_HEAD + (count + 7) / 8;
@@ -116,6 +120,16 @@ static enum status encode_signs(float *values, size_t count, uint8_t *dst, struc
     return STATUS_OK;
 }
 
+static void encode_top_k(float *values, size_t count, size_t k, uint8_t *dst)
+{
+    if (k < count) {
+        codec_take_largest(values, count, k, dst);
+        return;
+    }
+    memcpy(dst, values, count * sizeof(float));
+    memset(values, 0, count * sizeof(float));
+}
+
 enum status codec_encode(const struct codec *c, const float *src, float *residual, size_t count,
                          uint8_t *dst, struct error *err)
 {
@@ -130,8 +144,7 @@ enum status codec_encode(const struct codec *c, const float *src, float *residua
         cast_from_float32(DTYPE_BFLOAT16, dst, src, count);
         return STATUS_OK;
     case CODEC_TOP_K:
-        if (count > 0)
-            codec_take_largest(residual, count, codec_top_k(c, count), dst);
+        encode_top_k(residual, count, codec_top_k(c, count), dst);
         return STATUS_OK;
     case CODEC_ONE_BIT:
         return encode_signs(residual, count, dst, err);

@@ -7,6 +7,7 @@
  *   fp16      2 n                     rounded to float16 (ties to even; above 65504: infinity)
  *   bf16      2 n                     rounded to bfloat16
  *   topk      8 k                     the k elements of largest magnitude, the same bits; else 0
+ *             4 n, if that is no more all of them, as none says them
  *   onebit    8 + ceil(n / 8)         one of two values per element, by its sign
  *
  * Formats, little endian.  topk: k records of a uint32 index and a float32 value, indices strictly
@@ -60,7 +61,8 @@ enum status codec_check(const struct codec *c, struct error *err);
 /* Encoding needs a residual of `count` elements. */
 bool codec_has_residual(const struct codec *c);
 
-/* Elements that topk sends of `count`: the share rounded up, so at least one of any. */
+/* Elements that topk sends of `count`: the share rounded up, so at least one of any; all where that
+ * takes no more bytes. */
 size_t codec_top_k(const struct codec *c, size_t count);
 
 /* Bytes of `count` elements, count <= UINT32_MAX. */

@@ -133,7 +133,9 @@ void codec_decode_start(struct codec_decoder *d, const struct codec *c, float *d
 {
     assert(count <= UINT32_MAX);
     *d = (struct codec_decoder){.codec = *c, .dst = dst, .count = count, .add = add};
-    if (c->kind == CODEC_TOP_K && !add)
+    if (c->kind == CODEC_TOP_K && codec_top_k(c, count) == count)
+        d->codec.kind = CODEC_NONE;
+    else if (c->kind == CODEC_TOP_K && !add)
         memset(dst, 0, count * sizeof(float));
 }
 

@@ -75,7 +75,9 @@ START_TEST(test_sizes)
     ck_assert_uint_eq(codec_bytes(&one_bit, 1000), 8 + 125);
     ck_assert_uint_eq(codec_bytes(&share, 1001), 8 * 11); /* 10.01 elements */
     ck_assert_uint_eq(codec_bytes(&share, 1000), 8 * 10);
-    ck_assert_uint_eq(codec_bytes(&share, 1), 8);
+    ck_assert_uint_eq(codec_bytes(&share, 3), 8);
+    ck_assert_uint_eq(codec_bytes(&share, 2), 8); /* records of half the elements: all of them */
+    ck_assert_uint_eq(codec_bytes(&share, 1), 4);
     ck_assert_uint_eq(codec_bytes(&share, 0), 0);
     share.top_k_ppm = CODEC_PPM;
     ck_assert_uint_eq(codec_top_k(&share, UINT32_MAX), UINT32_MAX);
