@@ -93,6 +93,8 @@ enum status job_build(struct job *j, struct error *err)
                                   .rank_order = t->order == 1,
                                   .optimizer = t->optimizer,
                                   .consistency = t->consistency,
+                                  .compression =
+                                      compression_make(t->dtype_up, t->dtype_down, t->top_k_ppm),
                                   .rules = t->rules,
                                   .rule_count = t->rule_count,
                                   .shared = j->shares};
@@ -228,7 +230,8 @@ void job_count_complete(struct job *j, const struct shard_answer *answer, int64_
 {
     struct round_record *r = &j->current;
 
-    r->tx_payload_bytes += (uint64_t)j->members.world_size * answer->count * sizeof(float);
+    r->tx_payload_bytes += (uint64_t)j->members.world_size *
+                           codec_bytes(&j->shard.config.compression.down, answer->count);
     r->sum_ns += answer->sum_ns;
     r->wait_ns += answer->wait_ns;
     stats_count_staleness(&j->totals.staleness, 0, j->members.world_size); /* all read round - 1 */

@@ -5,6 +5,7 @@
 #include "server/membership.h"
 
 #include "common/base/memory.h"
+#include "common/codec/compression.h"
 #include "common/manifest/manifest.h"
 
 #include <inttypes.h>
@@ -16,6 +17,7 @@
 
 static enum status check_terms(const struct join_request *r, struct error *err)
 {
+    struct compression compression = compression_make(r->dtype_up, r->dtype_down, r->top_k_ppm);
     enum status status;
 
     if (r->world_size == 0 || r->world_size > MEMBERSHIP_RANKS_MAX)
@@ -39,6 +41,9 @@ static enum status check_terms(const struct join_request *r, struct error *err)
                          "0, where each push is a step",
                          r->job);
     status = consistency_check(&r->consistency, r->world_size, r->update == 0, r->order == 1, err);
+    if (status == STATUS_OK)
+        status = compression_check(&compression, consistency_is_lockstep(&r->consistency),
+                                   r->update == 0 && r->on_loss != WORKER_LOSS_FAIL, err);
     if (status != STATUS_OK)
         (void)error_prefix(err, "join of job '%s': ", r->job);
     return status;
@@ -88,6 +93,9 @@ static void add_terms(struct strbuf *text, const struct join_request *r)
                  r->consistency.backup,
                  r->consistency.lr_by_staleness ? "by staleness" : "constant",
                  r->consistency.delay_compensation);
+    manifest_add(text, "compression", "%s, down %s, %" PRIu32 " ppm",
+                 codec_name((enum codec_kind)r->dtype_up),
+                 codec_name((enum codec_kind)r->dtype_down), r->top_k_ppm);
     for (size_t i = 0; i < r->rule_count; i++)
         manifest_add(text, "rule of staleness",
                      "rank %" PRIu32 " rounds %" PRIu64 "-%" PRIu64 ": %" PRIu32, r->rules[i].rank,

@@ -7,6 +7,7 @@
 
 #include "common/base/memory.h"
 #include "common/tensor/tensor.h"
+#include "server/payload_codec.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -72,6 +73,8 @@ static enum status payload_copy(void *user, float *dst, size_t count, struct err
 {
     struct payload *p = user;
 
+    if (p->codec.kind != CODEC_NONE)
+        return payload_decode(p->message, &p->codec, dst, count, false, err);
     return rpc_message_copy(p->message, dst, count * sizeof(float), err);
 }
 
@@ -79,6 +82,8 @@ static enum status payload_add(void *user, float *dst, size_t count, struct erro
 {
     struct payload *p = user;
 
+    if (p->codec.kind != CODEC_NONE)
+        return payload_decode(p->message, &p->codec, dst, count, true, err);
     return rpc_message_add_f32(p->message, dst, count, err);
 }
 
@@ -96,8 +101,11 @@ static enum status payload_keep(void *user, struct shard_source *ret, struct err
 {
     struct payload *p = user;
     struct rpc_message *kept = NULL;
-    enum status status = rpc_message_keep(p->message, &kept, err);
+    enum status status;
 
+    if (p->codec.kind != CODEC_NONE)
+        return payload_keep_coded(p->message, &p->codec, ret, err);
+    status = rpc_message_keep(p->message, &kept, err);
     if (status == STATUS_OK)
         *ret = (struct shard_source){.copy = kept_copy, .drop = kept_drop, .user = kept};
     return status;
@@ -128,17 +136,25 @@ enum status payload_open(const struct shard *shard, const struct chunk_header *h
                          struct shard_source *ret_source, struct error *err)
 {
     size_t size = rpc_message_payload_size(message);
-    size_t bytes = shard_partition_count(shard, h->partition) * sizeof(float);
+    struct codec codec =
+        h->kind == CHUNK_PUSH ? shard->config.compression.up : (struct codec){.kind = CODEC_NONE};
+    size_t bytes = codec_bytes(&codec, shard_partition_count(shard, h->partition));
 
     ret->message = message;
     ret->elements = NULL;
-    if (h->dtype != CODING_FLOAT32)
-        return error_set(err, STATUS_PROTOCOL,
-                         "rank %" PRIu32 " sent partition %" PRIu32 " with dtype %" PRIu32
-                         " (only 0, float32, is known)",
-                         h->rank, h->partition, h->dtype);
+    ret->codec = codec;
+    if (h->dtype != (uint32_t)codec.kind)
+        return error_set(
+            err, STATUS_PROTOCOL,
+            "rank %" PRIu32 " sent partition %" PRIu32 " with dtype %" PRIu32 " (wanted: %u, %s)",
+            h->rank, h->partition, h->dtype, (unsigned)codec.kind, codec_name(codec.kind));
     if (h->kind == CHUNK_PULL || h->kind == CHUNK_FINAL)
         bytes = 0;
+    if ((h->flags & CHUNK_BY_REFERENCE) && codec.kind != CODEC_NONE)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %" PRIu32 " sent partition %" PRIu32
+                         " by reference, which is only for elements as they are",
+                         h->rank, h->partition);
     if (h->flags & CHUNK_BY_REFERENCE)
         return open_reference(h, bytes, size, ret, ret_source, err);
     if (size != bytes || h->length != bytes)
@@ -155,6 +171,13 @@ void payload_make(const struct shard *shard, const struct shard_answer *answer, 
                   struct chunk_header *header, struct rpc_payload *ret)
 {
     header->dtype = CODING_FLOAT32;
+    if (answer->coded) {
+        header->dtype = (uint32_t)answer->codec.kind;
+        ret->data = answer->coded;
+        ret->size = codec_bytes(&answer->codec, answer->count);
+        header->length = ret->size;
+        return;
+    }
     header->length = answer->count * sizeof(float);
     if (by_reference && shard_arena_has(shard, answer->data)) {
         header->flags |= CHUNK_BY_REFERENCE;

@@ -16,6 +16,7 @@ struct payload {
     struct rpc_message *message;
     struct arena *arena;   /* borrowed, of the rank; NULL: it has handed none over */
     const float *elements; /* in it; NULL: they came with the message */
+    struct codec codec;    /* of those that came with the message */
 };
 
 /* Check what the header says of the payload against what came and what the partition (which is

@@ -35,7 +35,8 @@ size_t shard_bytes(const struct shard_config *c)
     if (c->update)
         states = c->optimizer.kind != OPTIMIZER_SGD ? 2 : c->optimizer.momentum != 0.0;
     slabs = 2 + states + held_ranks(c) + sent_ranks(c) + keeps_previous(c);
-    return slabs * c->map->server_elements[c->index] * sizeof(float);
+    return slabs * c->map->server_elements[c->index] * sizeof(float) +
+           shard_down_bytes(&c->compression.down, c->map, c->index);
 }
 
 /* Sizes come from a wire; refuse what this host cannot hold before the kernel kills somebody. */
@@ -155,6 +156,8 @@ static enum status allocate(struct shard *s, struct error *err)
         status = take_slabs(s, 1, true, "values before the last step", &s->previous, err);
     if (status == STATUS_OK && c->update)
         status = optimizer_init(&s->optimizer, &optimizer, s->count, err);
+    if (status == STATUS_OK)
+        status = shard_down_init(&s->down, &c->compression.down, c->update, c->map, c->index, err);
     return status;
 }
 
@@ -208,6 +211,7 @@ void shard_release(struct shard *s)
     free(s->kept);
     free(s->held);
     free_slabs(s, s->sent);
+    shard_down_release(&s->down);
     free_slabs(s, s->previous);
     free(s->ranks);
     free(s->clocks);

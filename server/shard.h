@@ -42,6 +42,7 @@
 #include "common/optimizer/optimizer.h"
 #include "common/shard_map/shard_map.h"
 #include "server/policy.h"
+#include "server/shard_down.h"
 #include "server/shard_record.h"
 
 #include <pthread.h>
@@ -58,6 +59,7 @@ struct shard_config {
     bool previous;   /* keep the values before the last step; only with update in lockstep */
     struct optimizer_config optimizer;
     struct consistency consistency;      /* checked (consistency_check) */
+    struct compression compression;      /* checked (compression_check) */
     const struct exact_staleness *rules; /* borrowed; where each push is a step */
     size_t rule_count;
     bool shared; /* answers lie in memory that workers of this host can map, if there is any */
@@ -88,6 +90,8 @@ struct shard_answer {
     uint64_t sequence;  /* with data: of the newest record that is in it (struct shard_record) */
     unsigned contributions; /* complete: that this step took */
     const float *data;      /* count elements; inside the shard, see above how long */
+    const uint8_t *coded;   /* NULL, or data in fewer bytes, which is sent ... */
+    struct codec codec;     /* ... coded so */
     size_t count;
     int64_t sum_ns;  /* complete only: time spent on this round's sums and update */
     int64_t wait_ns; /* complete only: from the round's first contribution to its last */
@@ -124,6 +128,7 @@ struct shard {
     struct shared_memory arena; /* owned; base NULL: none.  Of what answers are sent from: values or
                                    both accumulators, or only `sent` where there is that */
     size_t arena_used;          /* elements, while it is being divided */
+    struct shard_down down;
     struct optimizer optimizer;
 };
 

@@ -40,6 +40,8 @@ void shard_answer_rank(struct shard *s, struct shard_part *part, unsigned rank,
     ret->is_final = p->ranks[rank].finished;
     ret->data = answer_data(s, part, rank);
     ret->count = part->count;
+    ret->coded = shard_down_coded(&s->down, (size_t)(part - s->parts));
+    ret->codec = s->down.codec;
     ret->sequence = part->sequence;
     if (s->kept)
         policy_aim(p, rank, shard_wanted_staleness(&s->config, rank, p->ranks[rank].clock + 1));
@@ -57,6 +59,7 @@ static enum status set(struct shard *s, struct shard_part *part, const struct sh
     if (status != STATUS_OK)
         return status;
     (void)policy_set(&part->policy);
+    shard_down_begin(&s->down, values, part->offset, part->count);
     return shard_tell(s, part, SHARD_RECORD_INIT, 0, values, err);
 }
 
@@ -118,6 +121,7 @@ static enum status pull(struct shard *s, struct shard_part *part, unsigned rank,
     if (!ret->complete)
         return STATUS_OK;
     shard_answer_rank(s, part, rank, ret);
+    ret->coded = NULL; /* values as they are */
     if (s->previous && round > 0 && round == p->steps) {
         ret->data = s->previous + part->offset;
         ret->round = round - 1;
@@ -163,7 +167,10 @@ static bool next(struct shard *s, uint32_t partition, unsigned *rank, struct sha
 bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
                        struct shard_answer *ret)
 {
-    return next(s, partition, ret_rank, ret, policy_next_parked);
+    bool found = next(s, partition, ret_rank, ret, policy_next_parked);
+
+    ret->coded = NULL; /* values as they are */
+    return found;
 }
 
 bool shard_next_answer(struct shard *s, uint32_t partition, unsigned *rank,

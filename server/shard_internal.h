@@ -35,7 +35,8 @@ uint64_t shard_wanted_staleness(const struct shard_config *c, unsigned rank, uin
 /* Rank order: sum contributions that came early and whose turn has come. */
 void shard_sum_early(struct shard *s, struct shard_part *part, uint64_t round);
 
-/* The policy has completed a round: scale, step, tell the sink, fill ret. */
+/* The policy has completed a round: scale, step, tell the sink, code the answer to all, fill ret.
+ */
 enum status shard_complete(struct shard *s, struct shard_part *part, struct shard_answer *ret,
                            struct error *err);
 

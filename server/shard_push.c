@@ -96,6 +96,7 @@ enum status shard_complete(struct shard *s, struct shard_part *part, struct shar
     unsigned divisor = consistency_divisor(&p->consistency, p->world_size);
     float *sum = s->accumulators[p->steps % 2] + part->offset;
     double rate = s->config.update ? s->optimizer.config.learning_rate : 0;
+    enum status status;
 
     if (p->contributions != divisor)
         vector_scale(sum, (float)((double)divisor / p->contributions), part->count);
@@ -108,7 +109,11 @@ enum status shard_complete(struct shard *s, struct shard_part *part, struct shar
     ret->contributions = p->contributions;
     part->summed = 0;
     part->turn = 0;
-    return shard_tell(s, part, SHARD_RECORD_STEP, rate, sum, err);
+    status = shard_tell(s, part, SHARD_RECORD_STEP, rate, sum, err);
+    if (status != STATUS_OK)
+        return status;
+    return shard_down_encode(&s->down, (size_t)(part - s->parts), part->offset, part->count,
+                             s->config.update ? s->values + part->offset : sum, sum, err);
 }
 
 /* g += lambda g g (w - w_read). */

@@ -447,6 +447,32 @@ static const struct option_spec specs[] = {
      .help = "Of ps: how long a worker and a server that have lost their connection try to come "
              "together again, as if nothing had happened; then the server, or the worker, counts "
              "as lost.  0: at once."},
+    {.name = "compression",
+     .env = "SPARRING_COMPRESSION",
+     .kind = OPTION_CHOICE,
+     .offset = AT(compression),
+     .default_text = "none",
+     .choices = "none|fp16|bf16|topk|onebit",
+     .help = "How gradients of ps go up: as they are, in 16 bits, the --top-k largest of them, or "
+             "their signs and two means; what topk and onebit leave out is added to the next "
+             "step's."},
+    {.name = "compression-down",
+     .env = "SPARRING_COMPRESSION_DOWN",
+     .kind = OPTION_CHOICE,
+     .offset = AT(compression_down),
+     .default_text = "none",
+     .choices = "none|fp16|bf16|topk|onebit",
+     .help = "How answers of ps come down, once for all workers, so in bsp only; with --ps-update "
+             "server topk and onebit say how the parameters have changed."},
+    {.name = "top-k",
+     .env = "SPARRING_TOP_K",
+     .kind = OPTION_DOUBLE,
+     .offset = AT(top_k),
+     .default_text = "1",
+     .min = 0.0001,
+     .max = 100,
+     .metavar = "PERCENT",
+     .help = "Elements of each partition that topk sends."},
     {.name = "partition-bytes",
      .env = "SPARRING_PARTITION_BYTES",
      .kind = OPTION_BYTES,

@@ -59,6 +59,8 @@ struct worker_options {
     char ps_update[OPTION_TEXT_MAX];
     char on_worker_loss[OPTION_TEXT_MAX];
     int64_t reconnect_ms;
+    char compression[OPTION_TEXT_MAX], compression_down[OPTION_TEXT_MAX];
+    double top_k; /* percent */
     uint64_t partition_bytes;
     char delay_schedule[OPTION_TEXT_MAX];
     /* device */
@@ -100,6 +102,12 @@ enum worker_loss worker_options_on_loss(const struct worker_options *o);
 /* Whether processes may leave the job and others take their places (--on-worker-loss shrink, wait).
  * Then nothing may be agreed on but through the servers. */
 bool worker_options_elastic(const struct worker_options *o);
+
+/* How tensors travel to and from parameter servers.  STATUS_INVALID: options that exclude each
+ * other; with --sync ps only. */
+enum status worker_options_compression(const struct worker_options *o,
+                                       const struct consistency *consistency,
+                                       struct compression *ret, struct error *err);
 
 /* DistributedDataParallel's settings. */
 struct ddp_config worker_options_ddp(const struct worker_options *o);

@@ -137,6 +137,31 @@ bool worker_options_elastic(const struct worker_options *o)
     return strcmp(o->sync, "ps") == 0 && worker_options_on_loss(o) != WORKER_LOSS_FAIL;
 }
 
+enum status worker_options_compression(const struct worker_options *o,
+                                       const struct consistency *consistency,
+                                       struct compression *ret, struct error *err)
+{
+    enum codec_kind up, down;
+    enum status status;
+
+    if (!codec_parse(o->compression, &up) || !codec_parse(o->compression_down, &down))
+        return error_set(err, STATUS_INVALID, "unknown compression '%s' or '%s'", o->compression,
+                         o->compression_down);
+    *ret = compression_make((uint32_t)up, (uint32_t)down,
+                            (uint32_t)(o->top_k * (CODEC_PPM / 100) + 0.5));
+    if (strcmp(o->sync, "ps") != 0)
+        return STATUS_OK;
+    status = compression_check(
+        ret, consistency_is_lockstep(consistency),
+        strcmp(o->ps_update, "server") == 0 && worker_options_on_loss(o) != WORKER_LOSS_FAIL, err);
+    if (status != STATUS_OK)
+        (void)error_prefix(err,
+                           "--compression %s, --compression-down %s, --consistency %s, "
+                           "--on-worker-loss %s: ",
+                           o->compression, o->compression_down, o->consistency, o->on_worker_loss);
+    return status;
+}
+
 struct ddp_config worker_options_ddp(const struct worker_options *o)
 {
     static const struct {

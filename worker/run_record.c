@@ -271,6 +271,9 @@ static void add_configuration(const struct run_facts *facts, struct strbuf *out)
                 (intmax_t)o->backup_workers);
     add_member(out, "asp_lr", o->asp_lr);
     strbuf_addf(out, ",\"delay_compensation\":%.17g", o->delay_compensation);
+    add_member(out, "compression", o->compression);
+    add_member(out, "compression_down", o->compression_down);
+    strbuf_addf(out, ",\"top_k\":%.17g", o->top_k);
     add_member(out, "servers_at", o->servers);
     add_member(out, "server_placement", o->server_placement);
     add_member(out, "server_weights", o->server_weights);

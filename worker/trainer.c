@@ -211,6 +211,8 @@ static enum status write_manifest(struct trainer *t, struct error *err)
     manifest_add(m, "asp lr", "%s", o->asp_lr);
     manifest_add(m, "delay compensation", "%.17g", o->delay_compensation);
     manifest_add(m, "delay schedule", "%016jx", (uintmax_t)t->delays.hash);
+    manifest_add(m, "compression", "%s, down %s, %g%%", o->compression, o->compression_down,
+                 o->top_k);
     manifest_add(m, "servers", "%zu", worker_options_server_count(o));
     manifest_add(m, "server placement", "%s", o->server_placement);
     manifest_add(m, "server weights", "%s", o->server_weights);
@@ -318,6 +320,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .rule_count = t->delays.staleness_count,
         .partition_bytes = t->partition_bytes,
         .optimizer = t->optimizer_config,
+        .compression = t->compression,
         .security = worker_options_security(o),
     };
     enum status status = sync_open(&config, &t->sync, err);
@@ -357,6 +360,8 @@ enum status trainer_open(struct trainer *t, struct error *err)
     status = choose_partitions(t, err);
     if (status == STATUS_OK)
         status = worker_options_consistency(o, t->launch->world_size, &t->consistency, err);
+    if (status == STATUS_OK)
+        status = worker_options_compression(o, &t->consistency, &t->compression, err);
     if (status == STATUS_OK)
         status = delay_schedule_read(o->delay_schedule, t->launch->world_size, &t->delays, err);
     if (status == STATUS_OK)

@@ -46,6 +46,7 @@ struct trainer {
     size_t partition_bytes;   /* as used: chosen when the option is 0 */
     uint32_t *server_weights; /* owned; NULL: equal */
     struct consistency consistency;
+    struct compression compression;
     struct delay_schedule delays;
     uint64_t total_steps;       /* updates of the whole run */
     uint64_t updates_per_epoch; /* of the rank with the most samples */

@@ -163,6 +163,22 @@ enum status rpc_message_copy(struct rpc_message *message, void *dst, size_t size
     return STATUS_OK;
 }
 
+enum status rpc_message_read(struct rpc_message *message, rpc_take_fn *take, void *user,
+                             struct error *err)
+{
+    struct cursor c = message->payload;
+    enum status status = STATUS_OK;
+
+    while (c.left > 0 && status == STATUS_OK) {
+        size_t step = 0;
+        const uint8_t *data = cursor_take(&c, c.left, &step);
+
+        if (step > 0)
+            status = take(user, data, step, err);
+    }
+    return status;
+}
+
 enum status rpc_message_add_f32(struct rpc_message *message, float *dst, size_t count,
                                 struct error *err)
 {

@@ -85,6 +85,12 @@ enum status rpc_message_copy(struct rpc_message *message, void *dst, size_t size
 enum status rpc_message_add_f32(struct rpc_message *message, float *dst, size_t count,
                                 struct error *err);
 
+/* Hand the payload piece by piece, as it was received, to `take` (size > 0), until it is through or
+ * `take` fails, whose status is then returned.  May be repeated. */
+typedef enum status rpc_take_fn(void *user, const void *bytes, size_t size, struct error *err);
+enum status rpc_message_read(struct rpc_message *message, rpc_take_fn *take, void *user,
+                             struct error *err);
+
 /* Keep a received message's payload beyond the handler's return without copying it: *ret_kept has
  * the same payload and no header, and belongs to the caller (rpc_message_drop).  STATUS_NO_MEMORY.
  */

@@ -397,13 +397,14 @@ static struct sync_counters ps_counters(const struct sync *base)
     return counters;
 }
 
-/* Every byte of the slab goes up once and comes down once, whatever the number of servers. */
+/* Every partition goes up once and comes down once, each as long as its codec makes it, whatever
+ * the number of servers. */
 static void ps_expected_bytes(const struct sync *base, uint64_t *ret_tx, uint64_t *ret_rx)
 {
     const struct sync_ps *s = (const struct sync_ps *)base;
 
-    *ret_tx = s->count * sizeof(float);
-    *ret_rx = s->count * sizeof(float);
+    *ret_tx = s->codec.tx_bytes;
+    *ret_rx = s->codec.rx_bytes;
 }
 
 static const char *ps_backend(const struct sync *base)

@@ -11,6 +11,7 @@
 #define SPARRING_WORKER_SYNC_PS_H
 
 #include "common/shard_map/shard_map.h"
+#include "worker/sync/ps_codec.h"
 #include "worker/sync/ps_link.h"
 #include "worker/sync/ps_payload.h"
 #include "worker/sync/sync.h"
@@ -34,6 +35,7 @@ struct sync_ps {
     int64_t heartbeat_timeout_ms;
     struct join_request terms; /* of every join, but for the server's index; owned */
     struct shard_map map;
+    struct ps_codec codec;
     atomic_size_t outstanding; /* payloads that core still holds */
     uint32_t *weights;         /* owned; of the servers; NULL: equal */
     struct ps_link *links;     /* owned, one per server */

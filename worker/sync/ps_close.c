@@ -87,6 +87,7 @@ void ps_close(struct sync *base, const struct error *failure)
     (void)pthread_cond_destroy(&s->changed);
     (void)pthread_cond_destroy(&s->tend);
     (void)pthread_mutex_destroy(&s->lock);
+    ps_codec_release(&s->codec);
     shard_map_release(&s->map);
     wire_release_join_request(&s->terms);
     free(s->partitions);

@@ -174,6 +174,9 @@ static enum status make_terms(struct sync_ps *s, const struct sync_config *confi
     r->order = config->order == REDUCE_REPRODUCIBLE ? 1 : 0;
     r->optimizer = config->optimizer;
     r->consistency = config->consistency;
+    r->dtype_up = (uint32_t)config->compression.up.kind;
+    r->dtype_down = (uint32_t)config->compression.down.kind;
+    r->top_k_ppm = config->compression.up.top_k_ppm;
     r->lanes = 1;
     r->on_loss = (uint32_t)config->on_worker_loss;
     r->reconnect_ms = (uint32_t)s->reconnect_ms;
@@ -211,13 +214,21 @@ static enum status place(struct sync_ps *s, const struct sync_config *config, st
 static enum status open_parts(struct sync_ps *s, const struct sync_config *config,
                               struct error *err)
 {
-    enum status status = make_terms(s, config, err);
+    enum status status = compression_check(
+        &config->compression, consistency_is_lockstep(&config->consistency),
+        config->update_on_server && config->on_worker_loss != WORKER_LOSS_FAIL, err);
 
+    if (status == STATUS_OK)
+        status = make_terms(s, config, err);
     if (status == STATUS_OK)
         status = parse_servers(s, config, err);
     if (status == STATUS_OK)
         status = place(s, config, err);
     s->terms.server_count = s->link_count;
+    if (status == STATUS_OK)
+        status = ps_codec_init(&s->codec, &config->compression,
+                               compression_adds(&config->compression, config->update_on_server),
+                               &s->map, err);
     if (status == STATUS_OK)
         status =
             mem_calloc(s->map.length, sizeof(*s->partitions), "partitions", &s->partitions, err);

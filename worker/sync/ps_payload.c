@@ -5,6 +5,11 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 
+_Static_assert((int)CODING_FLOAT16 == (int)CODEC_FP16 && (int)CODING_BFLOAT16 == (int)CODEC_BF16 &&
+                   (int)CODING_TOP_K == (int)CODEC_TOP_K &&
+                   (int)CODING_ONE_BIT == (int)CODEC_ONE_BIT,
+               "a codec's kind is its number on the wire");
+
 float *ps_answer_slab(const struct sync_ps *s, uint64_t round)
 {
     return round == 0 || s->base.yields == SYNC_YIELDS_PARAMETERS ? s->params : s->grads;
@@ -15,32 +20,52 @@ static void release_payload(void *user)
     (void)atomic_fetch_sub((atomic_size_t *)user, 1);
 }
 
-void ps_payload_make(struct sync_ps *s, const float *slab, bool repeated,
-                     struct chunk_header *header, struct rpc_payload *ret)
+static bool is_compressed(const struct sync_ps *s, const struct chunk_header *header)
+{
+    return header->kind == CHUNK_PUSH && s->codec.compression.up.kind != CODEC_NONE;
+}
+
+enum status ps_payload_make(struct sync_ps *s, const float *slab, bool repeated,
+                            struct chunk_header *header, struct rpc_payload *ret, struct error *err)
 {
     const struct partition *p = &s->map.partitions[header->partition];
+    enum status status = STATUS_OK;
 
-    (void)repeated; /* float32 is as it was */
-    header->dtype = CODING_FLOAT32;
-    header->length = p->count * sizeof(float);
     *ret = (struct rpc_payload){.data = slab + p->offset,
-                                .size = header->length,
+                                .size = p->count * sizeof(float),
                                 .release = release_payload,
                                 .user = &s->outstanding};
+    header->dtype = CODING_FLOAT32;
+    if (is_compressed(s, header)) {
+        if (!repeated)
+            status = ps_codec_encode(&s->codec, header->partition, slab + p->offset, p, err);
+        if (status != STATUS_OK)
+            return error_prefix(err, "rank %u, partition %" PRIu32 ", round %" PRIu64 ": ", s->rank,
+                                header->partition, header->round);
+        ret->data = ps_codec_coded(&s->codec, header->partition, p, &ret->size);
+        header->dtype = (uint32_t)s->codec.compression.up.kind;
+    }
+    header->length = ret->size;
     (void)atomic_fetch_add(&s->outstanding, 1);
+    return STATUS_OK;
 }
 
 enum status ps_payload_check(const struct sync_ps *s, const struct chunk_header *header,
                              size_t payload_bytes, struct error *err)
 {
+    static const struct codec plain = {.kind = CODEC_NONE};
     const struct partition *p = &s->map.partitions[header->partition];
+    const struct codec *codec = s->round == 0 ? &plain : &s->codec.compression.down;
+    size_t wanted = codec_bytes(codec, p->count);
 
-    if (header->dtype != CODING_FLOAT32)
-        return error_set(err, STATUS_PROTOCOL, "it sent partition %" PRIu32 " with dtype %" PRIu32,
-                         header->partition, header->dtype);
-    if (payload_bytes != p->count * sizeof(float) || header->length != payload_bytes)
+    if (header->dtype != (uint32_t)codec->kind)
+        return error_set(err, STATUS_PROTOCOL,
+                         "it sent partition %" PRIu32 " with dtype %" PRIu32 " (wanted: %u, %s)",
+                         header->partition, header->dtype, (unsigned)codec->kind,
+                         codec_name(codec->kind));
+    if (payload_bytes != wanted || header->length != payload_bytes)
         return error_set(err, STATUS_PROTOCOL, "it sent %zu bytes for partition %" PRIu32 " of %zu",
-                         payload_bytes, header->partition, p->count * sizeof(float));
+                         payload_bytes, header->partition, wanted);
     return STATUS_OK;
 }
 
@@ -49,6 +74,9 @@ enum status ps_payload_take(struct sync_ps *s, const struct chunk_header *header
 {
     const struct partition *p = &s->map.partitions[header->partition];
 
-    return rpc_message_copy(message, ps_answer_slab(s, header->round) + p->offset,
-                            p->count * sizeof(float), err);
+    float *dst = ps_answer_slab(s, header->round) + p->offset;
+
+    if (header->dtype != CODING_FLOAT32)
+        return ps_codec_decode(&s->codec, message, dst, p, err);
+    return rpc_message_copy(message, dst, p->count * sizeof(float), err);
 }

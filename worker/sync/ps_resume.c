@@ -11,8 +11,9 @@
 
 #include <inttypes.h>
 
-#define ATTEMPT_LEAST_MS 1000 /* for one that nobody answers, which half of what is left may take  \
-                               */
+#define ATTEMPT_LEAST_MS                                                                           \
+    1000 /* for one that nobody answers, which half of what is left may take                       \
+          */
 #define PAUSE_MS 50
 
 /* As long as nobody answers: another connection may find somebody. */

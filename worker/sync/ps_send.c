@@ -59,13 +59,18 @@ static void send_chunk(struct sync_ps *s, const struct question *q, enum chunk_k
 {
     struct rpc_payload payload;
     struct chunk_header header = q->header;
+    struct error err = {0};
     size_t wire_bytes;
 
     header.kind = kind;
     if (kind == CHUNK_INIT)
         header.round = 0;
-    if (slab)
-        ps_payload_make(s, slab, q->repeated, &header, &payload);
+    if (slab && ps_payload_make(s, slab, q->repeated, &header, &payload, &err) != STATUS_OK) {
+        (void)pthread_mutex_lock(&s->lock);
+        ps_fail(s, &err);
+        (void)pthread_mutex_unlock(&s->lock);
+        return;
+    }
     (void)pthread_mutex_lock(&s->lock); /* refused or not: what is sent once more is no payload */
     s->counters.tx_payload_bytes += q->repeated ? 0 : header.length;
     s->counters.retries += q->repeated;

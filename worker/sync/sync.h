@@ -11,6 +11,7 @@
 #define SPARRING_WORKER_SYNC_SYNC_H
 
 #include "common/base/shared_memory.h"
+#include "common/codec/compression.h"
 #include "common/collective/collective.h"
 #include "common/collective/mesh/mesh.h"
 #include "common/consistency/consistency.h"
@@ -58,6 +59,7 @@ struct sync_config {
     size_t rule_count;
     size_t partition_bytes;
     struct optimizer_config optimizer;
+    struct compression compression; /* zeroed: none */
     struct rpc_security security; /* its texts are borrowed until sync_close */
 };
 

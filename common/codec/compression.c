@@ -1,0 +1,37 @@
+/*
+ * compression: pure questions about a job's terms.
+ */
+#include "common/codec/compression.h"
+
+struct compression compression_make(uint32_t up, uint32_t down, uint32_t top_k_ppm)
+{
+    return (struct compression){
+        .up = {.kind = (enum codec_kind)up, .top_k_ppm = top_k_ppm},
+        .down = {.kind = (enum codec_kind)down, .top_k_ppm = top_k_ppm},
+    };
+}
+
+bool compression_adds(const struct compression *c, bool update_on_server)
+{
+    return update_on_server && codec_has_residual(&c->down);
+}
+
+enum status compression_check(const struct compression *c, bool lockstep, bool replaces,
+                              struct error *err)
+{
+    struct error why = {0};
+
+    if (codec_check(&c->up, &why) != STATUS_OK || codec_check(&c->down, &why) != STATUS_OK)
+        return error_set(err, STATUS_INVALID, "%s", why.text);
+    if (c->down.kind != CODEC_NONE && !lockstep)
+        return error_set(err, STATUS_INVALID,
+                         "answers are compressed (%s) once for all ranks, which need be in "
+                         "lockstep for it (bsp without backup workers)",
+                         codec_name(c->down.kind));
+    if (c->down.kind != CODEC_NONE && replaces)
+        return error_set(err, STATUS_INVALID,
+                         "compressed parameters (%s) are not those that the server has, so nobody "
+                         "could take a lost rank's place with the same ones",
+                         codec_name(c->down.kind));
+    return STATUS_OK;
+}

@@ -1,0 +1,36 @@
+/*
+ * compression: how a job's tensors travel between workers and parameter servers; the part of its
+ * terms that both sides have to read alike.
+ *
+ *   up    gradients.  A worker adds what it has not said (the residual) to its next gradient of the
+ *         same partition.
+ *   down  answers.  fp16 and bf16 are casts of what is answered.  topk and onebit of mean
+ * gradients: the server keeps the residual.  Of parameters (optimizer on the server): what comes
+ * down is the difference between them and what the workers hold, which the server keeps book of;
+ *         the workers add it.  What was not said stays in that difference.
+ *
+ * Initial values are never compressed.
+ */
+#ifndef SPARRING_COMMON_CODEC_COMPRESSION_H
+#define SPARRING_COMMON_CODEC_COMPRESSION_H
+
+#include "common/codec/codec.h"
+
+struct compression {
+    struct codec up, down;
+};
+
+/* The kinds as numbers from a wire, or as chosen; one share for both ways. */
+struct compression compression_make(uint32_t up, uint32_t down, uint32_t top_k_ppm);
+
+/* What comes down is added to what is there. */
+bool compression_adds(const struct compression *c, bool update_on_server);
+
+/* Is there such a job?  STATUS_INVALID: a kind or share that is none, or answers that are
+ * compressed although the ranks are not answered alike.
+ *   lockstep  every rank waits for every other in each round
+ *   replaces  ranks that are lost may be replaced by others, which then read the parameters */
+enum status compression_check(const struct compression *c, bool lockstep, bool replaces,
+                              struct error *err);
+
+#endif

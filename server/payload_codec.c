@@ -1,0 +1,69 @@
+/*
+ * The slices are fed to the decoder one by one; nothing is put together first.
+ */
+#include "server/payload_codec.h"
+
+#include "common/base/memory.h"
+#include "common/rpc/wire.h"
+
+#include <stdlib.h>
+
+_Static_assert((int)CODING_FLOAT32 == (int)CODEC_NONE && (int)CODING_FLOAT16 == (int)CODEC_FP16 &&
+                   (int)CODING_BFLOAT16 == (int)CODEC_BF16 &&
+                   (int)CODING_TOP_K == (int)CODEC_TOP_K &&
+                   (int)CODING_ONE_BIT == (int)CODEC_ONE_BIT,
+               "a codec's kind is its number on the wire");
+
+struct kept {
+    struct rpc_message *message; /* owned */
+    struct codec codec;
+};
+
+static enum status feed(void *user, const void *bytes, size_t size, struct error *err)
+{
+    return codec_decode_feed(user, bytes, size, err);
+}
+
+enum status payload_decode(struct rpc_message *message, const struct codec *codec, float *dst,
+                           size_t count, bool add, struct error *err)
+{
+    struct codec_decoder decoder;
+    enum status status;
+
+    codec_decode_start(&decoder, codec, dst, count, add);
+    status = rpc_message_read(message, feed, &decoder, err);
+    return status == STATUS_OK ? codec_decode_end(&decoder, err) : status;
+}
+
+static enum status kept_copy(void *user, float *dst, size_t count, struct error *err)
+{
+    const struct kept *kept = user;
+
+    return payload_decode(kept->message, &kept->codec, dst, count, false, err);
+}
+
+static void kept_drop(void *user)
+{
+    struct kept *kept = user;
+
+    rpc_message_drop(kept->message);
+    free(kept);
+}
+
+enum status payload_keep_coded(struct rpc_message *message, const struct codec *codec,
+                               struct shard_source *ret, struct error *err)
+{
+    struct kept *kept = NULL;
+    enum status status = mem_calloc(1, sizeof(*kept), "kept contribution", &kept, err);
+
+    if (status != STATUS_OK)
+        return status;
+    kept->codec = *codec;
+    status = rpc_message_keep(message, &kept->message, err);
+    if (status != STATUS_OK) {
+        free(kept);
+        return status;
+    }
+    *ret = (struct shard_source){.copy = kept_copy, .drop = kept_drop, .user = kept};
+    return STATUS_OK;
+}

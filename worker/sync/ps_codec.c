@@ -1,0 +1,94 @@
+/*
+ * The coded partitions lie one behind the other, each on a cache line of its own, so that a
+ * partition can be sent again as long as it has not been answered.
+ */
+#include "worker/sync/ps_codec.h"
+
+#include "common/base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LINE 64 /* bytes */
+
+static enum status place(struct ps_codec *c, const struct shard_map *map, size_t *ret_bytes,
+                         struct error *err)
+{
+    size_t bytes = 0;
+    enum status status =
+        mem_calloc(map->length, sizeof(*c->at), "places of coded partitions", &c->at, err);
+
+    if (status != STATUS_OK)
+        return status;
+    for (size_t i = 0; i < map->length; i++) {
+        size_t coded = codec_bytes(&c->compression.up, map->partitions[i].count);
+
+        c->at[i] = bytes;
+        bytes += (coded + LINE - 1) / LINE * LINE;
+    }
+    *ret_bytes = bytes;
+    return STATUS_OK;
+}
+
+enum status ps_codec_init(struct ps_codec *c, const struct compression *compression, bool adds,
+                          const struct shard_map *map, struct error *err)
+{
+    size_t elements = 0, bytes = 0;
+    enum status status = STATUS_OK;
+
+    *c = (struct ps_codec){.compression = *compression, .adds = adds};
+    for (size_t i = 0; i < map->length; i++) {
+        elements += map->partitions[i].count;
+        c->tx_bytes += codec_bytes(&compression->up, map->partitions[i].count);
+        c->rx_bytes += codec_bytes(&compression->down, map->partitions[i].count);
+    }
+    if (compression->up.kind == CODEC_NONE)
+        return STATUS_OK;
+    status = place(c, map, &bytes, err);
+    if (status == STATUS_OK)
+        status = mem_calloc_aligned(bytes, 1, "coded gradients", &c->coded, err);
+    if (status == STATUS_OK && codec_has_residual(&compression->up))
+        status = mem_calloc_aligned(elements, sizeof(float), "residual of the gradients",
+                                    &c->residual, err);
+    if (status != STATUS_OK)
+        ps_codec_release(c);
+    return status;
+}
+
+void ps_codec_release(struct ps_codec *c)
+{
+    free(c->residual);
+    free(c->coded);
+    free(c->at);
+    memset(c, 0, sizeof(*c));
+}
+
+enum status ps_codec_encode(struct ps_codec *c, size_t partition, const float *gradient,
+                            const struct partition *p, struct error *err)
+{
+    return codec_encode(&c->compression.up, gradient, c->residual ? c->residual + p->offset : NULL,
+                        p->count, c->coded + c->at[partition], err);
+}
+
+const uint8_t *ps_codec_coded(const struct ps_codec *c, size_t partition, const struct partition *p,
+                              size_t *ret_size)
+{
+    *ret_size = codec_bytes(&c->compression.up, p->count);
+    return c->coded + c->at[partition];
+}
+
+static enum status feed(void *user, const void *bytes, size_t size, struct error *err)
+{
+    return codec_decode_feed(user, bytes, size, err);
+}
+
+enum status ps_codec_decode(const struct ps_codec *c, struct rpc_message *message, float *dst,
+                            const struct partition *p, struct error *err)
+{
+    struct codec_decoder decoder;
+    enum status status;
+
+    codec_decode_start(&decoder, &c->compression.down, dst, p->count, c->adds);
+    status = rpc_message_read(message, feed, &decoder, err);
+    return status == STATUS_OK ? codec_decode_end(&decoder, err) : status;
+}
