@@ -30,6 +30,8 @@ struct child {
     bool signaled;
     int64_t kill_at_ns; /* SIGKILL to the group then; INT64_MAX: no */
     bool killed;        /* that was done */
+    unsigned restarts;  /* times that it was started again */
+    bool to_restart;    /* once it is GONE */
     struct output outputs[2];
 };
 

@@ -125,13 +125,46 @@ static void pass_verdict(struct crew *c)
         stop_ranks(c, SIGTERM);
 }
 
+/* Killed, also where a shell says so of what it ran. */
+static bool was_killed(const struct child *child)
+{
+    return child->signaled || child->code > 128;
+}
+
+static bool is_usage(const struct child *child)
+{
+    return !child->signaled && (child->code == status_exit_code(STATUS_INVALID) ||
+                                child->code == status_exit_code(STATUS_CONFIG));
+}
+
+/* A lost child whose place another process may take.  A rank that ended by itself had a reason,
+ * which it would meet again; a server that was told to stop had none of its own. */
+static bool may_restart(const struct crew *c, const struct child *child, bool is_server)
+{
+    if (c->restarts_left == 0 || c->stopping || c->servers_may_end || c->first_failed)
+        return false;
+    return is_server ? c->durable && !is_usage(child)
+                     : c->tolerant && c->ended_well == 0 && was_killed(child);
+}
+
+static void note_restart(struct crew *c, struct child *child)
+{
+    char name[64];
+    char end[64];
+
+    c->restarts_left--;
+    child->restarts++;
+    child->to_restart = true;
+    child_name(child, name, sizeof(name));
+    child_end_text(child, end, sizeof(end));
+    log_warning("%s is lost: %s; started again (%u restarts left)", name, end, c->restarts_left);
+}
+
 /* A rank that a tolerant job can do without: not one that says that its command line or
  * configuration is wrong, as those of the others will be. */
 static bool is_loss(const struct crew *c, const struct child *child)
 {
-    return c->tolerant && !c->stopping && c->count - c->servers > 1 &&
-           (child->signaled || (child->code != status_exit_code(STATUS_INVALID) &&
-                                child->code != status_exit_code(STATUS_CONFIG)));
+    return c->tolerant && !c->stopping && c->count - c->servers > 1 && !is_usage(child);
 }
 
 static void note_loss(struct crew *c, const struct child *child)
@@ -164,7 +197,7 @@ static void kill_stopped(struct crew *c)
     }
 }
 
-static void note_end(struct crew *c, const struct child *child)
+static void note_end(struct crew *c, struct child *child)
 {
     bool is_server = child < c->children + c->servers;
     char name[64];
@@ -172,6 +205,10 @@ static void note_end(struct crew *c, const struct child *child)
 
     if (c->closing)
         return;
+    if ((is_server || child_failed(child)) && may_restart(c, child, is_server)) {
+        note_restart(c, child);
+        return;
+    }
     if (!is_server && !child_failed(child))
         c->ended_well++;
     if (!is_server && child_failed(child) && is_loss(c, child)) {
@@ -251,6 +288,21 @@ static void kill_overdue(struct crew *c)
         child->kill_at_ns = clock_deadline_ns(c->grace_ms + 10000);
         child_signal(child, SIGKILL);
     }
+}
+
+static enum status restart_lost(struct crew *c, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    for (size_t i = 0; i < c->count && status == STATUS_OK && !c->stopping; i++) {
+        struct child *child = &c->children[i];
+
+        if (!child->to_restart || child->state != CHILD_GONE)
+            continue;
+        child->to_restart = false;
+        status = c->restart(c->user, i, err);
+    }
+    return status;
 }
 
 /* ---- events */
@@ -361,7 +413,7 @@ enum status crew_step(struct crew *c, int64_t deadline_ns, struct error *err)
     pass_verdict(c);
     kill_stopped(c);
     kill_overdue(c);
-    return STATUS_OK;
+    return restart_lost(c, err);
 }
 
 enum status crew_wait(struct crew *c, size_t first, size_t end, struct error *err)
@@ -487,6 +539,9 @@ enum status crew_start(struct crew *c, size_t place, struct child_request *reque
     struct child *child = &c->children[place];
     enum status status;
 
+    child->signaled = child->killed = false;
+    child->code = 0;
+    child->kill_at_ns = INT64_MAX;
     request->mask = &c->mask;
     request->keeper = &c->keeper;
     status = child_start(child, request, err);

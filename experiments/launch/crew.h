@@ -18,11 +18,16 @@ struct crew {
     int wake_fd;    /* inotify of the caller, only read empty; -1: none; borrowed */
     sigset_t mask;  /* as it was before; of the children */
     int64_t grace_ms;
-    int64_t deadline_ns;              /* of the job */
-    int64_t patience_ns;              /* until then a reader of our output may stall us */
-    int stop_signal;                  /* the first that asked us to stop; 0: none */
-    bool tolerant;                    /* the others go on when a rank is lost */
-    size_t lost;                      /* ranks, so far ... */
+    int64_t deadline_ns;    /* of the job */
+    int64_t patience_ns;    /* until then a reader of our output may stall us */
+    int stop_signal;        /* the first that asked us to stop; 0: none */
+    bool tolerant;          /* the others go on when a rank is lost */
+    unsigned restarts_left; /* of ranks, when tolerant, and of servers, when durable */
+    bool durable;           /* a server that is started again knows its job */
+    /* Starts children[place] again (crew_start); called from crew_step. */
+    enum status (*restart)(void *user, size_t place, struct error *err);
+    void *user;
+    size_t lost;                      /* ranks that were not started again, so far ... */
     const struct child *first_lost;   /* ... and the first of them; NULL: none */
     size_t ended_well;                /* ranks */
     bool timed_out;                   /* deadline_ns has passed */
@@ -41,7 +46,7 @@ enum status crew_open(struct crew *c, size_t servers, size_t ranks, int64_t grac
 /* Ask all to stop, wait, kill, and release; safe on a half-opened crew. */
 void crew_close(struct crew *c);
 
-/* Start children[place]; request->mask and ->keeper are filled in here. */
+/* Start children[place], which is new or GONE; request->mask and ->keeper are filled in here. */
 enum status crew_start(struct crew *c, size_t place, struct child_request *request,
                        struct error *err);
 
@@ -49,7 +54,8 @@ enum status crew_start(struct crew *c, size_t place, struct child_request *reque
 enum status crew_watch(struct crew *c, int fd, struct error *err);
 
 /* Wait for something to happen, until deadline_ns at most, and handle it: copy output, forward
- * signals, note ends, stop the ranks when one child failed, kill what overstays. */
+ * signals, note ends, stop the ranks when one child failed, kill what overstays, start again what
+ * was lost. */
 enum status crew_step(struct crew *c, int64_t deadline_ns, struct error *err);
 
 /* Tell children[first..end) to stop; SIGKILL follows after the grace time. */

@@ -141,7 +141,8 @@ static void fill_servers(const struct job *j, struct variables *v)
         add_text(v, "SPARRING_SERVER_WEIGHTS", j->weights.text);
 }
 
-static void fill_variables(const struct job *j, unsigned local_rank, struct variables *v)
+static void fill_variables(const struct job *j, unsigned local_rank, unsigned restarts,
+                           struct variables *v)
 {
     const struct plan *p = j->plan;
 
@@ -160,6 +161,9 @@ static void fill_variables(const struct job *j, unsigned local_rank, struct vari
         add_text(v, "SPARRING_RUN_DIR", p->options.run_dir);
     if (p->shrinks)
         add_text(v, "SPARRING_ON_RANK_LOSS", "shrink");
+    if (strcmp(p->options.on_worker_loss, "fail") != 0)
+        add_text(v, "SPARRING_ON_WORKER_LOSS", p->options.on_worker_loss);
+    add_number(v, "SPARRING_RESTARTS", restarts);
     if (p->ranks > 1 && !getenv("OMP_NUM_THREADS"))
         add_text(v, "OMP_NUM_THREADS", "1");
     v->list[v->count] = NULL;
@@ -178,7 +182,8 @@ static enum status start_rank(struct job *j, unsigned local_rank, struct error *
                                     .variables = variables.list,
                                     .prefix = j->plan->options.tee ? prefix : NULL};
 
-    fill_variables(j, local_rank, &variables);
+    fill_variables(j, local_rank, j->crew.children[j->crew.servers + local_rank].restarts,
+                   &variables);
     find_program(j, j->argv[0], path, sizeof(path));
     (void)snprintf(prefix, sizeof(prefix), "[rank %u] ", request.index);
     (void)snprintf(flag, sizeof(flag), "--local-rank=%u", local_rank);
@@ -204,7 +209,7 @@ static enum status start_mpirun(struct job *j, struct error *err)
 
     if (status != STATUS_OK)
         return status;
-    fill_variables(j, 0, &variables);
+    fill_variables(j, 0, 0, &variables);
     find_program(j, j->argv[0], program, sizeof(program));
     (void)snprintf(ranks, sizeof(ranks), "%u", j->plan->ranks);
     for (size_t i = 0; i < kept; i++)
@@ -243,13 +248,31 @@ static enum status prepare(struct job *j, struct error *err)
     return status;
 }
 
+static void server_program(const struct job *j, char *path, size_t size)
+{
+    (void)snprintf(path, size, "%.4000s/sparring-server", j->own_folder);
+}
+
+/* In the place of a child that was lost. */
+static enum status restart(void *user, size_t place, struct error *err)
+{
+    struct job *j = user;
+    char path[4400];
+
+    if (place >= j->crew.servers)
+        return start_rank(j, (unsigned)(place - j->crew.servers), err);
+    server_program(j, path, sizeof(path));
+    return servers_restart(&j->crew, j->plan, path, j->addresses.text, j->server_folder, place,
+                           err);
+}
+
 static enum status start_servers(struct job *j, struct error *err)
 {
     char path[4400];
     enum status status = STATUS_OK;
 
     if (j->crew.servers > 0) {
-        (void)snprintf(path, sizeof(path), "%s/sparring-server", j->own_folder);
+        server_program(j, path, sizeof(path));
         status = servers_start(&j->crew, j->plan, path, &j->addresses, j->server_folder, err);
     }
     if (status == STATUS_OK)
@@ -273,7 +296,12 @@ static enum status run(struct job *j, struct error *err)
 
     if (status == STATUS_OK)
         status = start_servers(j, err);
-    crew->tolerant = j->plan->shrinks && !j->plan->with_mpirun;
+    crew->tolerant = (j->plan->shrinks || j->plan->elastic) && !j->plan->with_mpirun;
+    crew->durable = j->plan->options.state_dir[0] != '\0';
+    if (j->plan->elastic || crew->durable)
+        crew->restarts_left = (unsigned)j->plan->options.max_restarts;
+    crew->restart = restart;
+    crew->user = j;
     if (status == STATUS_OK && j->plan->with_mpirun && !crew->stopping)
         status = start_mpirun(j, err);
     for (unsigned r = 0;

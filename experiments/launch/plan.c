@@ -1,7 +1,8 @@
 /*
  * plan: torchrun's flags with torchrun's defaults.  What torchrun reads from PET_<FLAG> (Kubeflow's
- * trainer sets these) is read here too.  Left out: elasticity (restarts, MIN:MAX nodes, rendezvous
- * back ends); a job that loses a rank ends, or goes on with the others (--on-rank-loss).
+ * trainer sets these) is read here too.  Left out: MIN:MAX nodes and rendezvous back ends; a job
+ * that loses a rank ends, or goes on with the others (--on-rank-loss, --on-worker-loss).  Unlike
+ * torchrun's, a restart is one of a single process, which takes its place in the job that runs.
  */
 #include "experiments/launch/plan.h"
 
@@ -151,6 +152,33 @@ static const struct option_spec specs[] = {
      .help = "fail stops all ranks when one fails; shrink lets the others go on when one is killed "
              "or lost, and ends with 7 when they end well without it.  Becomes "
              "SPARRING_ON_RANK_LOSS; also found among PROGRAM's words."},
+    {.name = "on-worker-loss",
+     .env = "SPARRING_ON_WORKER_LOSS",
+     .kind = OPTION_CHOICE,
+     .offset = AT(on_worker_loss),
+     .default_text = "fail",
+     .choices = "fail|shrink|wait",
+     .help = "The same for jobs with parameter servers; with wait the others wait for another "
+             "process to take the lost rank's place, see --max-restarts.  Becomes "
+             "SPARRING_ON_WORKER_LOSS; also found among PROGRAM's words."},
+    {.name = "max-restarts",
+     .env = "PET_MAX_RESTARTS",
+     .kind = OPTION_INT,
+     .offset = AT(max_restarts),
+     .default_text = "0",
+     .min = 0,
+     .max = 1e6,
+     .metavar = "N",
+     .help = "Processes of this node to start again, one at a time and N in all, while the others "
+             "go on: ranks that were killed, with --on-worker-loss shrink or wait; servers that "
+             "ended, with --state-dir.  Without effect on other jobs."},
+    {.name = "state-dir",
+     .env = "SPARRING_STATE_DIR",
+     .kind = OPTION_TEXT,
+     .offset = AT(state_dir),
+     .metavar = "DIR",
+     .help = "Folder where the servers keep what they must not lose; becomes "
+             "SPARRING_STATE_DIR."},
     {.name = "tee",
      .kind = OPTION_BOOL,
      .offset = AT(tee),
@@ -347,14 +375,25 @@ static enum status print_config(const struct plan *p, const struct option_result
     return status;
 }
 
-/* Whether the workers are told to go on without lost ranks. */
-static bool words_shrink(char *const *words)
+/* Whether the workers are given this option with this value. */
+static bool words_say(char *const *words, const char *option, const char *value)
 {
-    for (; *words; words++)
-        if (strcmp(*words, "--on-rank-loss=shrink") == 0 ||
-            (strcmp(*words, "--on-rank-loss") == 0 && words[1] && strcmp(words[1], "shrink") == 0))
+    size_t length = strlen(option);
+
+    for (; *words; words++) {
+        if (strncmp(*words, option, length) != 0)
+            continue;
+        if ((*words)[length] == '=' && strcmp(*words + length + 1, value) == 0)
             return true;
+        if ((*words)[length] == '\0' && words[1] && strcmp(words[1], value) == 0)
+            return true;
+    }
     return false;
+}
+
+static bool is_wanted(char *const *words, const char *option, const char *own, const char *value)
+{
+    return strcmp(own, value) == 0 || words_say(words, option, value);
 }
 
 static enum status resolve(struct plan *p, const struct option_result *r, int argc, char **argv,
@@ -380,7 +419,9 @@ static enum status resolve(struct plan *p, const struct option_result *r, int ar
         return error_set(err, STATUS_INVALID,
                          "no program to start; 'sparring launch [OPTION]... -- PROGRAM [ARG]...'");
     p->program = argv + r->first_positional;
-    p->shrinks = strcmp(p->options.on_rank_loss, "shrink") == 0 || words_shrink(p->program);
+    p->shrinks = is_wanted(p->program, "--on-rank-loss", p->options.on_rank_loss, "shrink");
+    p->elastic = is_wanted(p->program, "--on-worker-loss", p->options.on_worker_loss, "shrink") ||
+                 is_wanted(p->program, "--on-worker-loss", p->options.on_worker_loss, "wait");
     return STATUS_OK;
 }
 

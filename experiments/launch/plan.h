@@ -24,6 +24,9 @@ struct plan_options {
     char node_addresses[OPTION_TEXT_MAX];
     char run_dir[OPTION_TEXT_MAX];
     char on_rank_loss[OPTION_TEXT_MAX];
+    char on_worker_loss[OPTION_TEXT_MAX];
+    int64_t max_restarts;
+    char state_dir[OPTION_TEXT_MAX];
     bool tee;
     bool pass_local_rank;
     char backend[OPTION_TEXT_MAX];
@@ -47,7 +50,8 @@ struct plan {
     unsigned nodes;
     unsigned node_rank;
     unsigned ranks; /* of this node */
-    bool shrinks;   /* a lost rank is no reason to stop the others */
+    bool shrinks;   /* of allreduce: a lost rank is no reason to stop the others */
+    bool elastic;   /* of ps: nor here, and another process may take its place */
     struct placement placement;
     bool with_mpirun;        /* which then starts the ranks */
     const char *master_addr; /* borrowed from options, or constant */

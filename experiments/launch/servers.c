@@ -103,12 +103,14 @@ static void listen_text(const struct start *s, size_t index, char *text, size_t 
         return;
     }
     (void)snprintf(text, size, "%s:%jd", s->plan->nodes > 1 ? "0.0.0.0" : "127.0.0.1",
-                   port > 0 ? (intmax_t)port + placement_own(s->plan, (unsigned)index) : 0);
+                   port > 0 ? (intmax_t)port + placement_own(s->plan, (unsigned)index)
+                            : s->ports[index]);
 }
 
 static enum status start_one(struct start *s, size_t index, const char *program, struct error *err)
 {
-    char *no_variables[] = {NULL};
+    char state[OPTION_TEXT_MAX + 32];
+    char *variables[] = {state, NULL};
     char listen[PATH_SIZE + 8];
     char file[PATH_SIZE];
     char prefix[32];
@@ -117,20 +119,28 @@ static enum status start_one(struct start *s, size_t index, const char *program,
     char file_word[] = "--port-file";
     char dir_word[] = "--run-dir";
     char dir[OPTION_TEXT_MAX];
-    char *argv[] = {name, listen_word, listen, file_word, file, dir_word, dir, NULL};
+    char *argv[8] = {name, listen_word, listen};
+    size_t words = 3;
     struct child_request request = {.kind = "server",
                                     .index = placement_own(s->plan, (unsigned)index),
                                     .file = program,
                                     .argv = argv,
-                                    .variables = no_variables,
+                                    .variables = variables,
                                     .prefix = s->plan->options.tee ? prefix : NULL};
 
     listen_text(s, index, listen, sizeof(listen));
     port_file(s, index, file, sizeof(file));
     (void)snprintf(prefix, sizeof(prefix), "[server %u] ", request.index);
     (void)snprintf(dir, sizeof(dir), "%s", s->plan->options.run_dir);
-    if (dir[0] == '\0')
-        argv[5] = NULL;
+    if (s->inotify_fd >= 0) { /* somebody looks for it */
+        argv[words++] = file_word;
+        argv[words++] = file;
+    }
+    if (dir[0] != '\0') {
+        argv[words++] = dir_word;
+        argv[words++] = dir;
+    }
+    (void)snprintf(state, sizeof(state), "SPARRING_STATE_DIR=%s", s->plan->options.state_dir);
     return crew_start(s->crew, index, &request, err);
 }
 
@@ -231,6 +241,33 @@ enum status servers_start(struct crew *crew, const struct plan *plan, const char
         add_started(&start, i, addresses);
     remove_folder(&start);
     return status;
+}
+
+/* The port of entry `place` of "127.0.0.1:4711,127.0.0.1:4712". */
+static uint16_t started_port(const char *addresses, size_t place)
+{
+    struct endpoint endpoint = {.port = 0};
+    char entry[320];
+
+    for (; place > 0; place--)
+        addresses += strcspn(addresses, ",") + 1;
+    (void)snprintf(entry, sizeof(entry), "%.*s", (int)strcspn(addresses, ","), addresses);
+    return endpoint_parse(entry, "servers", &endpoint, NULL) == STATUS_OK ? endpoint.port : 0;
+}
+
+enum status servers_restart(struct crew *crew, const struct plan *plan, const char *program,
+                            const char *addresses, const char *folder, size_t place,
+                            struct error *err)
+{
+    struct start start = {.crew = crew,
+                          .plan = plan,
+                          .inotify_fd = -1,
+                          .with_unix = strcmp(plan->options.server_transport, "unix") == 0};
+
+    (void)snprintf(start.folder, sizeof(start.folder), "%s", folder);
+    if (plan->nodes == 1 && !start.with_unix)
+        start.ports[place] = started_port(addresses, place);
+    return start_one(&start, place, program, err);
 }
 
 void servers_addresses(const struct plan *plan, struct strbuf *addresses)

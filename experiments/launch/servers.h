@@ -21,6 +21,14 @@
 enum status servers_start(struct crew *crew, const struct plan *plan, const char *program,
                           struct strbuf *addresses, char *folder, struct error *err);
 
+/*
+ * Start children[place] again, which is GONE, where it listened before; what it listens on is what
+ * servers_start has said, and nothing waits for it.
+ */
+enum status servers_restart(struct crew *crew, const struct plan *plan, const char *program,
+                            const char *addresses, const char *folder, size_t place,
+                            struct error *err);
+
 /* Remove what killed servers left in the folder, and the folder; "" is allowed. */
 void servers_remove_folder(const struct plan *plan, const char *folder);
 

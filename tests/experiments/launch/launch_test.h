@@ -41,5 +41,10 @@ void launch_await_ends(const int *pidfds, size_t count, int timeout_ms);
 TCase *launch_cases(void);
 TCase *launch_server_cases(void);
 TCase *launch_fault_cases(void);
+TCase *launch_restart_cases(void);
+
+/* A copy of the launcher with a script beside it that is its sparring-server: `body`, behind lines
+ * that read the launcher's words into $file and $listen. */
+const char *launch_install_server(const char *body);
 
 #endif

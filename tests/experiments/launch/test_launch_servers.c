@@ -25,8 +25,7 @@
 #define ORDERLY "trap 'echo server stopped; exit 0' TERM\n"
 #define WAIT    "mkfifo \"$0.$$\"\necho \"server-pid $$\"\nread x < \"$0.$$\"\n"
 
-/* A copy of the launcher with that script beside it. */
-static const char *install(const char *body)
+const char *launch_install_server(const char *body)
 {
     const char *program = support_path("launcher");
     const char *script = support_path("sparring-server");
@@ -52,7 +51,7 @@ static const char *install(const char *body)
 
 START_TEST(servers_live_as_long_as_the_ranks)
 {
-    const char *program = install(ORDERLY PUBLISH WAIT);
+    const char *program = launch_install_server(ORDERLY PUBLISH WAIT);
     const char *out =
         launch_with(program, 0, NULL,
                     ARGS("--servers=2", "--nproc-per-node=2", "--run-dir", support_path("run"),
@@ -71,8 +70,8 @@ END_TEST
 
 START_TEST(address_in_the_port_file)
 {
-    const char *program = install(ORDERLY "echo \"127.0.0.1:4711\" > \"$file.new\"\n"
-                                          "mv \"$file.new\" \"$file\"\n" WAIT);
+    const char *program = launch_install_server(ORDERLY "echo \"127.0.0.1:4711\" > \"$file.new\"\n"
+                                                        "mv \"$file.new\" \"$file\"\n" WAIT);
 
     assert_holds(launch_with(program, 0, NULL,
                              ARGS("--servers=1", "sh", "-c", "echo \"at $SPARRING_SERVERS\"")),
@@ -91,7 +90,7 @@ static const char show_servers[] =
 
 START_TEST(colocated_on_one_node)
 {
-    const char *program = install(ORDERLY PUBLISH WAIT);
+    const char *program = launch_install_server(ORDERLY PUBLISH WAIT);
 
     assert_holds(launch_with(program, 0, NULL,
                              ARGS("--server-placement=colocated", "--nproc-per-node=2", "sh", "-c",
@@ -107,7 +106,7 @@ END_TEST
 /* Every node starts its own, and knows all. */
 START_TEST(colocated_on_several_nodes)
 {
-    const char *program = install(ORDERLY PUBLISH_LISTEN WAIT);
+    const char *program = launch_install_server(ORDERLY PUBLISH_LISTEN WAIT);
 
     for (unsigned node = 0; node < 3; node++) {
         char rank[32], wanted[200];
@@ -132,7 +131,7 @@ END_TEST
 /* With n = 3 and k = 1 the shares are (n - k) : 2 (n - 1) = 2 : 4. */
 START_TEST(mixed)
 {
-    const char *program = install(ORDERLY PUBLISH_LISTEN WAIT);
+    const char *program = launch_install_server(ORDERLY PUBLISH_LISTEN WAIT);
     const char *out = launch_with(program, 0, NULL,
                                   ARGS("--server-placement=mixed", "--nnodes=3", "--servers=1",
                                        "--node-addresses=a,b,c", "--server-port=6000", "--tee",
@@ -154,7 +153,7 @@ END_TEST
 /* As many as the hosts: those beside the ranks would hold nothing, and are not started. */
 START_TEST(mixed_with_many)
 {
-    const char *program = install(ORDERLY PUBLISH WAIT);
+    const char *program = launch_install_server(ORDERLY PUBLISH WAIT);
 
     assert_holds(launch_with(program, 0, NULL,
                              ARGS("--server-placement=mixed", "--nproc-per-node=2", "--servers=2",
@@ -170,7 +169,7 @@ END_TEST
 /* A server that publishes where it was told to listen; ranks find the socket's folder. */
 START_TEST(servers_on_unix_sockets)
 {
-    const char *program = install(ORDERLY "echo \"$listen\" > \"$file\"\n" WAIT);
+    const char *program = launch_install_server(ORDERLY "echo \"$listen\" > \"$file\"\n" WAIT);
     const char *out =
         launch_with(program, 0, NULL,
                     ARGS("--servers=2", "--server-transport=unix", "sh", "-c",
@@ -179,7 +178,7 @@ START_TEST(servers_on_unix_sockets)
 
     assert_holds(out, "server words: --listen unix:/");
     assert_holds(out, "folder of mode 700\n");
-    program = install(ORDERLY PUBLISH WAIT);
+    program = launch_install_server(ORDERLY PUBLISH WAIT);
     assert_holds(
         launch_with(program, 3, NULL, ARGS("--servers=1", "--server-transport=unix", "true")),
         "server 0 wrote '7000' as its port");
@@ -189,7 +188,7 @@ END_TEST
 /* Nothing stays in $TMPDIR. */
 START_TEST(no_files_left)
 {
-    const char *program = install(ORDERLY PUBLISH WAIT);
+    const char *program = launch_install_server(ORDERLY PUBLISH WAIT);
     const char *temporary = support_path("tmp");
     char variable[600];
     DIR *folder;
@@ -198,8 +197,9 @@ START_TEST(no_files_left)
     ck_assert_int_eq(mkdir(temporary, 0700), 0);
     (void)snprintf(variable, sizeof(variable), "TMPDIR=%s", temporary);
     (void)launch_with(program, 0, ARGS(variable), ARGS("--servers=2", "true"));
-    program = install("trap '' TERM\n> \"${listen#unix:}\"; > \"${listen#unix:}.lock\"\n"
-                      "echo \"$listen\" > \"$file\"\n" WAIT); /* leaves its socket, is killed */
+    program = launch_install_server(
+        "trap '' TERM\n> \"${listen#unix:}\"; > \"${listen#unix:}.lock\"\n"
+        "echo \"$listen\" > \"$file\"\n" WAIT); /* leaves its socket, is killed */
     (void)launch_with(program, 137, ARGS(variable),
                       ARGS("--servers=2", "--server-transport=unix", "--grace-ms=200", "true"));
     folder = opendir(temporary);
@@ -214,7 +214,7 @@ END_TEST
 START_TEST(server_dies)
 {
     const char *script = "if [ $RANK = 0 ]; then kill -9 $(cat $0); fi; exec sleep 1000";
-    const char *program = install(ORDERLY "echo $$ > \"$0.pid\"\n" PUBLISH WAIT);
+    const char *program = launch_install_server(ORDERLY "echo $$ > \"$0.pid\"\n" PUBLISH WAIT);
     const char *out = launch_with(program, 137, NULL,
                                   ARGS("--servers=1", "--nproc-per-node=2", "sh", "-c", script,
                                        support_path("sparring-server.pid")));
@@ -228,7 +228,8 @@ END_TEST
 START_TEST(server_leaves_early)
 {
     const char *go = launch_fifo("go");
-    const char *program = install("trap 'exit 0' TERM\n" PUBLISH "read x < \"$GO\"\nexit 0\n");
+    const char *program =
+        launch_install_server("trap 'exit 0' TERM\n" PUBLISH "read x < \"$GO\"\nexit 0\n");
     char variable[600];
     const char *out;
 
@@ -242,8 +243,8 @@ END_TEST
 
 START_TEST(server_does_not_start)
 {
-    const char *program =
-        install("case $file in *-1) echo 'no such luck' >&2; exit 7;; esac\n" ORDERLY PUBLISH WAIT);
+    const char *program = launch_install_server(
+        "case $file in *-1) echo 'no such luck' >&2; exit 7;; esac\n" ORDERLY PUBLISH WAIT);
     const char *out =
         launch_with(program, 7, NULL, ARGS("--servers=2", "sh", "-c", "echo a rank ran"));
 
@@ -256,7 +257,7 @@ END_TEST
 
 START_TEST(server_says_nothing)
 {
-    const char *program = install(ORDERLY WAIT);
+    const char *program = launch_install_server(ORDERLY WAIT);
     const char *out =
         launch_with(program, 4, NULL,
                     ARGS("--servers=1", "--start-timeout-ms=4000", "sh", "-c", "echo a rank ran"));
@@ -280,7 +281,8 @@ static const struct {
 
 START_TEST(bad_port_file)
 {
-    assert_holds(launch_with(install(bad_ports[_i].body), 3, NULL, ARGS("--servers=1", "true")),
+    assert_holds(launch_with(launch_install_server(bad_ports[_i].body), 3, NULL,
+                             ARGS("--servers=1", "true")),
                  bad_ports[_i].text);
 }
 END_TEST
@@ -288,7 +290,7 @@ END_TEST
 /* Its failure to stop in order is reported, and is the exit code when the ranks did well. */
 START_TEST(server_fails_to_stop)
 {
-    const char *program = install("trap 'exit 9' TERM\n" PUBLISH WAIT);
+    const char *program = launch_install_server("trap 'exit 9' TERM\n" PUBLISH WAIT);
     const char *out = launch_with(program, 9, NULL, ARGS("--servers=1", "true"));
 
     assert_holds(out, ") failed when it was told to stop: exit code 9\n");
@@ -300,7 +302,7 @@ END_TEST
 
 START_TEST(stubborn_server)
 {
-    const char *program = install("trap '' TERM\n" PUBLISH WAIT);
+    const char *program = launch_install_server("trap '' TERM\n" PUBLISH WAIT);
     const char *out =
         launch_with(program, 137, NULL, ARGS("--servers=1", "--grace-ms=100", "true"));
 
@@ -310,7 +312,7 @@ END_TEST
 
 START_TEST(no_server_program)
 {
-    const char *program = install("");
+    const char *program = launch_install_server("");
 
     ck_assert_int_eq(unlink(support_path("sparring-server")), 0);
     assert_holds(launch_with(program, 2, NULL, ARGS("--servers=1", "true")),
@@ -320,7 +322,7 @@ END_TEST
 
 START_TEST(signal_while_servers_start)
 {
-    const char *program = install(ORDERLY WAIT);
+    const char *program = launch_install_server(ORDERLY WAIT);
     struct process p;
 
     launch_start(&p, program, NULL, ARGS("--servers=1", "sh", "-c", "echo a rank ran"));
@@ -334,7 +336,7 @@ END_TEST
 
 START_TEST(servers_die_with_the_launcher)
 {
-    const char *program = install("trap '' TERM\n" PUBLISH WAIT);
+    const char *program = launch_install_server("trap '' TERM\n" PUBLISH WAIT);
     struct process p;
     int pidfd;
 
@@ -351,7 +353,8 @@ END_TEST
 /* Several nodes: node 0 starts the servers on known ports, the others know the addresses. */
 START_TEST(several_nodes)
 {
-    const char *program = install(ORDERLY "echo \"${listen##*:}\" > \"$file\"\n" WAIT);
+    const char *program =
+        launch_install_server(ORDERLY "echo \"${listen##*:}\" > \"$file\"\n" WAIT);
     const char *show = "echo \"rank $RANK: $SPARRING_SERVERS\"";
     const char *out = launch_with(program, 0, NULL,
                                   ARGS("--nnodes=2", "--master-addr=head", "--servers=2",
@@ -377,7 +380,7 @@ END_TEST
 /* Our own programs are taken from beside the launcher. */
 START_TEST(own_programs)
 {
-    const char *program = install("echo \"it is me\"\n");
+    const char *program = launch_install_server("echo \"it is me\"\n");
 
     assert_holds(launch_with(program, 0, NULL, ARGS("sparring-server")), "it is me\n");
 }

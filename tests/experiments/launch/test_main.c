@@ -102,5 +102,6 @@ int main(void)
     suite_add_tcase(suite, launch_cases());
     suite_add_tcase(suite, launch_server_cases());
     suite_add_tcase(suite, launch_fault_cases());
+    suite_add_tcase(suite, launch_restart_cases());
     return support_run(suite);
 }
