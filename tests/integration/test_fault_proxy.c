@@ -1,0 +1,276 @@
+/*
+ * Every fault of the proxy that the fault suite relies on, between two sockets of this process.
+ */
+#include "tests/support/fault_proxy.h"
+#include "tests/support/support.h"
+
+#include "common/base/clock.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define WAIT_MS  20000
+#define QUIET_MS 100 /* long enough for what would come at once */
+#define MUCH     ((size_t)3 << 20)
+
+struct line {
+    int listener;
+    struct fault_proxy *proxy;
+    int client, server; /* the ends */
+};
+
+static int listen_any(uint16_t *ret_port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, length), 0);
+    ck_assert_int_eq(listen(fd, 8), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &length), 0);
+    *ret_port = ntohs(address.sin_port);
+    return fd;
+}
+
+static int dial(uint16_t port)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    ck_assert_int_eq(connect(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
+    return fd;
+}
+
+static struct line open_line(void)
+{
+    struct line l;
+    uint16_t port;
+
+    l.listener = listen_any(&port);
+    l.proxy = fault_proxy_open(port, 7);
+    l.client = dial(fault_proxy_port(l.proxy));
+    l.server = accept(l.listener, NULL, NULL);
+    ck_assert_int_ge(l.server, 0);
+    return l;
+}
+
+static void close_line(struct line *l)
+{
+    fault_proxy_close(l->proxy);
+    (void)close(l->client);
+    (void)close(l->server);
+    (void)close(l->listener);
+}
+
+static bool has_news(int fd, int timeout_ms)
+{
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+
+    return poll(&wait, 1, timeout_ms) > 0;
+}
+
+static void expect_text(int fd, const char *text)
+{
+    char got[64] = "";
+    size_t length = 0;
+
+    while (length < strlen(text)) {
+        ssize_t size;
+
+        ck_assert_msg(has_news(fd, WAIT_MS), "'%s' does not come", text);
+        size = recv(fd, got + length, sizeof(got) - 1 - length, 0);
+        ck_assert_int_gt(size, 0);
+        length += (size_t)size;
+    }
+    ck_assert_str_eq(got, text);
+}
+
+static void say(int fd, const char *text)
+{
+    ck_assert_int_eq(send(fd, text, strlen(text), MSG_NOSIGNAL), (ssize_t)strlen(text));
+}
+
+static void expect_reset(int fd)
+{
+    char byte;
+
+    ck_assert(has_news(fd, WAIT_MS));
+    ck_assert_int_eq(recv(fd, &byte, 1, 0), -1);
+    ck_assert_int_eq(errno, ECONNRESET);
+}
+
+static void expect_end(int fd)
+{
+    char byte;
+
+    ck_assert(has_news(fd, WAIT_MS));
+    ck_assert_int_eq(recv(fd, &byte, 1, 0), 0);
+}
+
+START_TEST(test_forwards_and_resets)
+{
+    struct line l = open_line();
+    int again;
+
+    say(l.client, "up");
+    expect_text(l.server, "up");
+    say(l.server, "down");
+    expect_text(l.client, "down");
+    ck_assert_uint_eq(fault_proxy_bytes(l.proxy, FAULT_UP), 2);
+    ck_assert_uint_eq(fault_proxy_bytes(l.proxy, FAULT_DOWN), 4);
+    fault_proxy_reset(l.proxy);
+    expect_reset(l.client);
+    expect_reset(l.server);
+    again = dial(fault_proxy_port(l.proxy)); /* those that come later live */
+    (void)close(l.server);
+    l.server = accept(l.listener, NULL, NULL);
+    say(again, "again");
+    expect_text(l.server, "again");
+    fault_proxy_refuse(l.proxy, true);
+    (void)close(again);
+    expect_end(l.server);
+    again = dial(fault_proxy_port(l.proxy));
+    expect_reset(again);
+    ck_assert_uint_eq(fault_proxy_accepted(l.proxy), 2);
+    (void)close(again);
+    close_line(&l);
+}
+END_TEST
+
+START_TEST(test_holds_and_lets_go)
+{
+    struct line l = open_line();
+
+    fault_proxy_hold(l.proxy, FAULT_UP, true);
+    say(l.client, "late");
+    ck_assert(!has_news(l.server, QUIET_MS));
+    say(l.server, "other way");
+    expect_text(l.client, "other way");
+    fault_proxy_hold(l.proxy, FAULT_UP, false);
+    expect_text(l.server, "late");
+    close_line(&l);
+}
+END_TEST
+
+START_TEST(test_ends_one_way)
+{
+    struct line l = open_line();
+
+    fault_proxy_end(l.proxy, FAULT_DOWN);
+    expect_end(l.client);
+    say(l.server, "lost");
+    say(l.client, "still heard");
+    expect_text(l.server, "still heard");
+    close_line(&l);
+}
+END_TEST
+
+/* Nothing is lost or changed on a slow link, and it is as slow as it is said to be. */
+START_TEST(test_slow_and_late)
+{
+    struct line l = open_line();
+    uint8_t *sent = malloc(MUCH), *got = malloc(MUCH);
+    size_t out = 0, in = 0;
+    int64_t begin_ns = clock_now_ns();
+
+    for (size_t i = 0; i < MUCH; i++)
+        sent[i] = (uint8_t)(i * 2654435761u >> 13);
+    fault_proxy_throttle(l.proxy, 6 << 20);
+    fault_proxy_delay(l.proxy, 1, 5);
+    while (in < MUCH) {
+        ssize_t size = out < MUCH ? send(l.client, sent + out, MUCH - out, MSG_DONTWAIT) : 0;
+
+        out += size > 0 ? (size_t)size : 0;
+        if (!has_news(l.server, out < MUCH ? 1 : WAIT_MS))
+            continue;
+        size = recv(l.server, got + in, MUCH - in, 0);
+        ck_assert_int_gt(size, 0);
+        in += (size_t)size;
+    }
+    ck_assert_mem_eq(sent, got, MUCH);
+    ck_assert_int_ge(clock_now_ns() - begin_ns, 450 * INT64_C(1000000)); /* 3 MiB at 6 MiB/s */
+    free(sent);
+    free(got);
+    close_line(&l);
+}
+END_TEST
+
+struct strike {
+    struct fault_proxy *proxy;
+    atomic_uint_fast64_t at;
+};
+
+static void cut(void *user)
+{
+    struct strike *s = user;
+
+    atomic_store(&s->at, fault_proxy_bytes(s->proxy, FAULT_UP));
+    fault_proxy_reset(s->proxy);
+}
+
+/* Not a byte more than was asked for has gone when the strike comes. */
+START_TEST(test_strikes_at_a_byte)
+{
+    struct line l = open_line();
+    struct strike s = {.proxy = l.proxy};
+    char data[4 * 4096] = "";
+    size_t in = 0;
+    ssize_t size;
+
+    fault_proxy_at(l.proxy, FAULT_UP, 5000, cut, &s);
+    ck_assert_int_eq(send(l.client, data, sizeof(data), MSG_NOSIGNAL), (ssize_t)sizeof(data));
+    while (has_news(l.server, WAIT_MS) && (size = recv(l.server, data, sizeof(data), 0)) > 0)
+        in += (size_t)size;
+    ck_assert_uint_le(in, 5000); /* a reset may throw away what was not read */
+    ck_assert_uint_eq(atomic_load(&s.at), 5000);
+    expect_reset(l.client);
+    close_line(&l);
+}
+END_TEST
+
+START_TEST(test_finds_another_target)
+{
+    struct line l = open_line();
+    uint16_t port;
+    int other = listen_any(&port), client, server;
+
+    fault_proxy_retarget(l.proxy, port);
+    client = dial(fault_proxy_port(l.proxy));
+    server = accept(other, NULL, NULL);
+    say(client, "new");
+    expect_text(server, "new");
+    say(l.client, "old");
+    expect_text(l.server, "old");
+    (void)close(server);
+    expect_end(client);
+    (void)close(client);
+    (void)close(other);
+    client = dial(fault_proxy_port(l.proxy)); /* nobody is there now */
+    expect_reset(client);
+    (void)close(client);
+    close_line(&l);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("fault_proxy");
+    TCase *cases = tcase_create("fault_proxy");
+
+    tcase_add_test(cases, test_forwards_and_resets);
+    tcase_add_test(cases, test_holds_and_lets_go);
+    tcase_add_test(cases, test_ends_one_way);
+    tcase_add_test(cases, test_slow_and_late);
+    tcase_add_test(cases, test_strikes_at_a_byte);
+    tcase_add_test(cases, test_finds_another_target);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}

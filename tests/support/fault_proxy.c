@@ -1,0 +1,523 @@
+/*
+ * One thread with poll.  Each direction of a connection has a buffer and a list of the reads in it,
+ * with the time each is due.  The settings are copied under the lock once per turn; sockets and
+ * buffers are the thread's alone.
+ */
+#include "tests/support/fault_proxy.h"
+
+#include "common/base/clock.h"
+#include "tests/support/support.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define CONNECTIONS_MAX 64u
+#define BUFFER_BYTES    ((size_t)128 << 10)
+#define READS_MAX       64u
+#define SLICE_BYTES     ((size_t)8 << 10) /* at once on a slow link */
+
+struct waiting_read {
+    int64_t due_ns;
+    size_t size; /* that is not forwarded yet */
+};
+
+/* One direction of a connection: from fds[way] to fds[!way]. */
+struct flow {
+    uint8_t *bytes; /* ring of BUFFER_BYTES, owned */
+    size_t first, length;
+    struct waiting_read reads[READS_MAX]; /* ring */
+    unsigned reads_first, reads_count;
+    bool has_end; /* the sender has ended */
+    bool is_over; /* and the receiver was told */
+    bool is_mute; /* drop what comes */
+};
+
+struct connection {
+    bool open;
+    int fds[2]; /* client, server */
+    struct flow flows[FAULT_WAYS];
+};
+
+/* What the test asks for. */
+struct wishes {
+    bool stop, reset, refuse;
+    bool end[FAULT_WAYS], hold[FAULT_WAYS];
+    uint64_t rate;
+    unsigned min_ms, max_ms;
+    uint16_t target;
+    uint64_t at_bytes; /* with act */
+    enum fault_way at_way;
+    void (*act)(void *user);
+    void *act_user;
+};
+
+struct fault_proxy {
+    pthread_t thread;
+    int listener, wake;
+    uint16_t port;
+    pthread_mutex_t lock;
+    struct wishes wishes;        /* (lock) */
+    uint64_t bytes[FAULT_WAYS];  /* (lock) to write, and to read outside the thread */
+    unsigned accepted;           /* (lock) as well */
+    struct wishes now;           /* the thread's, like what follows */
+    int64_t free_ns[FAULT_WAYS]; /* the slow link is busy until then */
+    uint64_t random;
+    struct connection connections[CONNECTIONS_MAX];
+};
+
+/* ------------------------------------------------------------------ connections */
+
+static void set_up(int fd)
+{
+    int on = 1;
+
+    (void)fcntl(fd, F_SETFL, O_NONBLOCK);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+static void reset_socket(int fd)
+{
+    struct linger now = {.l_onoff = 1};
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    (void)close(fd);
+}
+
+static void drop(struct connection *c, bool with_reset)
+{
+    for (int side = 0; side < 2; side++) {
+        if (with_reset)
+            reset_socket(c->fds[side]);
+        else
+            (void)close(c->fds[side]);
+        free(c->flows[side].bytes);
+    }
+    memset(c, 0, sizeof(*c));
+}
+
+static int connect_to(uint16_t port)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof(address)) != 0) {
+        (void)close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static void accept_one(struct fault_proxy *p)
+{
+    struct connection *c = p->connections;
+    int client = accept4(p->listener, NULL, NULL, SOCK_CLOEXEC);
+    int server;
+
+    if (client < 0)
+        return;
+    while (c < p->connections + CONNECTIONS_MAX && c->open)
+        c++;
+    server =
+        p->now.refuse || c == p->connections + CONNECTIONS_MAX ? -1 : connect_to(p->now.target);
+    if (server < 0) {
+        reset_socket(client);
+        return;
+    }
+    *c = (struct connection){.open = true, .fds = {client, server}};
+    for (int way = 0; way < FAULT_WAYS; way++) {
+        c->flows[way].bytes = malloc(BUFFER_BYTES);
+        set_up(c->fds[way]);
+        if (!c->flows[way].bytes)
+            abort();
+    }
+    (void)pthread_mutex_lock(&p->lock);
+    p->accepted++;
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+/* ------------------------------------------------------------------ forwarding */
+
+static uint64_t draw(struct fault_proxy *p, uint64_t limit)
+{
+    p->random ^= p->random << 13;
+    p->random ^= p->random >> 7;
+    p->random ^= p->random << 17;
+    return p->random % limit;
+}
+
+static bool wants_read(const struct fault_proxy *p, const struct flow *f, enum fault_way way)
+{
+    return !f->has_end && f->length < BUFFER_BYTES && f->reads_count < READS_MAX &&
+           !p->now.hold[way];
+}
+
+/* When something could be written; INT64_MAX: nothing is there. */
+static int64_t write_time_ns(const struct fault_proxy *p, const struct flow *f, enum fault_way way)
+{
+    int64_t due_ns = f->reads[f->reads_first].due_ns;
+
+    if (f->reads_count == 0 || p->now.hold[way])
+        return INT64_MAX;
+    return p->now.rate > 0 && p->free_ns[way] > due_ns ? p->free_ns[way] : due_ns;
+}
+
+/* Returns false when the connection has failed. */
+static bool take(struct fault_proxy *p, struct connection *c, enum fault_way way)
+{
+    struct flow *f = &c->flows[way];
+    size_t at = (f->first + f->length) % BUFFER_BYTES;
+    size_t room = BUFFER_BYTES - f->length;
+    ssize_t size =
+        recv(c->fds[way], f->bytes + at, room < BUFFER_BYTES - at ? room : BUFFER_BYTES - at, 0);
+    struct waiting_read *r = &f->reads[(f->reads_first + f->reads_count) % READS_MAX];
+    uint64_t span = p->now.max_ms - p->now.min_ms + UINT64_C(1);
+
+    if (size < 0)
+        return errno == EAGAIN || errno == EINTR;
+    f->has_end = size == 0;
+    if (size == 0 || f->is_mute)
+        return true;
+    r->size = (size_t)size;
+    r->due_ns = clock_now_ns();
+    if (p->now.max_ms > 0)
+        r->due_ns += (int64_t)(p->now.min_ms + draw(p, span)) * 1000000;
+    f->length += (size_t)size;
+    f->reads_count++;
+    return true;
+}
+
+/* How much of the oldest read may go now. */
+static size_t slice(const struct fault_proxy *p, const struct flow *f, enum fault_way way)
+{
+    size_t size = f->reads[f->reads_first].size;
+    uint64_t left = p->now.at_bytes - p->bytes[way];
+
+    if (size > BUFFER_BYTES - f->first)
+        size = BUFFER_BYTES - f->first;
+    if (p->now.rate > 0 && size > SLICE_BYTES)
+        size = SLICE_BYTES;
+    if (p->now.act && p->now.at_way == way && size > left)
+        size = (size_t)left;
+    return size;
+}
+
+static bool give(struct fault_proxy *p, struct connection *c, enum fault_way way)
+{
+    struct flow *f = &c->flows[way];
+    int64_t now_ns = clock_now_ns();
+    ssize_t size;
+
+    (void)pthread_mutex_lock(&p->lock); /* who has received them finds them counted */
+    size = send(c->fds[!way], f->bytes + f->first, slice(p, f, way), MSG_NOSIGNAL);
+    if (size > 0)
+        p->bytes[way] += (uint64_t)size;
+    (void)pthread_mutex_unlock(&p->lock);
+    if (size < 0)
+        return errno == EAGAIN || errno == EINTR;
+    f->first = (f->first + (size_t)size) % BUFFER_BYTES;
+    f->length -= (size_t)size;
+    f->reads[f->reads_first].size -= (size_t)size;
+    if (f->reads[f->reads_first].size == 0) {
+        f->reads_first = (f->reads_first + 1) % READS_MAX;
+        f->reads_count--;
+    }
+    if (p->now.rate > 0)
+        p->free_ns[way] = (p->free_ns[way] > now_ns ? p->free_ns[way] : now_ns) +
+                          (int64_t)((uint64_t)size * 1000000000 / p->now.rate);
+    return true;
+}
+
+/* Tell the receiver of an end; drop the connection when both ways are over. */
+static void pass_ends(struct connection *c)
+{
+    for (int way = 0; way < FAULT_WAYS; way++) {
+        struct flow *f = &c->flows[way];
+
+        if (f->has_end && f->reads_count == 0 && !f->is_over) {
+            (void)shutdown(c->fds[!way], SHUT_WR);
+            f->is_over = true;
+        }
+    }
+    if (c->flows[FAULT_UP].is_over && c->flows[FAULT_DOWN].is_over)
+        drop(c, false);
+}
+
+/* ------------------------------------------------------------------ the thread */
+
+static void mute(struct connection *c, enum fault_way way)
+{
+    struct flow *f = &c->flows[way];
+
+    f->is_mute = true;
+    f->first = f->length = 0;
+    f->reads_count = 0;
+    if (!f->is_over)
+        (void)shutdown(c->fds[!way], SHUT_WR);
+    f->is_over = true;
+}
+
+/* Run `act` when it is time; what it asks for holds before anything else is forwarded. */
+static void look_at_wishes(struct fault_proxy *p)
+{
+    for (;;) {
+        void (*act)(void *user) = NULL;
+        void *user;
+
+        (void)pthread_mutex_lock(&p->lock);
+        if (p->wishes.act && p->bytes[p->wishes.at_way] >= p->wishes.at_bytes) {
+            act = p->wishes.act;
+            p->wishes.act = NULL;
+        }
+        user = p->wishes.act_user;
+        p->now = p->wishes;
+        if (!act)
+            p->wishes.reset = p->wishes.end[FAULT_UP] = p->wishes.end[FAULT_DOWN] = false;
+        (void)pthread_mutex_unlock(&p->lock);
+        if (!act)
+            break;
+        act(user);
+    }
+    for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
+        struct connection *c = &p->connections[i];
+
+        for (int way = 0; c->open && way < FAULT_WAYS; way++)
+            if (p->now.end[way])
+                mute(c, (enum fault_way)way);
+        if (c->open && p->now.reset)
+            drop(c, true);
+    }
+}
+
+static int wait_ms(int64_t at_ns)
+{
+    int64_t left_ns = at_ns - clock_now_ns();
+
+    if (at_ns == INT64_MAX)
+        return -1;
+    return left_ns <= 0 ? 0 : (int)(left_ns / 1000000) + 1;
+}
+
+/* What each socket is polled for; returns when the next write is due that is not yet. */
+static int64_t ask(const struct fault_proxy *p, struct pollfd *polls)
+{
+    int64_t now_ns = clock_now_ns(), next_ns = INT64_MAX;
+
+    for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
+        const struct connection *c = &p->connections[i];
+        short events[2] = {0, 0};
+
+        for (int way = 0; c->open && way < FAULT_WAYS; way++) {
+            int64_t due_ns = write_time_ns(p, &c->flows[way], (enum fault_way)way);
+
+            if (wants_read(p, &c->flows[way], (enum fault_way)way))
+                events[way] |= POLLIN;
+            if (due_ns <= now_ns)
+                events[!way] |= POLLOUT;
+            else if (due_ns < next_ns)
+                next_ns = due_ns;
+        }
+        for (int side = 0; side < 2; side++) /* an end that is not asked for must not wake us */
+            polls[2 * i + (unsigned)side] = (struct pollfd){
+                .fd = c->open && events[side] ? c->fds[side] : -1, .events = events[side]};
+    }
+    return next_ns;
+}
+
+static void serve(struct fault_proxy *p, struct connection *c, const struct pollfd *polls)
+{
+    for (int way = 0; way < FAULT_WAYS; way++) {
+        struct flow *f = &c->flows[way];
+        bool readable = polls[way].revents & (POLLIN | POLLHUP | POLLERR);
+        bool writable = polls[!way].revents & (POLLOUT | POLLHUP | POLLERR);
+
+        if (readable && wants_read(p, f, (enum fault_way)way) && !take(p, c, (enum fault_way)way)) {
+            drop(c, true);
+            return;
+        }
+        if (writable && write_time_ns(p, f, (enum fault_way)way) <= clock_now_ns()) {
+            if (!give(p, c, (enum fault_way)way)) {
+                drop(c, true);
+                return;
+            }
+            look_at_wishes(p);
+            if (!c->open)
+                return;
+        }
+    }
+    pass_ends(c);
+}
+
+static void *run(void *user)
+{
+    struct fault_proxy *p = user;
+    static _Thread_local struct pollfd polls[2 * CONNECTIONS_MAX + 2];
+
+    for (look_at_wishes(p); !p->now.stop; look_at_wishes(p)) {
+        int64_t next_ns = ask(p, polls);
+        uint64_t count;
+
+        polls[2 * CONNECTIONS_MAX] = (struct pollfd){.fd = p->wake, .events = POLLIN};
+        polls[2 * CONNECTIONS_MAX + 1] = (struct pollfd){.fd = p->listener, .events = POLLIN};
+        if (poll(polls, 2 * CONNECTIONS_MAX + 2, wait_ms(next_ns)) < 0)
+            continue;
+        if (polls[2 * CONNECTIONS_MAX].revents)
+            (void)!read(p->wake, &count, sizeof(count));
+        look_at_wishes(p);
+        for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
+            if (p->connections[i].open)
+                serve(p, &p->connections[i], &polls[2 * (size_t)i]);
+        if (polls[2 * CONNECTIONS_MAX + 1].revents)
+            accept_one(p);
+    }
+    for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
+        if (p->connections[i].open)
+            drop(&p->connections[i], true);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ wishes */
+
+struct fault_proxy *fault_proxy_open(uint16_t target, uint64_t seed)
+{
+    struct fault_proxy *p = calloc(1, sizeof(*p));
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof(address);
+
+    ck_assert_ptr_nonnull(p);
+    p->random = seed | 1;
+    p->wishes.target = target;
+    (void)pthread_mutex_init(&p->lock, NULL);
+    p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    p->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    ck_assert_int_ge(p->wake, 0);
+    ck_assert_int_eq(bind(p->listener, (const struct sockaddr *)&address, length), 0);
+    ck_assert_int_eq(listen(p->listener, (int)CONNECTIONS_MAX), 0);
+    ck_assert_int_eq(getsockname(p->listener, (struct sockaddr *)&address, &length), 0);
+    p->port = ntohs(address.sin_port);
+    ck_assert_int_eq(pthread_create(&p->thread, NULL, run, p), 0);
+    return p;
+}
+
+uint16_t fault_proxy_port(const struct fault_proxy *p)
+{
+    return p->port;
+}
+
+static void begin(struct fault_proxy *p)
+{
+    (void)pthread_mutex_lock(&p->lock);
+}
+
+static void commit(struct fault_proxy *p)
+{
+    uint64_t one = 1;
+
+    (void)pthread_mutex_unlock(&p->lock);
+    (void)!write(p->wake, &one, sizeof(one));
+}
+
+void fault_proxy_close(struct fault_proxy *p)
+{
+    if (!p)
+        return;
+    begin(p);
+    p->wishes.stop = true;
+    commit(p);
+    (void)pthread_join(p->thread, NULL);
+    (void)close(p->listener);
+    (void)close(p->wake);
+    (void)pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+void fault_proxy_retarget(struct fault_proxy *p, uint16_t target)
+{
+    begin(p);
+    p->wishes.target = target;
+    commit(p);
+}
+
+void fault_proxy_reset(struct fault_proxy *p)
+{
+    begin(p);
+    p->wishes.reset = true;
+    commit(p);
+}
+
+void fault_proxy_end(struct fault_proxy *p, enum fault_way way)
+{
+    begin(p);
+    p->wishes.end[way] = true;
+    commit(p);
+}
+
+void fault_proxy_refuse(struct fault_proxy *p, bool on)
+{
+    begin(p);
+    p->wishes.refuse = on;
+    commit(p);
+}
+
+void fault_proxy_hold(struct fault_proxy *p, enum fault_way way, bool on)
+{
+    begin(p);
+    p->wishes.hold[way] = on;
+    commit(p);
+}
+
+void fault_proxy_throttle(struct fault_proxy *p, uint64_t bytes_per_second)
+{
+    begin(p);
+    p->wishes.rate = bytes_per_second;
+    commit(p);
+}
+
+void fault_proxy_delay(struct fault_proxy *p, unsigned min_ms, unsigned max_ms)
+{
+    begin(p);
+    p->wishes.min_ms = min_ms;
+    p->wishes.max_ms = max_ms;
+    commit(p);
+}
+
+uint64_t fault_proxy_bytes(struct fault_proxy *p, enum fault_way way)
+{
+    uint64_t bytes;
+
+    (void)pthread_mutex_lock(&p->lock);
+    bytes = p->bytes[way];
+    (void)pthread_mutex_unlock(&p->lock);
+    return bytes;
+}
+
+unsigned fault_proxy_accepted(struct fault_proxy *p)
+{
+    unsigned accepted;
+
+    (void)pthread_mutex_lock(&p->lock);
+    accepted = p->accepted;
+    (void)pthread_mutex_unlock(&p->lock);
+    return accepted;
+}
+
+void fault_proxy_at(struct fault_proxy *p, enum fault_way way, uint64_t bytes,
+                    void (*act)(void *user), void *user)
+{
+    begin(p);
+    p->wishes.at_way = way;
+    p->wishes.at_bytes = bytes;
+    p->wishes.act = act;
+    p->wishes.act_user = user;
+    commit(p);
+}
