@@ -40,8 +40,8 @@ static void send_answer(struct service *s, struct job *j, unsigned rank, struct 
     payload_make(&j->shard, answer, by_reference, &header, &payload);
     if (payload.size > 0)
         atomic_fetch_add(&j->outstanding, 1);
-    (void)rpc_call_send_urgent(call, header.partition + 1, head, wire_pack_chunk(&header, head),
-                               payload.size > 0 ? &payload : NULL);
+    (void)rpc_call_send_urgent(call, j->terms.in_order ? 0 : header.partition + 1, head,
+                               wire_pack_chunk(&header, head), payload.size > 0 ? &payload : NULL);
     rpc_call_unref(call);
 }
 

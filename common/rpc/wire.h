@@ -148,6 +148,7 @@ struct join_request {
     size_t rule_count;
     uint64_t session; /* 0: does not come back when it is cut off */
     uint32_t lanes;   /* at most WIRE_LANES_MAX; 0: one */
+    int in_order;     /* answers leave as they are ready, else the highest partition first */
     int resume;
     int follows;      /* resume at a replica: only if others have made it the primary */
     uint64_t round;   /* resume: the last one that this worker has completed */

@@ -44,6 +44,7 @@ static void pack_session(const struct join_request *m, Sparring__V1__JoinRequest
     p->arena = texts->arena;
     p->session = m->session;
     p->lanes = m->lanes;
+    p->in_order = m->in_order;
     p->resume = m->resume;
     p->follows = m->follows;
     p->round = m->round;
@@ -242,6 +243,7 @@ static enum status take_session(const Sparring__V1__JoinRequest *m, struct join_
                          m->lanes, m->on_loss, m->dtype_up, m->dtype_down, m->top_k_ppm);
     ret->session = m->session;
     ret->lanes = m->lanes;
+    ret->in_order = m->in_order != 0;
     ret->resume = m->resume != 0;
     ret->follows = m->follows != 0;
     ret->round = m->round;

@@ -88,10 +88,12 @@ static enum status check_answer(struct sync_ps *s, const struct ps_link *link,
     return ps_payload_check(s, h, payload_bytes, err);
 }
 
-static void count_answer(struct sync_ps *s, const struct chunk_header *h, size_t payload)
+static void count_answer(struct sync_ps *s, const struct chunk_header *h)
 {
     (void)pthread_mutex_lock(&s->lock);
-    s->counters.rx_payload_bytes += payload;
+    s->counters.rx_payload_bytes += h->length;
+    if (h->flags & CHUNK_BY_REFERENCE)
+        s->counters.rx_reference_bytes += h->length;
     s->partitions[h->partition].of = h->round;
     if (h->round < s->oldest)
         s->oldest = h->round;
@@ -119,7 +121,7 @@ enum status ps_take_chunk(void *user, struct ps_link *link, const struct chunk_h
         return status;
     status = ps_payload_take(s, h, message, err);
     if (status == STATUS_OK)
-        count_answer(s, h, payload);
+        count_answer(s, h);
     return status;
 }
 
@@ -409,8 +411,14 @@ static void ps_expected_bytes(const struct sync *base, uint64_t *ret_tx, uint64_
 
 static const char *ps_backend(const struct sync *base)
 {
-    (void)base;
-    return "grpc";
+    const struct sync_ps *s = (const struct sync_ps *)base;
+    unsigned used = 0, shared = 0;
+
+    for (unsigned k = 0; k < s->link_count; k++) {
+        used += s->map.server_elements[k] > 0;
+        shared += s->links[k].by_reference;
+    }
+    return shared == 0 ? "grpc" : shared == used ? "shm" : "shm and grpc";
 }
 
 const struct sync_ops sync_ps_ops = {

@@ -37,8 +37,11 @@ struct sync_ps {
     struct shard_map map;
     struct ps_codec codec;
     atomic_size_t outstanding; /* payloads that core still holds */
-    uint32_t *weights;         /* owned; of the servers; NULL: equal */
-    struct ps_link *links;     /* owned, one per server */
+    enum ps_transport transport;
+    const struct shared_memory *memory; /* borrowed, of the slabs; NULL: not to be shared */
+    bool priority;
+    uint32_t *weights;     /* owned; of the servers; NULL: equal */
+    struct ps_link *links; /* owned, one per server */
     unsigned link_count;
     size_t marked; /* what ready said last; the training thread's */
 

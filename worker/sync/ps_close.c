@@ -4,6 +4,7 @@
  */
 #include "common/base/clock.h"
 #include "worker/sync/ps.h"
+#include "worker/sync/ps_arena.h"
 
 #include <stdlib.h>
 
@@ -80,6 +81,7 @@ void ps_close(struct sync *base, const struct error *failure)
     (void)pthread_mutex_unlock(&s->lock);
     for (unsigned k = 0; k < s->link_count; k++) {
         ps_link_shut(&s->links[k]);
+        ps_arena_release(&s->links[k]);
         (void)pthread_mutex_destroy(&s->links[k].lock);
     }
     (void)ps_wait_release(s,

@@ -16,6 +16,7 @@
 
 #include "common/base/error.h"
 #include "common/base/net.h"
+#include "common/base/shared_memory.h"
 #include "common/rpc/rpc.h"
 #include "common/rpc/wire.h"
 
@@ -71,7 +72,11 @@ struct ps_link {
     atomic_bool attended; /* beats are answered */
     atomic_bool heard;    /* something came since this was last cleared */
 
+    struct shared_memory arena; /* owned: what the server answers from, to be read; changes only
+                                   while no stream is open */
+
     /* The owner's, under its lock. */
+    bool by_reference; /* both see the other's memory */
     enum ps_link_state state;
     uint64_t connections; /* times that it came UP */
     struct error loss;    /* AWAY: why it was lost ... */

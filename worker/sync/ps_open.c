@@ -4,6 +4,7 @@
 #include "common/base/clock.h"
 #include "common/base/memory.h"
 #include "worker/sync/ps.h"
+#include "worker/sync/ps_arena.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -97,6 +98,8 @@ enum status ps_join(struct sync_ps *s, struct ps_link *l, bool resume, int64_t d
         status = check_reply(s, l->index, &reply, err);
     if (status == STATUS_OK)
         l->contributed = reply.round;
+    if (status == STATUS_OK)
+        status = ps_arena_meet(s, l, reply.arena, err);
     wire_release_join_reply(&reply);
     return status;
 }
@@ -177,7 +180,8 @@ static enum status make_terms(struct sync_ps *s, const struct sync_config *confi
     r->dtype_up = (uint32_t)config->compression.up.kind;
     r->dtype_down = (uint32_t)config->compression.down.kind;
     r->top_k_ppm = config->compression.up.top_k_ppm;
-    r->lanes = 1;
+    r->lanes = config->connections > 0 ? config->connections : 1;
+    r->in_order = !config->priority;
     r->on_loss = (uint32_t)config->on_worker_loss;
     r->reconnect_ms = (uint32_t)s->reconnect_ms;
     r->heartbeat_ms = (uint32_t)s->heartbeat_ms;
@@ -189,6 +193,8 @@ static enum status make_terms(struct sync_ps *s, const struct sync_config *confi
         memcpy(r->rules, config->rules, config->rule_count * sizeof(*r->rules));
         r->rule_count = config->rule_count;
     }
+    if (status == STATUS_OK)
+        status = ps_arena_terms(s, config, err);
     while (status == STATUS_OK && r->session == 0)
         if (getrandom(&r->session, sizeof(r->session), 0) != (ssize_t)sizeof(r->session))
             return error_set_errno(err, errno, "cannot draw a session's number");
@@ -277,6 +283,7 @@ enum status ps_open(const struct sync_config *config, struct sync **ret_sync, st
     s->scale = (float)(1.0 / consistency_divisor(&s->consistency, config->world_size));
     s->rank = config->rank;
     s->world_size = config->world_size;
+    s->priority = config->priority;
     set_times(s, config);
     init_locks(s);
     status = open_parts(s, config, &failure);

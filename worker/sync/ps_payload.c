@@ -1,9 +1,11 @@
 #include "worker/sync/ps_payload.h"
 
 #include "worker/sync/ps.h"
+#include "worker/sync/ps_arena.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
+#include <string.h>
 
 _Static_assert((int)CODING_FLOAT16 == (int)CODEC_FP16 && (int)CODING_BFLOAT16 == (int)CODEC_BF16 &&
                    (int)CODING_TOP_K == (int)CODEC_TOP_K &&
@@ -31,6 +33,13 @@ enum status ps_payload_make(struct sync_ps *s, const float *slab, bool repeated,
     const struct partition *p = &s->map.partitions[header->partition];
     enum status status = STATUS_OK;
 
+    if (header->flags & CHUNK_BY_REFERENCE) { /* nothing is compressed then */
+        header->dtype = CODING_FLOAT32;
+        header->length = p->count * sizeof(float);
+        header->place = ps_arena_place(s, slab + p->offset);
+        *ret = (struct rpc_payload){0};
+        return STATUS_OK;
+    }
     *ret = (struct rpc_payload){.data = slab + p->offset,
                                 .size = p->count * sizeof(float),
                                 .release = release_payload,
@@ -57,15 +66,23 @@ enum status ps_payload_check(const struct sync_ps *s, const struct chunk_header 
     const struct partition *p = &s->map.partitions[header->partition];
     const struct codec *codec = s->round == 0 ? &plain : &s->codec.compression.down;
     size_t wanted = codec_bytes(codec, p->count);
+    bool by_reference = header->flags & CHUNK_BY_REFERENCE;
 
     if (header->dtype != (uint32_t)codec->kind)
         return error_set(err, STATUS_PROTOCOL,
                          "it sent partition %" PRIu32 " with dtype %" PRIu32 " (wanted: %u, %s)",
                          header->partition, header->dtype, (unsigned)codec->kind,
                          codec_name(codec->kind));
-    if (payload_bytes != wanted || header->length != payload_bytes)
-        return error_set(err, STATUS_PROTOCOL, "it sent %zu bytes for partition %" PRIu32 " of %zu",
-                         payload_bytes, header->partition, wanted);
+    if (header->length != wanted || payload_bytes != (by_reference ? 0 : wanted))
+        return error_set(err, STATUS_PROTOCOL,
+                         "it sent %zu bytes for partition %" PRIu32 " of %zu (its header says "
+                         "%" PRIu64 ")",
+                         payload_bytes, header->partition, wanted, header->length);
+    if (by_reference && !ps_arena_at(&s->links[p->server], header->place, wanted))
+        return error_set(err, STATUS_PROTOCOL,
+                         "it answers partition %" PRIu32 " from byte %" PRIu64
+                         " of its memory, which has %zu here",
+                         header->partition, header->place, s->links[p->server].arena.size);
     return STATUS_OK;
 }
 
@@ -78,5 +95,8 @@ enum status ps_payload_take(struct sync_ps *s, const struct chunk_header *header
 
     if (header->dtype != CODING_FLOAT32)
         return ps_codec_decode(&s->codec, message, dst, p, err);
-    return rpc_message_copy(message, dst, p->count * sizeof(float), err);
+    if (!(header->flags & CHUNK_BY_REFERENCE))
+        return rpc_message_copy(message, dst, p->count * sizeof(float), err);
+    memcpy(dst, ps_arena_at(&s->links[p->server], header->place, header->length), header->length);
+    return STATUS_OK;
 }

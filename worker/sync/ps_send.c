@@ -73,9 +73,12 @@ static void send_chunk(struct sync_ps *s, const struct question *q, enum chunk_k
     }
     (void)pthread_mutex_lock(&s->lock); /* refused or not: what is sent once more is no payload */
     s->counters.tx_payload_bytes += q->repeated ? 0 : header.length;
+    if (header.flags & CHUNK_BY_REFERENCE)
+        s->counters.tx_reference_bytes += q->repeated ? 0 : header.length;
     s->counters.retries += q->repeated;
     (void)pthread_mutex_unlock(&s->lock);
-    if (ps_link_send(q->stream, 0, &header, slab ? &payload : NULL, &wire_bytes) != STATUS_OK)
+    if (ps_link_send(q->stream, s->priority ? header.partition + 1 : 0, &header,
+                     slab ? &payload : NULL, &wire_bytes) != STATUS_OK)
         return;
     (void)pthread_mutex_lock(&s->lock);
     s->counters.tx_wire_bytes += wire_bytes;
@@ -106,9 +109,11 @@ static struct question note_question(struct sync_ps *s, size_t partition)
 
     if (!q.stream)
         return q;
+    if (l->by_reference)
+        q.header.flags |= CHUNK_BY_REFERENCE;
     q.repeated = p->sent == s->round + 1 && p->connection != l->connections;
     if (q.repeated || s->may_repeat)
-        q.header.flags = CHUNK_AGAIN;
+        q.header.flags |= CHUNK_AGAIN;
     p->extra += q.repeated;
     p->sent = s->round + 1;
     p->connection = l->connections;

@@ -23,6 +23,13 @@
 
 struct sync;
 
+/* How chunks reach a parameter server of the same host; to others they go through sockets. */
+enum ps_transport {
+    PS_TRANSPORT_AUTO, /* by reference into shared memory, where that can be */
+    PS_TRANSPORT_GRPC,
+    PS_TRANSPORT_SHM, /* as auto; else it is an error */
+};
+
 enum sync_yield { SYNC_YIELDS_GRADIENTS, SYNC_YIELDS_PARAMETERS };
 
 struct sync_config {
@@ -54,17 +61,22 @@ struct sync_config {
     bool update_on_server;
     int64_t reconnect_ms; /* how long a lost connection may be away; 0: it ends the job */
     enum worker_loss on_worker_loss;
+    enum ps_transport ps_transport;
+    unsigned connections; /* to each server; 0: one */
+    bool priority;        /* what the next forward needs first overtakes; else order of readiness */
     struct consistency consistency; /* checked (consistency_check) */
     struct exact_staleness *rules;  /* borrowed until sync_open returns */
     size_t rule_count;
     size_t partition_bytes;
     struct optimizer_config optimizer;
     struct compression compression; /* zeroed: none */
-    struct rpc_security security; /* its texts are borrowed until sync_close */
+    struct rpc_security security;   /* its texts are borrowed until sync_close */
 };
 
 struct sync_counters { /* monotone, of this rank */
     uint64_t tx_payload_bytes, rx_payload_bytes, tx_wire_bytes, rx_wire_bytes;
+    uint64_t tx_reference_bytes, rx_reference_bytes; /* of the payload: in shared memory, so not on
+                                                        the wire */
     /* ps: */
     uint64_t reconnects; /* lost connections to a server that came back ... */
     uint64_t away_ns;    /* ... after so long, summed */

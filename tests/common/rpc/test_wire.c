@@ -44,6 +44,7 @@ static struct join_request example_join(void)
                       .epsilon = 1e-8},
         .session = UINT64_MAX - 1,
         .lanes = 4,
+        .in_order = 1,
         .resume = 1,
         .follows = 1,
         .round = 1ull << 33,
@@ -65,6 +66,7 @@ static void check_session(const struct join_request *got, const struct join_requ
 {
     ck_assert_uint_eq(got->session, m->session);
     ck_assert_uint_eq(got->lanes, m->lanes);
+    ck_assert_int_eq(got->in_order, m->in_order);
     ck_assert_int_eq(got->resume, 1);
     ck_assert_int_eq(got->follows, 1);
     ck_assert_uint_eq(got->round, m->round);

@@ -46,12 +46,16 @@ struct bench {
     enum reduce_order order;
     struct optimizer_config optimizer;
     int64_t timeout_ms;
+    unsigned sharing;     /* every so many-th rank has its slabs in shared memory; 0: none */
+    unsigned connections; /* of each worker to each server */
+    bool priority;
 };
 
 struct rank {
     struct bench *bench;
     unsigned index;
     pthread_t thread;
+    struct shared_memory memory; /* of both slabs; base NULL: they are apart */
     float *params, *grads;
     struct sync *sync;
     enum status status; /* of the first failure */
@@ -63,6 +67,7 @@ static void open_service(struct bench *b, unsigned k)
     struct service_config config = {.listen = {.host = "127.0.0.1"},
                                     .listen_origin = "test",
                                     .threads = 2,
+                                    .share_memory = true,
                                     .timeout_ms = b->timeout_ms};
 
     assert_ok(service_open(&config, &b->services[k], &err));
@@ -148,6 +153,11 @@ static struct sync_config rank_config(const struct rank *r)
                                 .server_weights = b->weights,
                                 .update_on_server = b->update,
                                 .partition_bytes = PARTITION_BYTES,
+                                .connections = b->connections,
+                                .priority = b->priority,
+                                .memory = r->memory.base ? &r->memory : NULL,
+                                .ps_transport =
+                                    r->memory.base ? PS_TRANSPORT_SHM : PS_TRANSPORT_AUTO,
                                 .optimizer = b->optimizer};
 }
 
@@ -156,15 +166,25 @@ static void rank_open(struct rank *r, struct bench *b, unsigned index)
     memset(r, 0, sizeof(*r));
     r->bench = b;
     r->index = index;
-    r->params = new_slab();
-    r->grads = new_slab();
+    r->memory = SHARED_MEMORY_NONE;
+    if (b->sharing > 0 && index % b->sharing == 0) {
+        assert_ok(shared_memory_open(2 * COUNT * sizeof(float), "test", &r->memory, &err));
+        r->grads = r->memory.base;
+        r->params = r->grads + COUNT;
+    } else {
+        r->params = new_slab();
+        r->grads = new_slab();
+    }
     fill(r->params, 1000 + index); /* rank 0's must win */
 }
 
 static void rank_release(struct rank *r)
 {
-    free(r->params);
-    free(r->grads);
+    if (!r->memory.base) {
+        free(r->params);
+        free(r->grads);
+    }
+    shared_memory_release(&r->memory);
 }
 
 /* ------------------------------------------------------------------ a run */
@@ -217,9 +237,13 @@ static void check_counters(struct rank *r)
     ck_assert_uint_eq(tx, COUNT * sizeof(float));
     ck_assert_uint_eq(c.tx_payload_bytes, initial + ROUNDS * tx);
     ck_assert_uint_eq(c.rx_payload_bytes, rx + ROUNDS * rx);
-    ck_assert_uint_gt(c.tx_wire_bytes, c.tx_payload_bytes);
-    ck_assert_uint_lt(c.tx_wire_bytes, c.tx_payload_bytes + (ROUNDS + 2) * 7 * 40);
-    ck_assert_uint_gt(c.rx_wire_bytes, c.rx_payload_bytes);
+    ck_assert_str_eq(sync_backend(r->sync), r->memory.base ? "shm" : "grpc");
+    ck_assert_uint_eq(c.tx_reference_bytes, r->memory.base ? c.tx_payload_bytes : 0);
+    ck_assert_uint_eq(c.rx_reference_bytes, r->memory.base ? c.rx_payload_bytes : 0);
+    ck_assert_uint_gt(c.tx_wire_bytes, c.tx_payload_bytes - c.tx_reference_bytes);
+    ck_assert_uint_lt(c.tx_wire_bytes,
+                      c.tx_payload_bytes - c.tx_reference_bytes + (ROUNDS + 2) * 7 * 48);
+    ck_assert_uint_gt(c.rx_wire_bytes, c.rx_payload_bytes - c.rx_reference_bytes);
 }
 
 static void *run_rank(void *user)
@@ -304,6 +328,9 @@ START_TEST(test_equals_the_serial_run)
         b.update = mode & 1;
         b.weights = mode == 1 || mode == 2 ? weights : NULL;
         b.order = mode & 2 ? REDUCE_REPRODUCIBLE : REDUCE_FAST;
+        b.sharing = ((unsigned)_i + mode) % 3; /* none, all, every other rank */
+        b.connections = 1;
+        b.priority = mode == 1 || mode == 2;
         bench_serve(&b);
         run_all(&b, ranks);
         compare(&b, ranks);

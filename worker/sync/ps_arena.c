@@ -1,0 +1,145 @@
+/*
+ * The meeting is the worker's to begin: the server listens on an abstract socket that only the
+ * joined know.  It is repeated behind every join, so a server that was restarted is met anew, and
+ * the mapping is replaced while no stream of the link is open.
+ */
+#include "worker/sync/ps_arena.h"
+
+#include "common/base/clock.h"
+#include "common/base/handover.h"
+#include "common/base/host_id.h"
+#include "common/base/log.h"
+#include "worker/sync/ps.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MEET_MS 5000
+
+_Static_assert(HOST_ID_SIZE <= WIRE_ARENA_MAX && HANDOVER_ADDRESS_SIZE <= WIRE_ARENA_MAX,
+               "both fit into the messages");
+
+/* ------------------------------------------------------------------ this worker's memory */
+
+static bool is_inside(const struct shared_memory *m, const float *slab, size_t count)
+{
+    uintptr_t base = (uintptr_t)m->base, at = (uintptr_t)slab;
+
+    return at >= base && at - base <= m->size && count <= (m->size - (at - base)) / sizeof(float);
+}
+
+enum status ps_arena_terms(struct sync_ps *s, const struct sync_config *config, struct error *err)
+{
+    const struct shared_memory *m = config->memory;
+
+    const struct compression *c = &config->compression;
+    bool compressed = c->up.kind != CODEC_NONE || c->down.kind != CODEC_NONE;
+
+    s->transport = config->ps_transport;
+    if (compressed && s->transport == PS_TRANSPORT_SHM)
+        return error_set(err, STATUS_CONFIG,
+                         "rank %u: gradients are not compressed in shared memory: --ps-transport "
+                         "shm and compression exclude each other",
+                         s->rank);
+    if (s->transport == PS_TRANSPORT_GRPC || compressed)
+        return STATUS_OK;
+    if (!m || !is_inside(m, s->params, s->count) || !is_inside(m, s->grads, s->count))
+        return s->transport == PS_TRANSPORT_AUTO
+                   ? STATUS_OK
+                   : error_set(err, STATUS_CONFIG,
+                               "rank %u: its gradients are not in shared memory, as --ps-transport "
+                               "shm demands (are they on a GPU?)",
+                               s->rank);
+    s->memory = m;
+    host_id_find(NULL, s->terms.arena);
+    return STATUS_OK;
+}
+
+uint64_t ps_arena_place(const struct sync_ps *s, const float *data)
+{
+    return (uint64_t)((uintptr_t)data - (uintptr_t)s->memory->base);
+}
+
+/* ------------------------------------------------------------------ the server's */
+
+const float *ps_arena_at(const struct ps_link *l, uint64_t place, size_t bytes)
+{
+    const struct shared_memory *m = &l->arena;
+
+    if (!m->base || place % sizeof(float) != 0 || place > m->size || bytes > m->size - place)
+        return NULL;
+    return (const float *)m->base + place / sizeof(float);
+}
+
+void ps_arena_release(struct ps_link *l)
+{
+    if (l->arena.base)
+        shared_memory_release(&l->arena);
+}
+
+/* Tickets both ways over a connection to the server's desk. */
+static enum status exchange(const struct sync_ps *s, int fd, const unsigned char *token,
+                            int64_t deadline_ns, struct shared_memory *ret, struct error *err)
+{
+    struct handover_ticket ticket = {
+        .sender = s->rank, .has_memory = 1, .size = s->memory->size, .session = s->terms.session};
+    int memory_fd = -1;
+    enum status status;
+
+    memcpy(ticket.token, token, sizeof(ticket.token));
+    status = handover_send(fd, &ticket, s->memory->fd, deadline_ns, err);
+    if (status == STATUS_OK)
+        status = handover_receive(fd, token, deadline_ns, &ticket, &memory_fd, err);
+    if (status == STATUS_OK && memory_fd < 0)
+        status = error_set(err, STATUS_PROTOCOL, "the server's ticket brings no memory");
+    if (status == STATUS_OK)
+        status = shared_memory_map_read_only(memory_fd, ticket.size, ret, err);
+    return status;
+}
+
+static enum status meet(const struct sync_ps *s, const char *address, struct shared_memory *ret,
+                        struct error *err)
+{
+    int64_t deadline_ns = clock_deadline_ns(MEET_MS);
+    char name[HANDOVER_NAME_SIZE];
+    unsigned char token[HANDOVER_TOKEN_BYTES];
+    int fd = -1;
+    enum status status;
+
+    if (address[0] == '\0')
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "it shares no memory with this worker (another host, user or network "
+                         "namespace, or its --share-memory is false)");
+    if (!handover_parse(address, name, token))
+        return error_set(err, STATUS_PROTOCOL, "'%s' says nothing about its memory", address);
+    status = handover_connect(name, deadline_ns, &fd, err);
+    if (status != STATUS_OK)
+        return status;
+    status = exchange(s, fd, token, deadline_ns, ret, err);
+    (void)close(fd);
+    return status;
+}
+
+enum status ps_arena_meet(struct sync_ps *s, struct ps_link *l, const char *address,
+                          struct error *err)
+{
+    struct shared_memory arena = SHARED_MEMORY_NONE;
+    struct error why = {0};
+    enum status status;
+
+    ps_arena_release(l);
+    if (!s->memory)
+        return STATUS_OK;
+    status = meet(s, address, &arena, &why);
+    l->arena = arena;
+    (void)pthread_mutex_lock(&s->lock);
+    l->by_reference = status == STATUS_OK;
+    (void)pthread_mutex_unlock(&s->lock);
+    if (status == STATUS_OK)
+        return STATUS_OK;
+    if (s->transport == PS_TRANSPORT_SHM)
+        return error_set(err, status, "rank %u, %s, shared memory: %s", s->rank, l->name, why.text);
+    log_info("rank %u, %s: gradients go through the socket: %s", s->rank, l->name, why.text);
+    return STATUS_OK;
+}
