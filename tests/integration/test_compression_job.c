@@ -1,0 +1,159 @@
+/*
+ * Compression from the command line: whole jobs train as well as uncompressed ones, their records
+ * show the bytes that the formula says on both sides, and what does not go together is refused.
+ */
+#include "tests/integration/job.h"
+#include "tests/support/support.h"
+
+#include <string.h>
+
+#define RANKS 2
+#define STEPS 96 /* 3 epochs of 2048 samples in batches of 2 x 32 */
+
+static const char *run(const char *const words[6], int wanted)
+{
+    struct job job = {
+        .ranks = RANKS,
+        .servers = 2,
+        .worker = (const char *const[]){"--model",
+                                        "mlp:784-64-10",
+                                        "--data",
+                                        "digits",
+                                        "--samples",
+                                        "2048",
+                                        "--epochs",
+                                        "3",
+                                        "--batch-size",
+                                        "32",
+                                        "--lr",
+                                        "0.1",
+                                        "--seed",
+                                        "3",
+                                        "--sync",
+                                        "ps",
+                                        "--threads",
+                                        "1",
+                                        "--device",
+                                        job_device(),
+                                        words[0],
+                                        words[1],
+                                        words[2],
+                                        words[3],
+                                        words[4],
+                                        words[5],
+                                        NULL},
+    };
+
+    return job_run(&job, wanted);
+}
+
+static double accuracy(const char *folder)
+{
+    json_t *summary = job_summary(folder);
+    double value = json_number_value(json_object_get(summary, "test_accuracy"));
+
+    json_decref(summary);
+    return value;
+}
+
+static int64_t server_bytes(const char *folder, const char *member)
+{
+    int64_t sum = 0;
+
+    for (unsigned k = 0; k < 2; k++) {
+        json_t *end = job_server_record(folder, k, "end");
+
+        ck_assert_msg(json_object_get(end, member) != NULL, "no '%s' in the server's record",
+                      member);
+        sum += json_integer_value(json_object_get(end, member));
+        json_decref(end);
+    }
+    return sum;
+}
+
+/* Sum over the ranks, the servers' counters and the formula are one number. */
+static void check_bytes(const char *folder, int64_t tx, int64_t rx)
+{
+    for (unsigned rank = 0; rank < RANKS; rank++) {
+        ck_assert_int_eq(job_record_int(folder, rank, "end", "expected_tx_payload_bytes"), tx);
+        ck_assert_int_eq(job_record_int(folder, rank, "end", "expected_rx_payload_bytes"), rx);
+        ck_assert_int_eq(job_record_int(folder, rank, "step", "tx_payload_bytes"), tx);
+        ck_assert_int_eq(job_record_int(folder, rank, "step", "rx_payload_bytes"), rx);
+    }
+    ck_assert_int_eq(server_bytes(folder, "rx_payload_bytes"), RANKS * STEPS * tx);
+    ck_assert_int_eq(server_bytes(folder, "tx_payload_bytes"), RANKS * STEPS * rx);
+}
+
+#define ELEMENTS 50890 /* of mlp:784-64-10 */
+
+static const struct {
+    const char *words[6];
+    int64_t tx, rx; /* in two equal partitions of 25445 elements */
+    double least;   /* accuracy, less than uncompressed */
+} cases[] = {
+    {{"--compression", "fp16", "--compression-down", "fp16", "--ps-update", "server"},
+     2 * ELEMENTS,
+     2 * ELEMENTS,
+     0.02},
+    {{"--compression", "bf16", "--compression-down", "bf16", "--ps-update", "worker"},
+     2 * ELEMENTS,
+     2 * ELEMENTS,
+     0.02},
+    {{"--compression", "onebit", "--compression-down", "onebit", "--ps-update", "server"},
+     2 * (8 + 3181),
+     2 * (8 + 3181),
+     0.05},
+    {{"--compression", "onebit", "--compression-down", "onebit", "--ps-update", "worker"},
+     2 * (8 + 3181),
+     2 * (8 + 3181),
+     0.05},
+    {{"--compression", "topk", "--compression-down", "none", "--top-k", "5"},
+     2 * 8 * 1273,
+     4 * ELEMENTS,
+     0.05},
+};
+
+START_TEST(test_trains_as_well)
+{
+    static const char *const plain[6] = {"--compression", "none",        "--compression-down",
+                                         "none",          "--ps-update", "server"};
+    double wanted = accuracy(run(plain, 0));
+    const char *folder = run(cases[_i].words, 0);
+    double got = accuracy(folder);
+
+    check_bytes(folder, cases[_i].tx, cases[_i].rx);
+    ck_assert_msg(got >= wanted - cases[_i].least, "accuracy %.4f, uncompressed %.4f", got, wanted);
+    ck_assert(wanted > 0.7);
+}
+END_TEST
+
+static const struct {
+    const char *words[6];
+    const char *wanted;
+} refused[] = {
+    {{"--compression-down", "fp16", "--consistency", "asp", "--reduce", "fast"}, "in lockstep"},
+    {{"--compression-down", "onebit", "--backup-workers", "1", "--reduce", "fast"}, "in lockstep"},
+    {{"--compression-down", "bf16", "--on-worker-loss", "wait", "--reduce", "fast"},
+     "take a lost rank's place"},
+    {{"--compression", "gzip", "--top-k", "1", "--reduce", "fast"}, "compression"},
+    {{"--compression", "topk", "--top-k", "0", "--reduce", "fast"}, "top-k"},
+};
+
+START_TEST(test_refused)
+{
+    (void)run(refused[_i].words, 2);
+    ck_assert_msg(strstr(job_output(), refused[_i].wanted) != NULL, "%s", job_output());
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("compression_job");
+    TCase *tests = tcase_create("compression_job");
+
+    tcase_set_timeout(tests, 200);
+    tcase_add_loop_test(tests, test_trains_as_well, 0, (int)(sizeof(cases) / sizeof(cases[0])));
+    tcase_add_loop_test(tests, test_refused, 0, (int)(sizeof(refused) / sizeof(refused[0])));
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}

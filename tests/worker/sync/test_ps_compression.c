@@ -1,0 +1,436 @@
+/*
+ * Compression both ways, by real servers and real workers in one process, against a model that
+ * knows no partitions' order, threads or wire: bit for bit, with the bytes that the formula says.
+ */
+#include "common/base/memory.h"
+#include "server/service.h"
+#include "tests/support/support.h"
+#include "worker/sync/sync.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RANKS_MAX  3u
+#define SERVERS    2u
+#define ROUNDS     6u
+#define FULL       (PARTITION_BYTES / sizeof(float))
+#define PARTITIONS 6u
+#define COUNT      ((PARTITIONS - 1) * FULL + 99)
+
+enum {
+    PARTITION_BYTES = 4096,
+    TIMEOUT_MS = 20000,
+    TOP_K_PPM = 20000, /* 21 of 1024 */
+};
+
+static struct error err;
+
+struct team {
+    struct service *services[SERVERS];
+    char servers[128];
+    struct tensor_table table;
+    unsigned world_size;
+    bool update;
+    struct compression compression;
+    struct optimizer_config optimizer;
+    float poison; /* of rank 0's gradient in the third round; 0: none */
+};
+
+struct rank {
+    struct team *team;
+    unsigned index;
+    pthread_t thread;
+    float *params, *grads;
+    struct sync *sync;
+    enum status status;
+    struct error err;
+};
+
+static void team_open(struct team *t, unsigned world_size, bool update, enum codec_kind up,
+                      enum codec_kind down)
+{
+    size_t shape[1] = {COUNT};
+    size_t used = 0;
+
+    memset(t, 0, sizeof(*t));
+    t->world_size = world_size;
+    t->update = update;
+    t->compression = compression_make((uint32_t)up, (uint32_t)down, TOP_K_PPM);
+    t->optimizer = optimizer_defaults(OPTIMIZER_SGD);
+    t->optimizer.learning_rate = 0.1;
+    t->optimizer.momentum = 0.9;
+    assert_ok(tensor_table_add(&t->table, "weight", 1, shape, &err));
+    tensor_table_layout(&t->table);
+    for (unsigned k = 0; k < SERVERS; k++) {
+        struct service_config config = {.listen = {.host = "127.0.0.1"},
+                                        .listen_origin = "test",
+                                        .threads = 2,
+                                        .timeout_ms = TIMEOUT_MS};
+
+        assert_ok(service_open(&config, &t->services[k], &err));
+        used += (size_t)snprintf(t->servers + used, sizeof(t->servers) - used, "%s127.0.0.1:%u",
+                                 k ? "," : "", service_port(t->services[k]));
+    }
+}
+
+static void team_close(struct team *t)
+{
+    for (unsigned k = 0; k < SERVERS; k++)
+        service_close(t->services[k]);
+    tensor_table_release(&t->table);
+}
+
+static float *new_slab(void)
+{
+    float *slab = NULL;
+
+    assert_ok(mem_calloc_aligned(COUNT, sizeof(float), "slab", &slab, &err));
+    ck_assert_ptr_nonnull(slab);
+    return slab;
+}
+
+static void fill(float *values, uint32_t seed)
+{
+    uint32_t state = seed * 2654435761u + 1;
+
+    for (size_t i = 0; i < COUNT; i++) {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        values[i] = ((float)(state >> 8) / 8388608.0f) - 1.0f;
+    }
+}
+
+static void fill_gradient(float *values, unsigned rank, uint64_t round)
+{
+    fill(values, (uint32_t)(rank * 100 + round));
+}
+
+/* ------------------------------------------------------------------ real ranks */
+
+static enum status step(struct rank *r, uint64_t round)
+{
+    enum status status = sync_begin(r->sync, round - 1, &r->err);
+
+    if (status != STATUS_OK)
+        return status;
+    fill_gradient(r->grads, r->index, round);
+    if (round == 3 && r->index == 0 && r->team->poison != 0.0f)
+        r->grads[FULL + 5] = r->team->poison;
+    for (size_t mark = 0; mark < COUNT; mark += 700 + 13 * r->index)
+        sync_ready(r->sync, mark);
+    sync_ready(r->sync, COUNT);
+    return sync_finish(r->sync, &r->err);
+}
+
+static enum status run_rounds(struct rank *r)
+{
+    const struct team *t = r->team;
+    struct sync_config config = {.kind = "ps",
+                                 .table = &t->table,
+                                 .params = r->params,
+                                 .grads = r->grads,
+                                 .rank = r->index,
+                                 .world_size = t->world_size,
+                                 .timeout_ms = TIMEOUT_MS,
+                                 .order = REDUCE_REPRODUCIBLE,
+                                 .manifest = "model\ttest\n",
+                                 .job = "test",
+                                 .servers = t->servers,
+                                 .servers_origin = "--servers",
+                                 .update_on_server = t->update,
+                                 .partition_bytes = PARTITION_BYTES,
+                                 .optimizer = t->optimizer,
+                                 .compression = t->compression};
+    struct optimizer optimizer;
+    enum status status = optimizer_init(&optimizer, &t->optimizer, COUNT, &r->err);
+
+    if (status == STATUS_OK)
+        status = sync_open(&config, &r->sync, &r->err);
+    if (status == STATUS_OK)
+        status = sync_start(r->sync, &r->err);
+    for (uint64_t round = 1; status == STATUS_OK && round <= ROUNDS; round++) {
+        status = step(r, round);
+        if (status == STATUS_OK && sync_yields(r->sync) == SYNC_YIELDS_GRADIENTS)
+            optimizer_update(&optimizer, round, 0, COUNT, r->params, r->grads);
+    }
+    optimizer_release(&optimizer);
+    return status;
+}
+
+static uint64_t all_bytes(const struct codec *c)
+{
+    return (PARTITIONS - 1) * codec_bytes(c, FULL) + codec_bytes(c, COUNT % FULL);
+}
+
+static void check_counters(struct rank *r)
+{
+    struct sync_counters c = sync_counters(r->sync);
+    uint64_t tx, rx, initial = r->index == 0 ? COUNT * sizeof(float) : 0;
+
+    sync_expected_bytes(r->sync, &tx, &rx);
+    ck_assert_uint_eq(tx, all_bytes(&r->team->compression.up));
+    ck_assert_uint_eq(rx, all_bytes(&r->team->compression.down));
+    ck_assert_uint_eq(c.tx_payload_bytes, initial + ROUNDS * tx);
+    ck_assert_uint_eq(c.rx_payload_bytes, COUNT * sizeof(float) + ROUNDS * rx);
+}
+
+static void *run_rank(void *user)
+{
+    struct rank *r = user;
+
+    r->status = run_rounds(r);
+    if (r->status == STATUS_OK)
+        check_counters(r);
+    sync_close(r->sync, r->status == STATUS_OK ? NULL : &r->err);
+    return NULL;
+}
+
+static void run_all(struct team *t, struct rank *ranks)
+{
+    for (unsigned i = 0; i < t->world_size; i++) {
+        ranks[i] = (struct rank){.team = t, .index = i, .params = new_slab(), .grads = new_slab()};
+        fill(ranks[i].params, 1000 + i); /* rank 0's must win */
+    }
+    for (unsigned i = 0; i < t->world_size; i++)
+        ck_assert_int_eq(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
+    for (unsigned i = 0; i < t->world_size; i++)
+        ck_assert_int_eq(pthread_join(ranks[i].thread, NULL), 0);
+}
+
+static void release_all(const struct team *t, struct rank *ranks)
+{
+    for (unsigned i = 0; i < t->world_size; i++) {
+        free(ranks[i].params);
+        free(ranks[i].grads);
+    }
+}
+
+/* ------------------------------------------------------------------ the model */
+
+/* What the other side reads of slab + residual, per partition; the residual keeps the rest. */
+static void say(const struct codec *c, const float *slab, float *residual, float *said)
+{
+    static uint8_t bytes[8 * FULL];
+
+    for (size_t at = 0; at < COUNT; at += FULL) {
+        size_t count = COUNT - at < FULL ? COUNT - at : FULL;
+
+        assert_ok(codec_encode(c, slab + at, codec_has_residual(c) ? residual + at : NULL, count,
+                               bytes, &err));
+        assert_ok(codec_decode(c, bytes, codec_bytes(c, count), said + at, count, false, &err));
+    }
+}
+
+struct model {
+    float *values; /* of the servers, or of every worker */
+    float *held;   /* what the workers hold */
+    float *sum, *gradient, *said, *work;
+    float *up[RANKS_MAX], *down; /* residuals */
+};
+
+static void add_gradient(const struct team *t, struct model *m, unsigned rank, uint64_t round)
+{
+    float scale = (float)(1.0 / t->world_size);
+
+    fill_gradient(m->gradient, rank, round);
+    for (size_t i = 0; i < COUNT; i++)
+        m->gradient[i] *= scale;
+    say(&t->compression.up, m->gradient, m->up[rank], m->said);
+    for (size_t i = 0; i < COUNT; i++)
+        m->sum[i] = rank == 0 ? m->said[i] : m->sum[i] + m->said[i];
+}
+
+/* The optimizer has run on the servers: the workers are told values, or how they changed. */
+static void tell_values(const struct team *t, struct model *m)
+{
+    if (!codec_has_residual(&t->compression.down)) {
+        say(&t->compression.down, m->values, NULL, m->held);
+        return;
+    }
+    for (size_t i = 0; i < COUNT; i++)
+        m->work[i] = m->values[i] - m->held[i];
+    memset(m->down, 0, COUNT * sizeof(float));
+    say(&t->compression.down, m->work, m->down, m->said);
+    for (size_t i = 0; i < COUNT; i++)
+        if (m->said[i] != 0.0f)
+            m->held[i] += m->said[i];
+}
+
+/* The parameters that every worker must end with. */
+static float *model_run(const struct team *t)
+{
+    struct model m = {.values = new_slab(),
+                      .held = new_slab(),
+                      .sum = new_slab(),
+                      .gradient = new_slab(),
+                      .said = new_slab(),
+                      .work = new_slab(),
+                      .down = new_slab()};
+    struct optimizer optimizer;
+
+    for (unsigned rank = 0; rank < RANKS_MAX; rank++)
+        m.up[rank] = new_slab();
+    assert_ok(optimizer_init(&optimizer, &t->optimizer, COUNT, &err));
+    fill(m.values, 1000);
+    fill(m.held, 1000);
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        for (unsigned rank = 0; rank < t->world_size; rank++)
+            add_gradient(t, &m, rank, round);
+        if (t->update) {
+            optimizer_update(&optimizer, round, 0, COUNT, m.values, m.sum);
+            tell_values(t, &m);
+        } else {
+            say(&t->compression.down, m.sum, m.down, m.said);
+            optimizer_update(&optimizer, round, 0, COUNT, m.held, m.said);
+        }
+    }
+    optimizer_release(&optimizer);
+    for (unsigned rank = 0; rank < RANKS_MAX; rank++)
+        free(m.up[rank]);
+    free(m.values);
+    free(m.sum);
+    free(m.gradient);
+    free(m.said);
+    free(m.work);
+    free(m.down);
+    return m.held;
+}
+
+/* ------------------------------------------------------------------ tests */
+
+static void compare(struct team *t, const struct rank *ranks)
+{
+    float *wanted = model_run(t);
+
+    for (unsigned i = 0; i < t->world_size; i++) {
+        ck_assert_msg(ranks[i].status == STATUS_OK, "rank %u: %s", i, ranks[i].err.text);
+        for (size_t e = 0; e < COUNT; e++)
+            if (memcmp(&ranks[i].params[e], &wanted[e], sizeof(float)) != 0)
+                ck_abort_msg("up %s, down %s, update %d, %u ranks: rank %u, element %zu: %.9g, "
+                             "wanted %.9g",
+                             codec_name(t->compression.up.kind),
+                             codec_name(t->compression.down.kind), t->update, t->world_size, i, e,
+                             (double)ranks[i].params[e], (double)wanted[e]);
+    }
+    free(wanted);
+}
+
+/* Every pair of codecs; the world's size and the optimizer's place take turns, so that each codec
+ * meets all of them. */
+START_TEST(test_equals_the_model)
+{
+    enum codec_kind up = (enum codec_kind)(_i / CODEC_KINDS);
+    enum codec_kind down = (enum codec_kind)(_i % CODEC_KINDS);
+
+    for (unsigned update = 0; update < 2; update++) {
+        struct team t;
+        struct rank ranks[RANKS_MAX];
+
+        team_open(&t, 1 + ((unsigned)_i + update) % RANKS_MAX, update, up, down);
+        run_all(&t, ranks);
+        compare(&t, ranks);
+        release_all(&t, ranks);
+        team_close(&t);
+    }
+}
+END_TEST
+
+/* topk of everything says what none says; of the changes of values the same but for roundings. */
+START_TEST(test_top_k_of_all_is_none)
+{
+    for (unsigned update = 0; update < 2; update++) {
+        float *wanted;
+        struct team t;
+        struct rank ranks[RANKS_MAX];
+
+        team_open(&t, 2, update, CODEC_NONE, CODEC_NONE);
+        wanted = model_run(&t);
+        t.compression = compression_make(CODEC_TOP_K, CODEC_TOP_K, CODEC_PPM);
+        run_all(&t, ranks);
+        for (unsigned i = 0; i < 2; i++) {
+            ck_assert_msg(ranks[i].status == STATUS_OK, "%s", ranks[i].err.text);
+            for (size_t e = 0; e < COUNT; e++)
+                if (fabsf(ranks[i].params[e] - wanted[e]) > (update ? 1e-6f : 0.0f))
+                    ck_abort_msg("element %zu: %.9g, wanted %.9g", e, (double)ranks[i].params[e],
+                                 (double)wanted[e]);
+        }
+        free(wanted);
+        release_all(&t, ranks);
+        team_close(&t);
+    }
+}
+END_TEST
+
+/* A gradient that onebit cannot say ends the job, by name. */
+START_TEST(test_not_a_number)
+{
+    struct team t;
+    struct rank ranks[RANKS_MAX];
+
+    team_open(&t, 2, true, CODEC_ONE_BIT, CODEC_NONE);
+    t.poison = NAN;
+    run_all(&t, ranks);
+    ck_assert_int_eq(ranks[0].status, STATUS_DATA);
+    ck_assert_msg(strstr(ranks[0].err.text, "rank 0, partition 1, round 3: onebit cannot say NaN"),
+                  "%s", ranks[0].err.text);
+    ck_assert_int_ne(ranks[1].status, STATUS_OK);
+    ck_assert_msg(strstr(ranks[1].err.text, "rank 0"), "%s", ranks[1].err.text);
+    release_all(&t, ranks);
+    team_close(&t);
+}
+END_TEST
+
+/* So does a mean that the server cannot say. */
+START_TEST(test_not_a_number_down)
+{
+    struct team t;
+    struct rank ranks[RANKS_MAX];
+
+    team_open(&t, 2, false, CODEC_FP16, CODEC_ONE_BIT);
+    t.poison = 1e9f; /* infinity in float16 */
+    run_all(&t, ranks);
+    for (unsigned i = 0; i < 2; i++) {
+        ck_assert_int_eq(ranks[i].status, STATUS_DATA);
+        ck_assert_msg(strstr(ranks[i].err.text, "onebit cannot say NaN or infinity"), "%s",
+                      ranks[i].err.text);
+    }
+    release_all(&t, ranks);
+    team_close(&t);
+}
+END_TEST
+
+/* Terms that no server may take, said before anybody joins. */
+START_TEST(test_refused)
+{
+    struct compression c = compression_make(CODEC_NONE, CODEC_FP16, 0);
+
+    assert_ok(compression_check(&c, true, false, &err));
+    assert_fails(compression_check(&c, false, false, &err), STATUS_INVALID, "in lockstep");
+    assert_fails(compression_check(&c, true, true, &err), STATUS_INVALID, "take a lost rank's");
+    c = compression_make(CODEC_FP16, CODEC_NONE, 0);
+    assert_ok(compression_check(&c, false, true, &err));
+    c = compression_make(CODEC_TOP_K, CODEC_NONE, 0);
+    assert_fails(compression_check(&c, true, false, &err), STATUS_INVALID, "0 parts per million");
+    c = compression_make(CODEC_NONE, 5, 1);
+    assert_fails(compression_check(&c, true, false, &err), STATUS_INVALID, "compression 5");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ps_compression");
+    TCase *tests = tcase_create("ps_compression");
+
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, test_equals_the_model, 0, CODEC_KINDS * CODEC_KINDS);
+    tcase_add_test(tests, test_top_k_of_all_is_none);
+    tcase_add_test(tests, test_not_a_number);
+    tcase_add_test(tests, test_not_a_number_down);
+    tcase_add_test(tests, test_refused);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
