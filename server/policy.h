@@ -135,6 +135,10 @@ enum policy_verdict policy_vacate(struct policy *p, unsigned rank);
 /* Somebody holds the slot from now on, and has read nothing.  Nothing changes if it is held. */
 void policy_occupy(struct policy *p, unsigned rank);
 
+/* The rank's connection broke: what it waits for it will ask for again, and not be answered before.
+ * So one question has one answer. */
+void policy_suspend(struct policy *p, unsigned rank);
+
 /* Another one holds the slot, which was not vacated: it has read nothing, else all stays. */
 void policy_replace(struct policy *p, unsigned rank);
 

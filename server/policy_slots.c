@@ -85,9 +85,18 @@ void policy_occupy(struct policy *p, unsigned rank)
     policy_find_slowest(p);
 }
 
+void policy_suspend(struct policy *p, unsigned rank)
+{
+    struct policy_rank *r = &p->ranks[rank];
+
+    r->parked = false;
+    if (r->read == POLICY_READ_PARKED)
+        r->read = POLICY_READ_NONE;
+}
+
 void policy_replace(struct policy *p, unsigned rank)
 {
-    p->ranks[rank].parked = false;
+    policy_suspend(p, rank);
     p->ranks[rank].read = POLICY_READ_NONE;
 }
 

@@ -120,6 +120,17 @@ enum status shard_replace(struct shard *s, uint32_t partition, unsigned rank, st
     return status;
 }
 
+void shard_suspend(struct shard *s, unsigned rank)
+{
+    for (size_t i = 0; i < s->length; i++) {
+        struct shard_part *part = &s->parts[i];
+
+        (void)pthread_mutex_lock(&part->lock);
+        policy_suspend(&part->policy, rank);
+        (void)pthread_mutex_unlock(&part->lock);
+    }
+}
+
 bool shard_is_in(struct shard *s, uint32_t partition, unsigned rank, uint64_t round)
 {
     struct shard_part *part = shard_find(s, partition);

@@ -404,6 +404,21 @@ static void try_occupy(const struct state *from, unsigned rank)
     visit(&s);
 }
 
+/* Who waited asks again on another connection. */
+static void try_suspend(const struct state *from, unsigned rank)
+{
+    struct state s;
+    struct model *m = &s.model;
+
+    copy_state(&s, from);
+    drop(&m->waiting, rank);
+    drop(&m->wants_final, rank);
+    if (!has(m->got, rank))
+        drop(&m->asked, rank);
+    policy_suspend(&s.policy, rank);
+    visit(&s);
+}
+
 static void try_replace(const struct state *from, unsigned rank)
 {
     struct state s;
@@ -463,6 +478,7 @@ static void try_rank(const struct state *from, unsigned rank)
     }
     try_vacate(from, rank);
     try_occupy(from, rank);
+    try_suspend(from, rank);
     try_replace(from, rank);
 }
 

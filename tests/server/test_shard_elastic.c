@@ -204,6 +204,30 @@ START_TEST(test_every_step_is_made_once)
 }
 END_TEST
 
+/* Whose connection broke is answered when it has asked again, and not before: one question, one
+ * answer. */
+START_TEST(test_a_broken_connection_is_not_answered_by_itself)
+{
+    struct shard_answer answer;
+
+    start(config_of(2, bsp));
+    (void)push(0, 1, 5, false);
+    shard_suspend(&shard, 0);
+    (void)push(1, 1, 2, false);
+    expect(2, 1, 93);
+    answer = push(0, 1, 5, true);
+    ck_assert(answer.again);
+    check(&answer, 1, 93);
+    (void)push(0, 2, 5, false);
+    shard_suspend(&shard, 0);
+    answer = push(0, 2, 5, true);
+    ck_assert(answer.again && !answer.data);
+    (void)push(1, 2, 1, false);
+    expect(3, 2, 87);
+    close_shard();
+}
+END_TEST
+
 START_TEST(test_sums_are_answered_again)
 {
     struct shard_config config = config_of(2, bsp);
@@ -739,6 +763,7 @@ int main(void)
 
     tcase_add_test(tests, test_a_push_that_comes_again_is_not_summed_again);
     tcase_add_test(tests, test_every_step_is_made_once);
+    tcase_add_test(tests, test_a_broken_connection_is_not_answered_by_itself);
     tcase_add_test(tests, test_sums_are_answered_again);
     tcase_add_test(tests, test_initial_values_come_again);
     tcase_add_test(tests, test_the_end_comes_again);
