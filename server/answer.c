@@ -14,9 +14,27 @@ static void release_payload(void *user)
     atomic_fetch_sub((atomic_size_t *)user, 1);
 }
 
+/* The stream that a partition travels on, both ways; NULL: it is gone.  Lock held. */
+static struct rpc_call *lane_of(const struct job *j, unsigned rank, uint32_t partition)
+{
+    const struct slot *slot = &j->ranks[rank].slot;
+
+    return slot->streams[j->map.partitions[partition].slot % slot->lanes];
+}
+
+/* In lockstep answers to pushes are counted with the completion.  Lock held. */
+static void count_answer(struct job *j, unsigned rank, bool is_pull, size_t bytes,
+                         const struct shard_answer *answer)
+{
+    if (is_pull)
+        j->totals.initial_tx_payload_bytes += bytes;
+    else if (!job_is_lockstep(j))
+        job_count_answer(j, rank, bytes, answer->is_final);
+}
+
 /* Queue one answer to one rank; nothing happens when its stream is gone. */
 static void send_answer(struct service *s, struct job *j, unsigned rank, struct chunk_header header,
-                        const struct shard_answer *answer)
+                        bool is_pull, const struct shard_answer *answer)
 {
     struct rpc_payload payload = {.release = release_payload, .user = &j->outstanding};
     size_t bytes = answer->count * sizeof(float);
@@ -26,14 +44,12 @@ static void send_answer(struct service *s, struct job *j, unsigned rank, struct 
 
     header.rank = rank;
     (void)pthread_mutex_lock(&s->lock);
-    call = j->ranks[rank].stream;
+    call = lane_of(j, rank, header.partition);
     if (call)
         rpc_call_ref(call);
     by_reference = j->ranks[rank].by_reference;
-    if (header.round > 0 && j->state == JOB_RUNNING && !job_is_lockstep(j))
-        job_count_answer(j, rank, bytes, answer->is_final);
-    else if (header.round == 0 && j->state == JOB_RUNNING)
-        j->totals.initial_tx_payload_bytes += bytes;
+    if (j->state == JOB_RUNNING && !answer->again)
+        count_answer(j, rank, is_pull, bytes, answer);
     (void)pthread_mutex_unlock(&s->lock);
     if (!call)
         return;
@@ -48,9 +64,10 @@ static void send_answer(struct service *s, struct job *j, unsigned rank, struct 
 void answer_pull(struct service *s, struct job *j, unsigned rank, uint32_t partition,
                  const struct shard_answer *answer)
 {
-    struct chunk_header header = {.kind = CHUNK_VALUES, .partition = partition};
+    struct chunk_header header = {
+        .kind = CHUNK_VALUES, .round = answer->round, .partition = partition};
 
-    send_answer(s, j, rank, header, answer);
+    send_answer(s, j, rank, header, true, answer);
 }
 
 void answer_push(struct service *s, struct job *j, unsigned rank, uint32_t partition,
@@ -60,7 +77,7 @@ void answer_push(struct service *s, struct job *j, unsigned rank, uint32_t parti
                                   .round = answer->round,
                                   .partition = partition};
 
-    send_answer(s, j, rank, header, answer);
+    send_answer(s, j, rank, header, false, answer);
 }
 
 void answer_waiting(struct service *s, struct job *j, uint32_t partition)

@@ -16,6 +16,10 @@
 
 #include <inttypes.h>
 
+/* A worker asks again once for what a connection has cost it: a push or an end, and the values, of
+ * two rounds when it is new. */
+#define RETRIES_PER_PARTITION 8
+
 /* Is there anything that the job's counters must know?  In lockstep only whole sums. */
 static void count_push(struct service *s, struct job *j, unsigned rank,
                        const struct shard_answer *answer)
@@ -50,85 +54,134 @@ static enum status go_on(struct service *s, struct job *j, uint32_t partition, s
     return STATUS_OK;
 }
 
-static enum status take_push(struct stream *st, const struct chunk_header *h,
+/* Something that had been taken before.  No lock. */
+static enum status count_retry(const struct tie *t, bool is_push, struct error *err)
+{
+    struct job *j = t->job;
+    size_t retries, most = RETRIES_PER_PARTITION * j->shard.length;
+
+    (void)pthread_mutex_lock(&t->service->lock);
+    job_count_retry(j, t->rank, is_push);
+    retries = j->ranks[t->rank].slot.retries;
+    (void)pthread_mutex_unlock(&t->service->lock);
+    if (retries <= most)
+        return STATUS_OK;
+    return error_set(err, STATUS_PROTOCOL,
+                     "it asked again for more than %zu answers over one connection", most);
+}
+
+static enum status take_push(const struct tie *t, const struct chunk_header *h, bool again,
                              const struct shard_source *source, struct error *err)
 {
-    struct service *s = st->service;
-    struct job *j = st->job;
+    struct service *s = t->service;
+    struct job *j = t->job;
     struct shard_answer answer;
     enum status status =
-        shard_push(&j->shard, h->partition, st->rank, h->round, false, source, &answer, err);
+        shard_push(&j->shard, h->partition, t->rank, h->round, again, source, &answer, err);
 
+    if (status == STATUS_OK && again)
+        status = count_retry(t, true, err);
     if (status != STATUS_OK)
         return status;
-    count_push(s, j, st->rank, &answer);
-    if (answer.late)
-        answer_push(s, j, st->rank, h->partition, &answer);
-    else if (answer.complete || answer.held)
+    if (!again)
+        count_push(s, j, t->rank, &answer);
+    if (answer.late || (again && answer.data))
+        answer_push(s, j, t->rank, h->partition, &answer);
+    else if (!again && (answer.complete || answer.held))
         return go_on(s, j, h->partition, err);
     return STATUS_OK;
 }
 
-static enum status take_init(struct stream *st, const struct chunk_header *h,
+static enum status take_init(const struct tie *t, const struct chunk_header *h,
                              const struct shard_source *source, struct error *err)
 {
-    struct job *j = st->job;
+    struct job *j = t->job;
     struct shard_answer answer;
     unsigned rank;
-    bool again;
-    enum status status = shard_set(&j->shard, h->partition, source, false, &again, err);
+    bool again = h->flags & CHUNK_AGAIN;
+    enum status status = shard_set(&j->shard, h->partition, source, again, &again, err);
 
     if (status != STATUS_OK)
         return status;
-    (void)pthread_mutex_lock(&st->service->lock);
+    if (again)
+        return count_retry(t, false, err);
+    (void)pthread_mutex_lock(&t->service->lock);
     if (j->state == JOB_RUNNING)
         job_count_initial(j, h->length);
-    (void)pthread_mutex_unlock(&st->service->lock);
+    (void)pthread_mutex_unlock(&t->service->lock);
     while (shard_next_parked(&j->shard, h->partition, &rank, &answer))
-        answer_pull(st->service, j, rank, h->partition, &answer);
+        answer_pull(t->service, j, rank, h->partition, &answer);
     return STATUS_OK;
 }
 
-static enum status take_pull(struct stream *st, const struct chunk_header *h, struct error *err)
+static enum status take_pull(const struct tie *t, const struct chunk_header *h, struct error *err)
 {
-    struct job *j = st->job;
+    struct job *j = t->job;
     struct shard_answer answer;
-    enum status status = shard_pull(&j->shard, h->partition, st->rank, 0, false, &answer, err);
+    bool again = h->flags & CHUNK_AGAIN;
+    enum status status =
+        shard_pull(&j->shard, h->partition, t->rank, h->round, again, &answer, err);
 
+    if (status == STATUS_OK && answer.again)
+        status = count_retry(t, false, err);
     if (status != STATUS_OK)
         return status;
-    if (answer.complete) {
-        answer_pull(st->service, j, st->rank, h->partition, &answer);
+    if (answer.data) {
+        answer_pull(t->service, j, t->rank, h->partition, &answer);
         return STATUS_OK;
     }
-    (void)pthread_mutex_lock(&st->service->lock);
+    (void)pthread_mutex_lock(&t->service->lock);
     if (j->parked_since_ns == 0 && j->values_set < j->shard.length)
         j->parked_since_ns = clock_now_ns();
-    (void)pthread_mutex_unlock(&st->service->lock);
+    (void)pthread_mutex_unlock(&t->service->lock);
     return STATUS_OK;
+}
+
+/* A round may have become whole because a rank is waited for no more.  No lock. */
+static enum status count_whole(struct service *s, struct job *j, uint32_t partition,
+                               const struct shard_answer *answer, struct error *err)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    if (j->state == JOB_RUNNING && answer->complete && job_is_lockstep(j))
+        job_count_complete(j, answer, clock_now_ns());
+    else if (j->state == JOB_RUNNING && answer->complete)
+        job_count_whole(j, answer, clock_now_ns());
+    (void)pthread_mutex_unlock(&s->lock);
+    return go_on(s, j, partition, err);
 }
 
 /* The rank pushes no more to the partition.  It is counted as waiting first: another rank's end may
  * answer it. */
 static enum status finish_partition(struct service *s, struct job *j, unsigned rank,
-                                    uint32_t partition, bool wants_final, struct error *err)
+                                    uint32_t partition, bool wants_final, bool again,
+                                    bool *ret_again, struct error *err)
 {
     struct shard_answer answer = {0};
-    int64_t now_ns = clock_now_ns();
     enum status status;
 
     (void)pthread_mutex_lock(&s->lock);
     if (j->state == JOB_RUNNING && !job_is_lockstep(j))
-        job_count_finish(j, rank, wants_final, now_ns);
+        job_count_finish(j, rank, wants_final, clock_now_ns());
     (void)pthread_mutex_unlock(&s->lock);
-    status = shard_finish(&j->shard, partition, rank, wants_final, false, &answer, err);
+    status = shard_finish(&j->shard, partition, rank, wants_final, again, &answer, err);
     if (status != STATUS_OK)
         return status;
-    (void)pthread_mutex_lock(&s->lock);
-    if (j->state == JOB_RUNNING && answer.complete)
-        job_count_whole(j, &answer, now_ns);
-    (void)pthread_mutex_unlock(&s->lock);
-    return go_on(s, j, partition, err);
+    *ret_again = answer.again;
+    if (answer.again && wants_final) {
+        (void)pthread_mutex_lock(&s->lock);
+        job_count_unpark(j, rank); /* it was counted the first time */
+        (void)pthread_mutex_unlock(&s->lock);
+    }
+    return count_whole(s, j, partition, &answer, err);
+}
+
+static enum status take_final(const struct tie *t, const struct chunk_header *h, struct error *err)
+{
+    bool again = h->flags & CHUNK_AGAIN;
+    enum status status =
+        finish_partition(t->service, t->job, t->rank, h->partition, true, again, &again, err);
+
+    return status == STATUS_OK && again ? count_retry(t, false, err) : status;
 }
 
 void exchange_finish_rank(struct service *s, struct job *j, unsigned rank)
@@ -137,97 +190,147 @@ void exchange_finish_rank(struct service *s, struct job *j, unsigned rank)
     const uint32_t *held;
     size_t length = shard_map_held(c->map, c->index, &held);
 
-    for (size_t i = 0; i < length; i++)
-        (void)finish_partition(s, j, rank, held[i], false, NULL); /* or it has said so */
+    bool again;
+
+    for (size_t i = 0; i < length; i++) /* or it has said so */
+        (void)finish_partition(s, j, rank, held[i], false, false, &again, NULL);
+}
+
+void exchange_vacate_rank(struct service *s, struct job *j, unsigned rank)
+{
+    const struct shard_config *c = &j->shard.config;
+    const uint32_t *held;
+    size_t length = shard_map_held(c->map, c->index, &held);
+    struct error err = {0};
+    enum status status = STATUS_OK;
+
+    for (size_t i = 0; status == STATUS_OK && i < length; i++) {
+        struct shard_answer answer;
+
+        status = shard_vacate(&j->shard, held[i], rank, &answer, &err);
+        if (status == STATUS_OK)
+            status = count_whole(s, j, held[i], &answer, &err);
+    }
+    if (status != STATUS_OK)
+        service_end_job(s, j, &err);
+}
+
+enum status exchange_occupy_rank(struct job *j, unsigned rank, bool replaces, struct error *err)
+{
+    const struct shard_config *c = &j->shard.config;
+    const uint32_t *held;
+    size_t length = shard_map_held(c->map, c->index, &held);
+    enum status status = STATUS_OK;
+
+    for (size_t i = 0; status == STATUS_OK && i < length; i++)
+        status = replaces ? shard_replace(&j->shard, held[i], rank, err)
+                          : shard_occupy(&j->shard, held[i], rank, err);
+    return status;
 }
 
 /* What the header says against the stream's rank and the shard. */
 static enum status check_chunk(const struct stream *st, const struct chunk_header *h,
                                struct error *err)
 {
-    const struct shard_config *c = &st->job->shard.config;
+    const struct tie *t = &st->tie;
+    const struct shard_config *c = &t->job->shard.config;
+    unsigned lanes = st->lanes;
 
-    if (h->rank != st->rank)
+    if (h->rank != t->rank)
         return error_set(err, STATUS_PROTOCOL, "the stream of rank %u carries a chunk of rank %u",
-                         st->rank, h->rank);
+                         t->rank, h->rank);
     if (h->kind != CHUNK_PUSH && h->kind != CHUNK_INIT && h->kind != CHUNK_PULL &&
         h->kind != CHUNK_FINAL)
         return error_set(err, STATUS_PROTOCOL,
-                         "rank %u sent a chunk of kind %d, which only a server sends", st->rank,
+                         "rank %u sent a chunk of kind %d, which only a server sends", t->rank,
                          (int)h->kind);
-    if (shard_partition_count(&st->job->shard, h->partition) == 0)
+    if (shard_partition_count(&t->job->shard, h->partition) == 0)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent a chunk for partition %" PRIu32
                          ", which server %u of %u does not hold (the slab has %zu partitions)",
-                         st->rank, h->partition, c->index, c->map->server_count, c->map->length);
-    if (h->kind == CHUNK_INIT && st->rank != 0)
+                         t->rank, h->partition, c->index, c->map->server_count, c->map->length);
+    if (h->kind == CHUNK_INIT && t->rank != 0)
         return error_set(err, STATUS_PROTOCOL,
-                         "rank %u sent an initial value, which only rank 0 does", st->rank);
-    if ((h->kind == CHUNK_PUSH || h->kind == CHUNK_FINAL) != (h->round > 0))
+                         "rank %u sent an initial value, which only rank 0 does", t->rank);
+    if (c->map->partitions[h->partition].slot % lanes != st->lane)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %u sent partition %" PRIu32
+                         " on lane %u of %u, which is not its own",
+                         t->rank, h->partition, st->lane, lanes);
+    if ((h->kind == CHUNK_PUSH || h->kind == CHUNK_FINAL) != (h->round > 0) &&
+        !(h->kind == CHUNK_PULL && h->flags & CHUNK_AGAIN))
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent a chunk of kind %d in round %" PRIu64
                          " (round 0 is for initial values)",
-                         st->rank, (int)h->kind, h->round);
+                         t->rank, (int)h->kind, h->round);
     return STATUS_OK;
 }
 
-/* Note that the rank is alive, and count its push.  STATUS_CANCELLED: the job is over. */
-static enum status admit(struct stream *st, const struct chunk_header *h, struct error *err)
+/* Note that the rank is alive, and count its push if it is a new one.  STATUS_CANCELLED: the job is
+ * over, or the rank cut off. */
+static enum status admit(const struct tie *t, const struct chunk_header *h, bool is_new,
+                         struct error *err)
 {
-    struct job *j = st->job;
+    struct job *j = t->job;
+    struct job_rank *r = &j->ranks[t->rank];
     int64_t now_ns = clock_now_ns();
+    bool lockstep = job_is_lockstep(j);
     enum status status = STATUS_OK;
 
-    (void)pthread_mutex_lock(&st->service->lock);
-    j->ranks[st->rank].heard_ns = now_ns;
-    j->ranks[st->rank].by_reference = h->flags & CHUNK_BY_REFERENCE;
-    if (j->state != JOB_RUNNING)
-        status = STATUS_CANCELLED;
-    else if (j->members.left > 0 && job_is_lockstep(j))
+    (void)pthread_mutex_lock(&t->service->lock);
+    if (j->state != JOB_RUNNING || !tie_holds(t)) {
+        (void)pthread_mutex_unlock(&t->service->lock);
+        return STATUS_CANCELLED;
+    }
+    r->heard_ns = r->slot.alive_ns = now_ns;
+    r->slot.has_chunks = true;
+    r->by_reference = h->flags & CHUNK_BY_REFERENCE;
+    if (j->members.left > 0 && lockstep && j->terms.on_loss != WORKER_LOSS_SHRINK)
         status = error_set(err, STATUS_PEER_LOST,
                            "round %" PRIu64 " cannot be completed: %u of %u ranks have left",
                            h->round, j->members.left, j->members.world_size);
-    else if (h->kind == CHUNK_PUSH && job_is_lockstep(j) && h->round != job_round(j))
+    else if (h->kind == CHUNK_PUSH && is_new && lockstep && h->round != job_round(j))
         status = error_set(err, STATUS_PROTOCOL,
                            "rank %u pushed partition %" PRIu32 " of round %" PRIu64
                            " while round %" PRIu64 " is under way",
-                           st->rank, h->partition, h->round, job_round(j));
-    else if (h->kind == CHUNK_PUSH)
-        job_count_push(j, st->rank, h->round, h->length, now_ns);
-    (void)pthread_mutex_unlock(&st->service->lock);
+                           t->rank, h->partition, h->round, job_round(j));
+    else if (h->kind == CHUNK_PUSH && is_new)
+        job_count_push(j, t->rank, h->round, h->length, now_ns);
+    (void)pthread_mutex_unlock(&t->service->lock);
     return status;
 }
 
 /* The memory that a chunk refers to; one reference, or NULL. */
-static struct arena *arena_of(const struct stream *st, const struct chunk_header *h)
+static struct arena *arena_of(const struct tie *t, const struct chunk_header *h)
 {
-    const struct job_rank *r = &st->job->ranks[st->rank];
+    const struct job_rank *r = &t->job->ranks[t->rank];
     struct arena *arena = NULL;
 
     if (!(h->flags & CHUNK_BY_REFERENCE))
         return NULL;
-    (void)pthread_mutex_lock(&st->service->lock);
-    if (r->arena && r->arena->session == r->session)
+    (void)pthread_mutex_lock(&t->service->lock);
+    if (r->arena && r->arena->session == r->slot.session)
         arena = arena_ref(r->arena);
-    (void)pthread_mutex_unlock(&st->service->lock);
+    (void)pthread_mutex_unlock(&t->service->lock);
     return arena;
 }
 
-static enum status take_admitted(struct stream *st, const struct chunk_header *h,
+/* again: a push that has been taken before. */
+static enum status take_admitted(const struct tie *t, const struct chunk_header *h, bool again,
                                  const struct shard_source *source, struct error *err)
 {
     enum status status;
 
     if (h->kind == CHUNK_PUSH)
-        status = take_push(st, h, source, err);
+        status = take_push(t, h, again, source, err);
     else if (h->kind == CHUNK_INIT)
-        status = take_init(st, h, source, err);
+        status = take_init(t, h, source, err);
     else if (h->kind == CHUNK_PULL)
-        status = take_pull(st, h, err);
+        status = take_pull(t, h, err);
     else
-        status = finish_partition(st->service, st->job, st->rank, h->partition, true, err);
+        status = take_final(t, h, err);
     if (status != STATUS_OK)
-        (void)error_prefix(err, "rank %u, partition %" PRIu32 ", round %" PRIu64 ": ", st->rank,
+        (void)error_prefix(err, "rank %u, partition %" PRIu32 ", round %" PRIu64 ": ", t->rank,
                            h->partition, h->round);
     return status;
 }
@@ -235,16 +338,19 @@ static enum status take_admitted(struct stream *st, const struct chunk_header *h
 enum status chunk_take(struct stream *st, const struct chunk_header *h, struct rpc_message *message,
                        struct error *err)
 {
-    struct payload payload = {.arena = arena_of(st, h)};
+    const struct tie *t = &st->tie;
+    struct payload payload = {.arena = arena_of(t, h)};
     struct shard_source source;
     enum status status = check_chunk(st, h, err);
+    bool again = status == STATUS_OK && h->kind == CHUNK_PUSH && h->flags & CHUNK_AGAIN &&
+                 shard_is_in(&t->job->shard, h->partition, t->rank, h->round);
 
     if (status == STATUS_OK)
-        status = payload_open(&st->job->shard, h, message, &payload, &source, err);
+        status = payload_open(&t->job->shard, h, message, &payload, &source, err);
     if (status == STATUS_OK)
-        status = admit(st, h, err);
+        status = admit(t, h, !again, err);
     if (status == STATUS_OK)
-        status = take_admitted(st, h, &source, err);
+        status = take_admitted(t, h, again, &source, err);
     arena_unref(payload.arena);
     return status;
 }

@@ -17,7 +17,7 @@ static enum status place(struct service *s, unsigned rank, struct arena *arena,
     struct shared_memory copy;
 
     if (!j || j->state != JOB_RUNNING || !j->shard.arena.base || rank >= j->members.world_size ||
-        arena->session == 0 || j->ranks[rank].session != arena->session)
+        arena->session == 0 || j->ranks[rank].slot.session != arena->session)
         return error_set(err, STATUS_NOT_FOUND, "rank %u is not here", rank);
     copy = j->shard.arena;
     copy.fd = fcntl(copy.fd, F_DUPFD_CLOEXEC, 0); /* the job may end while it is on its way */

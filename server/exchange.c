@@ -2,72 +2,74 @@
  * The Exchange stream.  One chunk is asked for at a time; while it is summed the next ones wait in
  * the transport, which is the back-pressure.
  *
- * A stream belongs to a rank from its first chunk on.  Until then a bad chunk ends that stream
- * only; after it, a bad chunk or the loss of the stream ends the job, because a round without this
- * rank cannot be completed.
+ * A stream belongs to a rank from its first chunk on, and to one of its lanes: HELLO says which; a
+ * rank without a session has one and sends none.  Until then a bad chunk ends that stream only;
+ * after it, a bad chunk ends the job, because the sum may hold part of it.  The loss of the stream
+ * cuts the rank off (loss.c).
  */
 #include "server/exchange.h"
 
+#include "common/base/clock.h"
 #include "common/base/memory.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* May a stream of this rank begin now?  Lock held. */
-static enum status check_bind(const struct job *j, unsigned rank, struct error *err)
+/* May a stream whose first chunk this is begin now?  Lock held. */
+static enum status check_bind(const struct job *j, const struct chunk_header *h, struct error *err)
 {
-    if (!j || j->state != JOB_RUNNING)
-        return error_set(err, STATUS_PROTOCOL, "rank %u sent a chunk, but no job runs here", rank);
-    if (rank >= j->members.world_size || j->members.members[rank].state != MEMBER_JOINED)
-        return error_set(err, STATUS_PROTOCOL, "rank %u sent a chunk, but is not in job '%s'", rank,
-                         j->members.job);
-    if (j->ranks[rank].stream)
-        return error_set(err, STATUS_EXISTS, "rank %u has an open stream already (%s)", rank,
-                         rpc_call_peer(j->ranks[rank].stream));
+    uint64_t session = h->kind == CHUNK_HELLO ? h->session : 0;
+    enum status status = tie_check(j, h->rank, session, "sent a chunk", err);
+    const struct slot *slot;
+
+    if (status != STATUS_OK)
+        return status;
+    slot = &j->ranks[h->rank].slot;
+    if (h->lane >= slot->lanes)
+        return error_set(err, STATUS_PROTOCOL, "rank %u has %u lanes, there is no lane %" PRIu32,
+                         h->rank, slot->lanes, h->lane);
+    if (slot->streams[h->lane])
+        return error_set(err, STATUS_EXISTS, "rank %u has an open stream already (%s)", h->rank,
+                         rpc_call_peer(slot->streams[h->lane]));
     return STATUS_OK;
 }
 
 /* The first chunk says whose stream this is. */
-static enum status bind_stream(struct stream *st, struct rpc_call *call, unsigned rank,
-                               struct error *err)
+static enum status bind_stream(struct stream *st, struct rpc_call *call,
+                               const struct chunk_header *h, struct error *err)
 {
+    struct service *s = st->tie.service;
     struct job *j;
-    enum status status = service_check_rank(st->service, call, rank, err);
+    enum status status = service_check_rank(s, call, h->rank, err);
+    uint64_t doubted = 0;
 
     if (status != STATUS_OK)
         return status;
-    (void)pthread_mutex_lock(&st->service->lock);
-    j = st->service->current;
-    status = check_bind(j, rank, err);
+    (void)pthread_mutex_lock(&s->lock);
+    j = s->current;
+    status = check_bind(j, h, err);
     if (status == STATUS_OK) {
+        struct slot *slot;
+
         assert(j); /* check_bind refuses none */
-        st->job = j;
-        st->rank = rank;
+        slot = &j->ranks[h->rank].slot;
+        tie_bind(&st->tie, j, h->rank, call);
+        st->lane = h->lane;
+        st->lanes = slot->lanes;
+        slot->streams[h->lane] = call;
+        slot->has_streamed = true;
+        slot->alive_ns = clock_now_ns();
+    } else if (status == STATUS_EXISTS && h->session != 0) {
+        doubted = j->ranks[h->rank].slot.connection;
         j->users++;
-        j->ranks[rank].stream = call;
-        j->ranks[rank].has_streamed = true;
-        rpc_call_ref(call);
     }
-    (void)pthread_mutex_unlock(&st->service->lock);
+    (void)pthread_mutex_unlock(&s->lock);
+    if (doubted != 0) { /* one of the two is left over from before: let it begin anew */
+        loss_cut(s, j, h->rank, doubted, "a lane was opened twice");
+        service_drop_job(s, j);
+    }
     return status;
-}
-
-/* The job cannot go on without this stream: say so to all, if the rank is still expected. */
-static void lose_rank(struct stream *st, const char *how)
-{
-    struct job *j = st->job;
-    struct error err = {0};
-    bool lost;
-
-    (void)pthread_mutex_lock(&st->service->lock);
-    lost = j->state == JOB_RUNNING && j->members.members[st->rank].state != MEMBER_LEFT;
-    if (lost)
-        (void)error_set(&err, STATUS_PEER_LOST, "rank %u was lost (%s in round %" PRIu64 ")",
-                        st->rank, how, job_round(j));
-    (void)pthread_mutex_unlock(&st->service->lock);
-    if (lost)
-        service_end_job(st->service, j, &err);
 }
 
 static void exchange_start(struct rpc_call *call, void *user)
@@ -78,41 +80,50 @@ static void exchange_start(struct rpc_call *call, void *user)
     if (mem_calloc(1, sizeof(*st), "stream", &st, &err) != STATUS_OK)
         rpc_call_finish(call, err.status, err.text);
     else
-        st->service = user;
+        st->tie.service = user;
     rpc_call_set_user(call, st);
     if (st)
         rpc_call_receive(call);
 }
 
+/* One chunk: the first one binds, and is all there is of a HELLO. */
+static enum status take(struct stream *st, struct rpc_call *call, struct rpc_message *message,
+                        struct error *err)
+{
+    struct chunk_header header;
+    size_t size;
+    const uint8_t *head = rpc_message_head(message, &size);
+    enum status status = wire_unpack_chunk(head, size, &header, err);
+    bool bound = st->tie.job != NULL;
+
+    if (status == STATUS_OK && !bound)
+        status = bind_stream(st, call, &header, err);
+    if (status != STATUS_OK || (!bound && header.kind == CHUNK_HELLO))
+        return status;
+    return chunk_take(st, &header, message, err);
+}
+
 static void exchange_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
     struct stream *st = user;
-    struct chunk_header header;
     struct error err = {0};
-    size_t size;
-    const uint8_t *head;
     enum status status;
 
     if (!message) {
-        if (st->job)
-            lose_rank(st, "it closed its stream without leaving");
+        if (st->tie.job)
+            tie_cut(&st->tie, "it closed its stream without leaving");
         rpc_call_finish(call, STATUS_OK, "");
         return;
     }
-    head = rpc_message_head(message, &size);
-    status = wire_unpack_chunk(head, size, &header, &err);
-    if (status == STATUS_OK && !st->job)
-        status = bind_stream(st, call, header.rank, &err);
-    if (status == STATUS_OK)
-        status = chunk_take(st, &header, message, &err);
+    status = take(st, call, message, &err);
     if (status == STATUS_OK) {
         rpc_call_receive(call);
         return;
     }
     if (status == STATUS_CANCELLED)
-        return; /* the job is over, and this stream's end is on its way */
-    if (st->job)
-        service_end_job(st->service, st->job, &err);
+        return; /* the job is over or the rank cut off, and this stream's end is on its way */
+    if (st->tie.job)
+        service_end_job(st->tie.service, st->tie.job, &err);
     rpc_call_finish(call, status, err.text);
 }
 
@@ -121,15 +132,9 @@ static void exchange_closed(struct rpc_call *call, const struct rpc_result *resu
     struct stream *st = user;
 
     (void)result;
-    if (st && st->job) {
-        struct service *s = st->service;
-
-        lose_rank(st, "its connection closed");
-        (void)pthread_mutex_lock(&s->lock);
-        st->job->ranks[st->rank].stream = NULL;
-        (void)pthread_mutex_unlock(&s->lock);
-        service_drop_job(s, st->job);
-        rpc_call_unref(call);
+    if (st && st->tie.job) {
+        tie_cut(&st->tie, "its connection closed");
+        tie_release(&st->tie, call, &st->tie.job->ranks[st->tie.rank].slot.streams[st->lane]);
     }
     free(st);
 }

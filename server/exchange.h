@@ -11,19 +11,19 @@
 #ifndef SPARRING_SERVER_EXCHANGE_H
 #define SPARRING_SERVER_EXCHANGE_H
 
-#include "server/service_internal.h"
+#include "server/tie.h"
 
 /* One Exchange call. */
 struct stream {
-    struct service *service;
-    struct job *job; /* NULL until its first chunk; one use of it */
-    unsigned rank;
+    struct tie tie; /* from its first chunk on */
+    unsigned lane, lanes;
 };
 
 /* ------------------------------------------------------------------ chunk.c */
 
 /* Check one chunk of a stream that belongs to a rank, and do what it asks.  STATUS_CANCELLED: the
- * job is over, and the stream's end is on its way.  Takes the locks that it needs. */
+ * job is over or the rank cut off, and the stream's end is on its way.  Takes the locks that it
+ * needs. */
 enum status chunk_take(struct stream *st, const struct chunk_header *h, struct rpc_message *message,
                        struct error *err);
 

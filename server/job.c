@@ -91,6 +91,8 @@ enum status job_build(struct job *j, struct error *err)
                                   .world_size = t->world_size,
                                   .update = t->update == 0,
                                   .rank_order = t->order == 1,
+                                  .previous = t->on_loss == WORKER_LOSS_WAIT &&
+                                              job_is_lockstep(j), /* for a replacement to start */
                                   .optimizer = t->optimizer,
                                   .consistency = t->consistency,
                                   .compression =
@@ -112,8 +114,13 @@ void job_run(struct job *j, int64_t now_ns)
 {
     j->state = JOB_RUNNING;
     j->cpu_seconds_before = host_cpu_seconds();
-    for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        j->ranks[rank].heard_ns = now_ns;
+    j->epoch = 1;
+    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
+        struct job_rank *r = &j->ranks[rank];
+
+        r->heard_ns = now_ns;
+        slot_hold(&r->slot, r->join_session, r->join_lanes, now_ns);
+    }
 }
 
 /* What the round under way has counted goes into the totals. */
@@ -167,7 +174,7 @@ size_t job_waiting(const struct job *j)
     size_t sum = 0;
 
     if (job_is_lockstep(j))
-        return j->arrived - j->completed * j->members.world_size;
+        return j->arrived - j->taken;
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         sum += j->ranks[rank].parked;
     return sum;
@@ -203,6 +210,17 @@ void job_count_push(struct job *j, unsigned rank, uint64_t round, size_t bytes, 
         park(r, now_ns);
 }
 
+void job_count_retry(struct job *j, unsigned rank, bool is_push)
+{
+    struct job_rank *r = &j->ranks[rank];
+
+    j->totals.retries++;
+    r->slot.retries++;
+    if (is_push && r->fresh &&
+        r->pushed < j->shard.length) /* its part in the round it began with */
+        r->pushed++;
+}
+
 static void keep_record(struct job *j)
 {
     if (j->records_count == JOB_RECORDS) {
@@ -224,22 +242,30 @@ static void end_round(struct job *j, int64_t now_ns)
     add_round(j);
     j->arrived = 0;
     j->completed = 0;
+    j->taken = 0;
+    j->paused_ns = 0;
 }
 
 void job_count_complete(struct job *j, const struct shard_answer *answer, int64_t now_ns)
 {
     struct round_record *r = &j->current;
+    unsigned contributions = answer->contributions, joined = j->members.joined;
+    unsigned answered =
+        contributions < joined ? contributions : joined; /* not who was lost since */
 
-    r->tx_payload_bytes += (uint64_t)j->members.world_size *
-                           codec_bytes(&j->shard.config.compression.down, answer->count);
+    r->tx_payload_bytes +=
+        answered * (uint64_t)codec_bytes(&j->shard.config.compression.down, answer->count);
     r->sum_ns += answer->sum_ns;
     r->wait_ns += answer->wait_ns;
-    stats_count_staleness(&j->totals.staleness, 0, j->members.world_size); /* all read round - 1 */
+    stats_count_staleness(&j->totals.staleness, 0, contributions); /* all read round - 1 */
+    j->taken += contributions;
     if (++j->completed < j->shard.length)
         return;
     end_round(j, now_ns);
-    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
         j->ranks[rank].pushed = 0;
+        j->ranks[rank].fresh = false;
+    }
 }
 
 /* ------------------------------------------------------------------ not in lockstep */
@@ -312,6 +338,12 @@ void job_count_answer(struct job *j, unsigned rank, size_t bytes, bool is_final)
         j->totals.final_tx_payload_bytes += bytes;
     else
         j->current.tx_payload_bytes += bytes;
+    if (j->ranks[rank].parked > 0)
+        j->ranks[rank].parked--;
+}
+
+void job_count_unpark(struct job *j, unsigned rank)
+{
     if (j->ranks[rank].parked > 0)
         j->ranks[rank].parked--;
 }

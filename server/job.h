@@ -21,33 +21,45 @@
 #include "server/arena.h"
 #include "server/membership.h"
 #include "server/shard.h"
+#include "server/slot.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define JOB_RECORDS 1024u
+#define JOB_RECORDS   1024u
+#define JOB_INCIDENTS 256u
 
 enum job_state { JOB_GATHERING, JOB_BUILDING, JOB_RUNNING, JOB_OVER };
 
+/* What a join that waits for its answer is to become. */
+enum job_join {
+    JOIN_START,  /* a member of the job that gathers */
+    JOIN_RESUME, /* the holder of its slot again */
+    JOIN_TAKE    /* the holder of a slot that another one lost */
+};
+
 struct job_rank {
+    struct slot slot;      /* once the job runs */
     struct rpc_call *join; /* waits for its answer; one reference */
+    enum job_join join_kind;
     int64_t join_deadline_ns;
-    struct rpc_call *stream; /* one reference */
-    bool has_streamed;       /* it opened its stream, which may be closed by now */
-    int64_t heard_ns;        /* its last chunk, or the start of the job */
-    size_t pushed;           /* partitions of the current round */
-    uint64_t clock;          /* rounds that it has pushed whole; only where each push is a step */
-    bool finished;           /* pushes no more; its clock counts as infinite */
-    size_t parked;           /* answers that it waits for; not in lockstep */
-    int64_t parked_since_ns; /* the first of them */
-    uint64_t late;           /* pushes that were dropped */
+    uint64_t join_session; /* of the newest join */
+    uint64_t join_round;   /* JOIN_RESUME: the last round that its worker has completed */
+    unsigned join_lanes;
+    int64_t heard_ns; /* its last chunk, or the start of the job; see job_resume_watch */
+    size_t pushed;    /* partitions of the current round */
+    bool fresh;       /* took a slot and has not pushed a whole round: what is in already counts */
+    uint64_t clock;   /* rounds that it has pushed whole; only where each push is a step */
+    bool finished;    /* pushes no more; its clock counts as infinite */
+    size_t parked;    /* answers that it waits for; not in lockstep */
+    int64_t parked_since_ns;          /* the first of them */
+    uint64_t late;                    /* pushes that were dropped */
     struct stats_staleness staleness; /* of its pushes that were used */
     uint64_t pushes;                  /* partitions of all rounds */
     uint64_t round;                   /* of its newest push, 0 before the first */
     size_t round_pushes;              /* partitions of that round */
-    uint64_t session;                 /* of its join; 0: none */
     struct arena *arena; /* its memory, which it has handed over; one reference; NULL: none */
     bool by_reference;   /* its newest chunk came so: answers go so, where they can */
 };
@@ -62,6 +74,19 @@ struct round_record {
     int64_t wait_ns;          /* summed over the partitions */
 };
 
+/* How a break of a rank's connection ended. */
+enum incident_end { INCIDENT_BACK, INCIDENT_VACATED, INCIDENT_REPLACED, INCIDENT_FAILED };
+
+struct incident {
+    enum incident_end end;
+    unsigned rank;
+    char how[SLOT_HOW_MAX]; /* the connection broke */
+    uint64_t round;         /* under way at the end */
+    uint64_t epoch;         /* from then on */
+    int64_t detect_ns;      /* from the rank's last sign of life to the break being noticed */
+    int64_t recover_ns;     /* from there to the end: the slot held again, or rounds without it */
+};
+
 struct job_totals {
     uint64_t rounds;
     uint64_t rx_payload_bytes, tx_payload_bytes;                 /* of rounds >= 1 */
@@ -73,6 +98,9 @@ struct job_totals {
     int64_t sum_ns, wait_ns;
     struct stats_staleness staleness; /* of the pushes that were summed */
     uint64_t unrecorded;              /* rounds whose record was dropped: the disk was too slow */
+    uint64_t retries;                 /* contributions and wishes that had been taken before */
+    uint64_t cut, back, lost, taken;  /* breaks of a connection, and how they ended */
+    int64_t detect_ns, recover_ns;    /* summed over the incidents */
 };
 
 struct job {
@@ -81,6 +109,7 @@ struct job {
     struct join_request
         terms; /* of the first join, without its manifest; its rules and weights owned; constant */
     struct job_rank *ranks;    /* owned, world_size of them */
+    uint64_t epoch;            /* of the membership, from 1 once it runs */
     struct shard_map map;      /* constant once built */
     struct shard shard;        /* constant once built, but for its own locks */
     bool shares;               /* a rank would read answers where they lie; until it is built */
@@ -91,6 +120,7 @@ struct job {
     size_t arrived;   /* contributions to the current round; where each push is a step, since its
                          record began */
     size_t completed; /* partitions complete in the current round */
+    size_t taken;     /* of arrived, those in complete partitions; in lockstep */
     struct round_record current; /* of the round under way */
     size_t values_set;           /* partitions whose initial value is here */
     int64_t parked_since_ns;     /* 0: nobody waits for initial values */
@@ -98,6 +128,11 @@ struct job {
 
     struct round_record records[JOB_RECORDS]; /* for the keeper to write */
     size_t records_first, records_count;
+    struct incident incidents[JOB_INCIDENTS]; /* as well */
+    size_t incidents_first, incidents_count;
+    int64_t
+        paused_since_ns; /* somebody is away or waited for: no verdicts on the others; 0: none */
+    int64_t paused_ns;   /* in the current round */
     bool recording, recorded;  /* the keeper opened, has finished, the job's file */
     double cpu_seconds_before; /* of this process, when the job began */
     int64_t over_ns;
@@ -126,6 +161,9 @@ void job_count_initial(struct job *j, size_t bytes);
 /* Count a contribution of `rank` to a round that came at now_ns. */
 void job_count_push(struct job *j, unsigned rank, uint64_t round, size_t bytes, int64_t now_ns);
 
+/* A contribution, or a wish, that had been taken before. */
+void job_count_retry(struct job *j, unsigned rank, bool is_push);
+
 /* Everyone's contribution is summed, as `answer` says; the answers to all are counted, too. In
  * lockstep. */
 void job_count_complete(struct job *j, const struct shard_answer *answer, int64_t now_ns);
@@ -137,6 +175,14 @@ void job_count_outcome(struct job *j, unsigned rank, const struct shard_answer *
 void job_count_whole(struct job *j, const struct shard_answer *answer, int64_t now_ns);
 void job_count_answer(struct job *j, unsigned rank, size_t bytes, bool is_final);
 void job_count_finish(struct job *j, unsigned rank, bool wants_final, int64_t now_ns);
+void job_count_unpark(struct job *j, unsigned rank); /* that it waits was counted before */
+
+/* The slot of a rank that is lost or has left is VACANT, in a new epoch. */
+void job_vacate(struct job *j, unsigned rank, int64_t now_ns);
+
+/* Another session, from `peer`, takes the slot with what its join said, in a new epoch; it has the
+ * contributions up to `clock` behind it. */
+void job_occupy(struct job *j, unsigned rank, const char *peer, uint64_t clock, int64_t now_ns);
 
 /* Every rank waits for every other in each round. */
 bool job_is_lockstep(const struct job *j);
@@ -156,6 +202,18 @@ bool job_has_stalled(const struct job *j, int64_t now_ns, int64_t timeout_ms, st
 
 /* A join has waited past its deadline: fill err (STATUS_TIMEOUT) and return true. */
 bool job_join_expired(const struct job *j, int64_t now_ns, struct error *err);
+
+/* A rank's slot has changed: while one of them is away or lost, the others' silence does not
+ * count, and later the time it took is not held against anybody. */
+void job_resume_watch(struct job *j, int64_t now_ns);
+
+/* How long the others may have to wait for ranks that are away or lost, at most, and *ret_rank, the
+ * one that takes longest; 0: nobody is. timeout_ms: what a replacement may take. */
+int64_t job_waiting_ms(const struct job *j, int64_t timeout_ms, int64_t now_ns, unsigned *ret_rank);
+
+/* Note how an incident of the rank's slot has ended. */
+void job_note_incident(struct job *j, unsigned rank, enum incident_end end, int64_t now_ns);
+bool job_next_incident(struct job *j, struct incident *ret);
 
 /* Take the oldest unwritten record. */
 bool job_next_record(struct job *j, struct round_record *ret);

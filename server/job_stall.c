@@ -1,6 +1,9 @@
 /*
  * Who waits for whom, and since when: the verdicts on ranks that keep the others waiting.  Pure
  * looks at a job; the keeper asks, with the lock held.
+ *
+ * While a rank is away or a replacement is awaited, that has a deadline of its own, and nobody else
+ * is called silent: the others may well be waiting themselves, here or on another server.
  */
 #include "server/job.h"
 
@@ -33,7 +36,7 @@ static bool is_missing(const void *user, unsigned rank)
 
     if (r->heard_ns > s->before_ns || s->job->members.members[rank].state == MEMBER_LEFT)
         return false;
-    return !r->has_streamed || (s->waiting && holds_up(s->job, rank));
+    return !r->slot.has_streamed || (s->waiting && holds_up(s->job, rank));
 }
 
 /* Since when somebody waits for others; 0: nobody does. */
@@ -59,9 +62,9 @@ bool job_has_stalled(const struct job *j, int64_t now_ns, int64_t timeout_ms, st
     struct strbuf ranks = STRBUF_INIT;
     unsigned missing;
 
-    if (j->state != JOB_RUNNING)
+    if (j->state != JOB_RUNNING || j->paused_since_ns != 0)
         return false;
-    silence.waiting = since_ns != 0 && since_ns <= silence.before_ns;
+    silence.waiting = since_ns != 0 && since_ns + j->paused_ns <= silence.before_ns;
     missing = membership_list(&j->members, is_missing, &silence, &ranks);
     if (missing > 0)
         (void)error_set(err, STATUS_TIMEOUT,

@@ -1,7 +1,8 @@
 /*
  * The keeper: the service's own thread.  It looks at one thing after the other under the lock and
  * gives the lock up for whatever takes time; only it builds and frees jobs, so a job it looks at
- * stays.  It sleeps without a limit while no job is known, else a tenth of the time-out at most.
+ * stays.  Only it moves slots on, too (loss.c).  It sleeps without a limit while no job is known,
+ * else a tenth of the time-out at most.
  */
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -33,7 +34,7 @@ static void build(struct service *s, struct job *j)
         log_info("job '%s': %u ranks, %zu of %zu partitions here, %s", j->members.job,
                  j->members.world_size, j->shard.length, j->map.length,
                  j->shard.config.update ? "the optimizer runs here" : "mean gradients go back");
-        control_answer_joins(s, j);
+        join_answer_all(s, j);
     }
     (void)pthread_mutex_lock(&s->lock);
 }
@@ -77,8 +78,9 @@ static void give_up_records(struct service *s, const struct error *err)
 static bool write_records(struct service *s, struct job *j)
 {
     struct round_record rounds[RECORDS_AT_ONCE];
-    size_t count = 0;
-    bool over = j->state == JOB_OVER, ran = j->shard.parts && j->state >= JOB_RUNNING;
+    struct incident incidents[RECORDS_AT_ONCE];
+    size_t count = 0, incident_count = 0;
+    bool over = j->state == JOB_OVER, ran = j->shard.parts && j->state >= JOB_RUNNING, last;
     struct error err = {0};
     enum status status = STATUS_OK;
 
@@ -86,14 +88,19 @@ static bool write_records(struct service *s, struct job *j)
         return false;
     while (count < RECORDS_AT_ONCE && job_next_record(j, &rounds[count]))
         count++;
-    if (j->recording && count == 0 && !over)
+    while (incident_count < RECORDS_AT_ONCE && job_next_incident(j, &incidents[incident_count]))
+        incident_count++;
+    if (j->recording && count == 0 && incident_count == 0 && !over)
         return false;
+    last = over && count < RECORDS_AT_ONCE && incident_count < RECORDS_AT_ONCE;
     (void)pthread_mutex_unlock(&s->lock);
     if (!j->recording)
         status = record_start(&s->record, j, &err);
     for (size_t i = 0; status == STATUS_OK && i < count; i++)
         status = record_round(&s->record, &rounds[i], &err);
-    if (over && count < RECORDS_AT_ONCE) {
+    for (size_t i = 0; status == STATUS_OK && i < incident_count; i++)
+        status = record_incident(&s->record, &incidents[i], &err);
+    if (last) {
         if (status == STATUS_OK)
             status = record_end(&s->record, j, &err);
         record_close(&s->record);
@@ -102,7 +109,7 @@ static bool write_records(struct service *s, struct job *j)
         give_up_records(s, &err);
     (void)pthread_mutex_lock(&s->lock);
     j->recording = true;
-    j->recorded = over && count < RECORDS_AT_ONCE;
+    j->recorded = last;
     return true;
 }
 
@@ -110,17 +117,19 @@ static bool write_records(struct service *s, struct job *j)
 static void cancel_calls(struct service *s, struct job *j)
 {
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
-        struct rpc_call *calls[2] = {j->ranks[rank].join, j->ranks[rank].stream};
+        struct rpc_call *calls[SLOT_CALLS_MAX + 1];
+        size_t count = slot_take_calls(&j->ranks[rank].slot, calls);
 
-        for (int i = 0; i < 2; i++) {
-            if (!calls[i])
-                continue;
-            rpc_call_ref(calls[i]);
-            (void)pthread_mutex_unlock(&s->lock);
+        if (j->ranks[rank].join) {
+            rpc_call_ref(j->ranks[rank].join);
+            calls[count++] = j->ranks[rank].join;
+        }
+        (void)pthread_mutex_unlock(&s->lock);
+        for (size_t i = 0; i < count; i++) {
             rpc_call_cancel(calls[i]);
             rpc_call_unref(calls[i]);
-            (void)pthread_mutex_lock(&s->lock);
         }
+        (void)pthread_mutex_lock(&s->lock);
     }
     j->over_ns = clock_now_ns(); /* once per grace */
 }
@@ -193,6 +202,8 @@ static void *keep(void *user)
             (void)pthread_mutex_lock(&s->lock);
         } else if (s->current && s->current->state == JOB_BUILDING) {
             build(s, s->current);
+        } else if (loss_look(s)) {
+            continue;
         } else if (!write_all_records(s) && !reap(s)) {
             rest(s);
         }

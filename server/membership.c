@@ -40,6 +40,11 @@ static enum status check_terms(const struct join_request *r, struct error *err)
                          "join of job '%s': rules of staleness need asp, or ssp with a bound above "
                          "0, where each push is a step",
                          r->job);
+    if (r->on_loss == WORKER_LOSS_WAIT && r->update != 0)
+        return error_set(err, STATUS_INVALID,
+                         "join of job '%s': to wait for the replacement of a lost rank the "
+                         "parameters must lie here, but the optimizer runs on the workers",
+                         r->job);
     status = consistency_check(&r->consistency, r->world_size, r->update == 0, r->order == 1, err);
     if (status == STATUS_OK)
         status = compression_check(&compression, consistency_is_lockstep(&r->consistency),
@@ -96,6 +101,11 @@ static void add_terms(struct strbuf *text, const struct join_request *r)
     manifest_add(text, "compression", "%s, down %s, %" PRIu32 " ppm",
                  codec_name((enum codec_kind)r->dtype_up),
                  codec_name((enum codec_kind)r->dtype_down), r->top_k_ppm);
+    manifest_add(text, "on worker loss", "%s, %" PRIu32 " ms to reconnect",
+                 r->on_loss == WORKER_LOSS_FAIL     ? "fail"
+                 : r->on_loss == WORKER_LOSS_SHRINK ? "shrink"
+                                                    : "wait",
+                 r->reconnect_ms);
     for (size_t i = 0; i < r->rule_count; i++)
         manifest_add(text, "rule of staleness",
                      "rank %" PRIu32 " rounds %" PRIu64 "-%" PRIu64 ": %" PRIu32, r->rules[i].rank,
@@ -164,6 +174,58 @@ enum status membership_join(struct membership *m, const struct join_request *req
     return STATUS_OK;
 }
 
+enum status membership_check_size(const struct membership *m, const struct join_request *request,
+                                  struct error *err)
+{
+    enum status status = check_terms(request, err);
+
+    if (status == STATUS_OK && request->world_size != m->world_size)
+        return error_set(err, STATUS_MISMATCH,
+                         "job '%s': rank %u has world size %u, the ranks before it have %u", m->job,
+                         request->rank, request->world_size, m->world_size);
+    return status;
+}
+
+enum status membership_check_again(const struct membership *m, const struct join_request *request,
+                                   struct error *err)
+{
+    struct strbuf text = STRBUF_INIT, report = STRBUF_INIT;
+    enum status status = STATUS_OK;
+
+    add_terms(&text, request);
+    strbuf_add(&text, request->manifest ? request->manifest : "");
+    if (!strbuf_ok(&text))
+        status = error_set(err, STATUS_NO_MEMORY, "cannot compare the manifest of rank %u",
+                           request->rank);
+    else if (manifest_compare(m->members[request->rank].manifest.text, request->rank, text.text,
+                              request->rank, &report) > 0)
+        status = error_set(err, STATUS_MISMATCH,
+                           "rank %u joins job '%s', which runs, with other terms than before:\n%s",
+                           request->rank, m->job, report.text);
+    strbuf_release(&text);
+    strbuf_release(&report);
+    return status;
+}
+
+void membership_lose(struct membership *m, unsigned rank)
+{
+    m->members[rank].state = MEMBER_LEFT;
+    m->joined--;
+    m->left++;
+}
+
+void membership_return(struct membership *m, unsigned rank, const char *peer)
+{
+    struct member *member = &m->members[rank];
+
+    if (member->state == MEMBER_LEFT) {
+        member->state = MEMBER_JOINED;
+        m->left--;
+        m->joined++;
+    }
+    (void)snprintf(member->peer, sizeof(member->peer), "%s", peer);
+}
+
 bool membership_is_complete(const struct membership *m)
 {
     return m->joined == m->world_size;
@@ -193,17 +255,14 @@ void membership_forget(struct membership *m, unsigned rank)
     m->joined--;
 }
 
-enum status membership_leave(struct membership *m, const char *job, unsigned rank,
-                             struct error *err)
+enum status membership_check_leave(const struct membership *m, const char *job, unsigned rank,
+                                   struct error *err)
 {
     if (strcmp(m->job, job) != 0)
         return error_set(err, STATUS_UNAVAILABLE, "job '%s' is not served here, job '%s' is", job,
                          m->job);
     if (rank >= m->world_size || m->members[rank].state != MEMBER_JOINED)
         return error_set(err, STATUS_NOT_FOUND, "job '%s': rank %u is not a member", job, rank);
-    m->members[rank].state = MEMBER_LEFT;
-    m->joined--;
-    m->left++;
     return STATUS_OK;
 }
 

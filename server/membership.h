@@ -56,9 +56,24 @@ enum status membership_compare(const struct membership *m, struct error *err);
 /* A rank whose join call ended before the job began: it may join again. */
 void membership_forget(struct membership *m, unsigned rank);
 
-/* STATUS_UNAVAILABLE: another job; STATUS_NOT_FOUND: the rank is not in, or has left. */
-enum status membership_leave(struct membership *m, const char *job, unsigned rank,
-                             struct error *err);
+/* Of a job that runs: can this request be one of its ranks' at all?  STATUS_INVALID names a number
+ * out of range; STATUS_MISMATCH: another world size. */
+enum status membership_check_size(const struct membership *m, const struct join_request *request,
+                                  struct error *err);
+
+/* Then: does it ask for what its rank was taken in with?  STATUS_MISMATCH with every differing
+ * field. */
+enum status membership_check_again(const struct membership *m, const struct join_request *request,
+                                   struct error *err);
+
+/* A rank has left or is lost.  And: somebody at `peer` has its place now. */
+void membership_lose(struct membership *m, unsigned rank);
+void membership_return(struct membership *m, unsigned rank, const char *peer);
+
+/* May this rank leave?  STATUS_UNAVAILABLE: another job; STATUS_NOT_FOUND: the rank is not in, or
+ * has left.  membership_lose then takes it out. */
+enum status membership_check_leave(const struct membership *m, const char *job, unsigned rank,
+                                   struct error *err);
 
 /* "1 of 3 ranks: 2 is missing" of those that never joined. */
 void membership_list_missing(const struct membership *m, struct strbuf *out);

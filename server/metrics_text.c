@@ -38,6 +38,12 @@ static const struct metric server_metrics[] = {
          AT(counters.sum_ns)},
     {PREFIX "wait_seconds_total", "counter",
      "Time from a partition's first contribution to its last.", KIND_NS, AT(counters.wait_ns)},
+    {PREFIX "detect_seconds_total", "counter",
+     "Time from a rank's last sign of life until its disconnect was noticed.", KIND_NS,
+     AT(counters.detect_ns)},
+    {PREFIX "recover_seconds_total", "counter",
+     "Time from there until its place was held again, or rounds went without it.", KIND_NS,
+     AT(counters.recover_ns)},
 };
 
 static const struct metric job_metrics[] = {
@@ -47,12 +53,14 @@ static const struct metric job_metrics[] = {
     {PREFIX "job_backup_workers", "gauge", "Contributions that a round of bsp does without.",
      KIND_UINT32, AT(job.backup_workers)},
     {PREFIX "job_joined_ranks", "gauge", "Ranks that are in.", KIND_UINT32, AT(job.joined)},
-    {PREFIX "job_left_ranks", "gauge", "Ranks that have finished.", KIND_UINT32, AT(job.left)},
+    {PREFIX "job_left_ranks", "gauge", "Ranks that have finished or are lost.", KIND_UINT32,
+     AT(job.left)},
 };
 
 /* Once the job runs. */
 static const struct metric running_metrics[] = {
     {PREFIX "job_round", "gauge", "The round under way, or next.", KIND_UINT64, AT(job.round)},
+    {PREFIX "job_epoch", "gauge", "Of the membership, from 1.", KIND_UINT64, AT(job.epoch)},
     {PREFIX "job_partitions", "gauge", "Partitions held here.", KIND_UINT64, AT(job.partitions)},
     {PREFIX "job_elements", "gauge", "Parameters held here.", KIND_UINT64, AT(job.elements)},
     {PREFIX "job_shard_bytes", "gauge", "Memory allocated for them.", KIND_UINT64,

@@ -81,6 +81,27 @@ enum status record_round(struct record *r, const struct round_record *round, str
     return metrics_end(m, err);
 }
 
+enum status record_incident(struct record *r, const struct incident *i, struct error *err)
+{
+    static const char *const ends[] = {[INCIDENT_BACK] = "back",
+                                       [INCIDENT_VACATED] = "vacated",
+                                       [INCIDENT_REPLACED] = "replaced",
+                                       [INCIDENT_FAILED] = "failed"};
+    struct metrics *m = &r->metrics;
+
+    if (!r->open)
+        return STATUS_OK;
+    metrics_begin(m, "disconnect");
+    metrics_add_int(m, "rank", i->rank);
+    metrics_add_text(m, "how", i->how);
+    metrics_add_text(m, "end", ends[i->end]);
+    metrics_add_int(m, "round", (int64_t)i->round);
+    metrics_add_int(m, "epoch", (int64_t)i->epoch);
+    metrics_add_double(m, "detect_ms", (double)i->detect_ns * 1e-6);
+    metrics_add_double(m, "recover_ms", (double)i->recover_ns * 1e-6);
+    return metrics_end(m, err);
+}
+
 static void add_staleness(struct metrics *m, const struct stats_staleness *s)
 {
     uint64_t used = 0;
@@ -142,6 +163,14 @@ enum status record_end(struct record *r, const struct job *j, struct error *err)
     metrics_add_int(m, "final_tx_payload_bytes", (int64_t)t->final_tx_payload_bytes);
     metrics_add_int(m, "late_pushes", (int64_t)t->late);
     metrics_add_int(m, "missed_rules", (int64_t)t->missed);
+    metrics_add_int(m, "retries", (int64_t)t->retries);
+    metrics_add_int(m, "disconnects", (int64_t)t->cut);
+    metrics_add_int(m, "reconnects", (int64_t)t->back);
+    metrics_add_int(m, "lost_ranks", (int64_t)t->lost);
+    metrics_add_int(m, "taken_places", (int64_t)t->taken);
+    metrics_add_double(m, "detect_seconds", (double)t->detect_ns * 1e-9);
+    metrics_add_double(m, "recover_seconds", (double)t->recover_ns * 1e-9);
+    metrics_add_int(m, "epoch", (int64_t)j->epoch);
     add_staleness(m, &t->staleness);
     metrics_add_counts(m, "staleness_bounds", bounds, STATS_STALENESS_BOUNDS);
     metrics_add_double(m, "sum_seconds", (double)t->sum_ns * 1e-9);

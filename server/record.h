@@ -27,6 +27,7 @@ void record_init(struct record *r, const char *folder);
 /* The job's counters are copies or constant here: no lock is needed. */
 enum status record_start(struct record *r, const struct job *j, struct error *err);
 enum status record_round(struct record *r, const struct round_record *round, struct error *err);
+enum status record_incident(struct record *r, const struct incident *i, struct error *err);
 enum status record_end(struct record *r, const struct job *j, struct error *err);
 void record_close(struct record *r);
 

@@ -45,6 +45,11 @@ static enum status open_rpc(struct service *s, const struct service_config *conf
          .user = s,
          .max_head_bytes = WIRE_CHUNK_HEAD_MAX,
          .max_payload_bytes = PARTITION_BYTES_MAX},
+        {.path = SERVICE_ATTEND,
+         .handler = &attend_handler,
+         .user = s,
+         .max_head_bytes = WIRE_BEAT_MAX,
+         .max_payload_bytes = RPC_NO_PAYLOAD},
         {.path = SERVICE_LEAVE,
          .handler = &leave_handler,
          .user = s,
@@ -200,16 +205,21 @@ static void retire(struct service *s, struct job *j)
     (void)pthread_cond_broadcast(&s->changed);
 }
 
-/* References to a rank's open calls, or NULL. */
-static void take_calls(struct service *s, struct job *j, unsigned rank, struct rpc_call *ret[2])
+/* References to a rank's open calls; their number. */
+static size_t take_calls(struct service *s, struct job *j, unsigned rank,
+                         struct rpc_call *ret[SLOT_CALLS_MAX + 1])
 {
+    const struct job_rank *r = &j->ranks[rank];
+    size_t count;
+
     (void)pthread_mutex_lock(&s->lock);
-    ret[0] = j->ranks[rank].join;
-    ret[1] = j->ranks[rank].stream;
-    for (int i = 0; i < 2; i++)
-        if (ret[i])
-            rpc_call_ref(ret[i]);
+    count = slot_take_calls(&r->slot, ret);
+    if (r->join) {
+        rpc_call_ref(r->join);
+        ret[count++] = r->join;
+    }
     (void)pthread_mutex_unlock(&s->lock);
+    return count;
 }
 
 void service_end_job(struct service *s, struct job *j, const struct error *failure)
@@ -223,6 +233,8 @@ void service_end_job(struct service *s, struct job *j, const struct error *failu
         stats_add_job(j, &s->past);
         s->jobs_ok += failure == NULL;
         s->jobs_failed += failure != NULL;
+        memcpy(s->last_job, j->members.job, sizeof(s->last_job));
+        s->last_failure = j->failure;
         retire(s, j);
     }
     (void)pthread_mutex_unlock(&s->lock);
@@ -233,14 +245,13 @@ void service_end_job(struct service *s, struct job *j, const struct error *failu
     else
         log_info("job '%s' is done", j->members.job);
     for (unsigned rank = 0; failure && rank < j->members.world_size; rank++) {
-        struct rpc_call *calls[2];
+        struct rpc_call *calls[SLOT_CALLS_MAX + 1];
+        size_t count = take_calls(s, j, rank, calls);
 
-        take_calls(s, j, rank, calls);
-        for (int i = 0; i < 2; i++)
-            if (calls[i]) {
-                rpc_call_finish(calls[i], failure->status, failure->text);
-                rpc_call_unref(calls[i]);
-            }
+        for (size_t i = 0; i < count; i++) {
+            rpc_call_finish(calls[i], failure->status, failure->text);
+            rpc_call_unref(calls[i]);
+        }
     }
     service_drop_job(s, j);
 }

@@ -1,7 +1,7 @@
 /*
- * service: one parameter-server shard as a gRPC service: Join, Exchange, Leave, Stats.  It serves
- * one job at a time and is ready for the next once all workers of a job have left or the job has
- * failed.
+ * service: one parameter-server shard as a gRPC service: Join, Exchange, Attend, Leave, Stats.  It
+ * serves one job at a time and is ready for the next once all workers of a job have left or the job
+ * has failed.
  *
  * Threads.  Calls are handled on rpc's threads and never block.  One thread of the service's own,
  * the keeper, watches deadlines, builds jobs, writes records and frees what is no longer used.
@@ -18,6 +18,7 @@
 
 #define SERVICE_JOIN     "/sparring.v1.ParameterServer/Join"
 #define SERVICE_EXCHANGE "/sparring.v1.ParameterServer/Exchange"
+#define SERVICE_ATTEND   "/sparring.v1.ParameterServer/Attend"
 #define SERVICE_LEAVE    "/sparring.v1.ParameterServer/Leave"
 #define SERVICE_STATS    "/sparring.v1.ParameterServer/Stats"
 

@@ -34,6 +34,9 @@ struct service {
     uint64_t jobs_ok, jobs_failed;
     struct job *current; /* served now; NULL: none */
     struct job *over;    /* list of those that wait to be recorded and freed */
+    char
+        last_job[WIRE_JOB_MAX]; /* the newest one that is over, "": none; for those who come back */
+    struct error last_failure;  /* why; STATUS_OK: it is done */
     bool draining;
     int64_t drain_deadline_ns;
     bool stop; /* all calls are closed: the keeper ends when nothing is left to do */
@@ -66,6 +69,7 @@ bool desk_serves(const struct service *s, const struct join_request *request);
 
 extern const struct rpc_handler join_handler;
 extern const struct rpc_handler leave_handler;
+extern const struct rpc_handler attend_handler;
 extern const struct rpc_handler exchange_handler;
 extern const struct rpc_handler stats_handler;
 
@@ -73,8 +77,38 @@ extern const struct rpc_handler stats_handler;
  * job. */
 void exchange_finish_rank(struct service *s, struct job *j, unsigned rank);
 
+/* A rank is lost, or has left where the others go on: all partitions go without it.  As above. */
+void exchange_vacate_rank(struct service *s, struct job *j, unsigned rank);
+
+/* Another session has the rank's place: of one that was waited for (replaces), or in the rounds
+ * under way.  No lock; no call of the rank is open.  A failure must end the job. */
+enum status exchange_occupy_rank(struct job *j, unsigned rank, bool replaces, struct error *err);
+
+/* ------------------------------------------------------------------ join.c */
+
 /* Answer the joins of a job that runs now.  Keeper only, no lock. */
-void control_answer_joins(struct service *s, struct job *j);
+void join_answer_all(struct service *s, struct job *j);
+
+/* Answer one join of a job that has run for a while.  round: as in JoinReply.  No lock. */
+void join_answer(struct service *s, struct job *j, struct rpc_call *call, uint64_t epoch,
+                 uint64_t round);
+
+/* ------------------------------------------------------------------ loss.c */
+
+/* The given connection of a rank broke: end all of its calls.  Any thread, no lock, with a use of
+ * the job.  Nothing happens when the slot has moved on from that connection already. */
+void loss_cut(struct service *s, struct job *j, unsigned rank, uint64_t connection,
+              const char *how);
+
+/* Its parts: the slot, which is HELD, becomes AWAY (lock held), with references to its calls, at
+ * most SLOT_CALLS_MAX, which loss_end_calls then ends (no lock). */
+size_t loss_cut_slot(struct service *s, struct job *j, unsigned rank, const char *how,
+                     struct rpc_call **ret_calls);
+void loss_end_calls(struct rpc_call **calls, size_t count);
+
+/* Is a rank of the current job silent, back, overdue or replaced?  Do something about the first.
+ * Keeper only; lock held on entry and return; returns whether anything was done. */
+bool loss_look(struct service *s);
 
 /* ------------------------------------------------------------------ keeper.c */
 

@@ -26,6 +26,13 @@ void stats_add_job(const struct job *j, struct stats_counters *sum)
     sum->final_tx_payload_bytes += t->final_tx_payload_bytes;
     sum->late_pushes += t->late;
     sum->records_dropped += t->unrecorded;
+    sum->retries += t->retries;
+    sum->disconnects += t->cut;
+    sum->reconnects += t->back;
+    sum->lost_ranks += t->lost;
+    sum->taken_places += t->taken;
+    sum->detect_ns += t->detect_ns;
+    sum->recover_ns += t->recover_ns;
     sum->sum_ns += t->sum_ns;
     sum->wait_ns += t->wait_ns;
     for (size_t i = 0; i <= STATS_STALENESS_BOUNDS; i++)
@@ -57,6 +64,15 @@ static uint64_t progress(const struct job *j, unsigned rank)
     return r->round == 0 ? 0 : (r->round - 1) * j->shard.length + r->round_pushes;
 }
 
+static bool is_connected(const struct slot *slot)
+{
+    bool any = false;
+
+    for (unsigned lane = 0; lane < slot->lanes && lane < WIRE_LANES_MAX; lane++)
+        any = any || slot->streams[lane] != NULL;
+    return any;
+}
+
 static void read_workers(const struct job *j, int64_t now_ns, struct server_stats *ret)
 {
     uint64_t most = 0;
@@ -71,7 +87,7 @@ static void read_workers(const struct job *j, int64_t now_ns, struct server_stat
             continue;
         ret->workers[ret->worker_count++] = (struct stats_worker){
             .rank = rank,
-            .connected = r->stream != NULL,
+            .connected = is_connected(&r->slot),
             .pushes = r->pushes,
             .late_pushes = r->late,
             .staleness_sum = r->staleness.sum,
@@ -101,6 +117,7 @@ void stats_read_job(const struct job *j, int64_t now_ns, struct server_stats *re
     if (!s->runs)
         return; /* the keeper may be building the shard */
     s->round = job_round(j);
+    s->epoch = j->epoch;
     s->partitions = j->shard.length;
     s->elements = j->shard.count;
     s->shard_bytes = shard_bytes(&j->shard.config);

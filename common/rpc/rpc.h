@@ -149,6 +149,9 @@ enum status rpc_call_send(struct rpc_call *call, const uint8_t *head, size_t hea
 enum status rpc_call_send_urgent(struct rpc_call *call, uint32_t priority, const uint8_t *head,
                                  size_t head_size, const struct rpc_payload *payload);
 
+/* Messages wait for their turn: the peer reads more slowly than it is told. */
+bool rpc_call_has_unsent(struct rpc_call *call);
+
 /* Client: no more messages from here (half-close, after those queued). */
 void rpc_call_send_done(struct rpc_call *call);
 

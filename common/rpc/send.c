@@ -163,3 +163,13 @@ enum status rpc_call_send(struct rpc_call *call, const uint8_t *head, size_t hea
 {
     return rpc_call_send_urgent(call, 0, head, head_size, payload);
 }
+
+bool rpc_call_has_unsent(struct rpc_call *call)
+{
+    bool any;
+
+    (void)pthread_mutex_lock(&call->lock);
+    any = call->sends.length > 0;
+    (void)pthread_mutex_unlock(&call->lock);
+    return any;
+}

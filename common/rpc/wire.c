@@ -192,6 +192,7 @@ enum status wire_pack_leave_request(const struct leave_request *m, uint8_t **ret
     reason[text_valid_length((const uint8_t *)reason, strlen(reason))] = '\0';
     p.job = job;
     p.rank = m->rank;
+    p.session = m->session;
     p.reason = reason;
     return wire_pack(&p.base, WIRE_CONTROL_MAX, ret_bytes, ret_size, err);
 }
@@ -206,6 +207,7 @@ enum status wire_unpack_leave_request(const uint8_t *bytes, size_t size, struct 
 
     if (status == STATUS_OK) {
         ret->rank = m->rank;
+        ret->session = m->session;
         status = wire_take_text(m->job, "job name", ret->job, sizeof(ret->job), err);
     }
     if (status == STATUS_OK)

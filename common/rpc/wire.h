@@ -176,6 +176,7 @@ struct join_reply {
 struct leave_request {
     char job[WIRE_JOB_MAX];
     uint32_t rank;
+    uint64_t session; /* of its join; 0: whoever has the rank's place */
     char reason[1024];
 };
 

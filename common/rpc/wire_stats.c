@@ -99,6 +99,7 @@ static void fill_job(Sparring__V1__JobStats *m, const struct server_stats *s, st
     m->joined = j->joined;
     m->left = j->left;
     m->round = j->round;
+    m->epoch = j->epoch;
     m->partitions = j->partitions;
     m->elements = j->elements;
     m->shard_bytes = j->shard_bytes;
@@ -119,6 +120,8 @@ static void fill_counters(Sparring__V1__StatsCounters *m, const struct stats_cou
 #undef X
     m->sum_seconds = (double)c->sum_ns * 1e-9;
     m->wait_seconds = (double)c->wait_ns * 1e-9;
+    m->detect_seconds = (double)c->detect_ns * 1e-9;
+    m->recover_seconds = (double)c->recover_ns * 1e-9;
 }
 
 static void fill_reply(Sparring__V1__StatsReply *m, const struct server_stats *s, struct parts *p)

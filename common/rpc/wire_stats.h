@@ -26,7 +26,12 @@
     X(initial_tx_payload_bytes, "Bytes of values at the start of a job, sent.")                    \
     X(final_tx_payload_bytes, "Bytes of values behind the last round, sent.")                      \
     X(late_pushes, "Contributions that came too late and were dropped.")                           \
-    X(records_dropped, "Round records that no disk was fast enough for.")
+    X(records_dropped, "Round records that no disk was fast enough for.")                          \
+    X(retries, "Contributions and wishes that had been taken before.")                             \
+    X(disconnects, "Ranks that were cut off: a call broke, or there was silence.")                 \
+    X(reconnects, "Ranks that came back to their place.")                                          \
+    X(lost_ranks, "Ranks that did not come back in time.")                                         \
+    X(taken_places, "Places of lost ranks that others took.")
 
 /* Pushes by their staleness: counts[i] are those above bound i - 1 and up to bound i. */
 struct stats_staleness {
@@ -39,6 +44,7 @@ struct stats_counters {
     STATS_COUNTERS(X)
 #undef X
     int64_t sum_ns, wait_ns;
+    int64_t detect_ns, recover_ns; /* of all disconnects that are over */
     struct stats_staleness staleness;
 };
 
@@ -56,7 +62,7 @@ struct stats_job {
     uint32_t server_index, server_count;
     uint32_t staleness_bound, backup_workers;
     uint32_t world_size, joined, left;
-    uint64_t round, partitions, elements, shard_bytes;
+    uint64_t round, epoch, partitions, elements, shard_bytes;
     double load_max_over_mean;
     uint64_t waiting_pushes, waiting_records;
 };

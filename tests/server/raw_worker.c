@@ -59,11 +59,39 @@ static void on_closed(struct rpc_call *call, const struct rpc_result *result, vo
     (void)pthread_mutex_unlock(&c->lock);
 }
 
+static void on_beat(struct rpc_call *call, struct rpc_message *message, void *user)
+{
+    struct raw_call *c = user;
+    size_t size;
+    const uint8_t *head;
+
+    if (!message)
+        return;
+    head = rpc_message_head(message, &size);
+    (void)pthread_mutex_lock(&c->lock);
+    assert_ok(wire_unpack_beat(head, size, &c->beat, &err));
+    c->beats++;
+    (void)pthread_cond_broadcast(&c->changed);
+    (void)pthread_mutex_unlock(&c->lock);
+    rpc_call_receive(call);
+}
+
 static const struct rpc_handler handler = {.message = on_message, .closed = on_closed};
+static const struct rpc_handler beat_handler = {.message = on_beat, .closed = on_closed};
+
+static void drop(struct raw_call *c)
+{
+    if (c->call)
+        rpc_call_unref(c->call);
+    c->call = NULL;
+}
 
 static void start(struct raw_worker *w, struct raw_call *c, const char *path, int64_t deadline_ns)
 {
+    const struct rpc_handler *h = strcmp(path, SERVICE_ATTEND) == 0 ? &beat_handler : &handler;
     pthread_condattr_t attributes;
+
+    drop(c);
 
     memset(c, 0, sizeof(*c));
     (void)pthread_mutex_init(&c->lock, NULL);
@@ -71,7 +99,7 @@ static void start(struct raw_worker *w, struct raw_call *c, const char *path, in
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&c->changed, &attributes);
     (void)pthread_condattr_destroy(&attributes);
-    assert_ok(rpc_client_call(w->client, path, deadline_ns, &handler, c, &c->call, &err));
+    assert_ok(rpc_client_call(w->client, path, deadline_ns, h, c, &c->call, &err));
     rpc_call_receive(c->call);
 }
 
@@ -114,18 +142,14 @@ void raw_open_with(struct raw_worker *w, uint16_t port, unsigned rank,
     assert_ok(rpc_client_open(&config, &w->client, &err));
 }
 
-static void drop(struct raw_call *c)
-{
-    if (c->call)
-        rpc_call_unref(c->call);
-    c->call = NULL;
-}
-
 void raw_close(struct raw_worker *w)
 {
     rpc_client_close(w->client);
     drop(&w->join);
     drop(&w->stream);
+    drop(&w->attend);
+    for (unsigned i = 0; i + 1 < RAW_LANES_MAX; i++)
+        drop(&w->more[i]);
     w->client = NULL;
 }
 
@@ -150,7 +174,6 @@ void raw_begin_join(struct raw_worker *w, const struct join_request *request)
     uint8_t *bytes;
     size_t size;
 
-    drop(&w->join);
     assert_ok(wire_pack_join_request(request, &bytes, &size, &err));
     start(w, &w->join, SERVICE_JOIN, clock_deadline_ns(WAIT_MS));
     /* A draining server may have refused the call before this: then its end tells. */
@@ -164,13 +187,34 @@ struct rpc_result raw_end_join(struct raw_worker *w)
     return raw_wait_closed(&w->join);
 }
 
-void raw_start_stream(struct raw_worker *w)
+void raw_start_call(struct raw_worker *w, struct raw_call *c, const char *path)
 {
-    drop(&w->stream);
-    start(w, &w->stream, SERVICE_EXCHANGE, INT64_MAX); /* every wait on it has a limit */
+    start(w, c, path, INT64_MAX); /* every wait on it has a limit */
 }
 
-void raw_send(struct raw_worker *w, const struct chunk_header *header, size_t bytes, float value)
+static void start_lane(struct raw_worker *w, struct raw_call *c, unsigned lane)
+{
+    struct chunk_header hello = {
+        .kind = CHUNK_HELLO, .rank = w->rank, .session = w->session, .lane = lane};
+
+    raw_start_call(w, c, SERVICE_EXCHANGE);
+    if (w->session != 0)
+        raw_send_on(c, &hello, 0, 0);
+}
+
+void raw_start_stream(struct raw_worker *w)
+{
+    start_lane(w, &w->stream, 0);
+}
+
+void raw_start_lanes(struct raw_worker *w)
+{
+    raw_start_stream(w);
+    for (unsigned lane = 1; lane < w->lanes; lane++)
+        start_lane(w, &w->more[lane - 1], lane);
+}
+
+void raw_send_on(struct raw_call *c, const struct chunk_header *header, size_t bytes, float value)
 {
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
     struct rpc_payload payload = {.size = bytes, .release = free};
@@ -180,8 +224,71 @@ void raw_send(struct raw_worker *w, const struct chunk_header *header, size_t by
     for (size_t i = 0; i < bytes / sizeof(float); i++)
         values[i] = value;
     payload.data = payload.user = values;
-    (void)rpc_call_send(w->stream.call, head, wire_pack_chunk(header, head), &payload);
+    (void)rpc_call_send(c->call, head, wire_pack_chunk(header, head), &payload);
 }
+
+/* Partitions of one server: their slot is their number. */
+static struct raw_call *lane_of(struct raw_worker *w, uint32_t partition)
+{
+    unsigned lane = w->lanes > 1 ? partition % w->lanes : 0;
+
+    return lane == 0 ? &w->stream : &w->more[lane - 1];
+}
+
+void raw_send(struct raw_worker *w, const struct chunk_header *header, size_t bytes, float value)
+{
+    raw_send_on(lane_of(w, header->partition), header, bytes, value);
+}
+
+/* ------------------------------------------------------------------ beats and breaks */
+
+void raw_start_attend(struct raw_worker *w)
+{
+    raw_start_call(w, &w->attend, SERVICE_ATTEND);
+}
+
+void raw_beat(struct raw_worker *w, const char *job, uint64_t count)
+{
+    struct beat beat = {.session = w->session, .rank = w->rank, .count = count};
+    uint8_t bytes[WIRE_BEAT_MAX];
+
+    (void)snprintf(beat.job, sizeof(beat.job), "%s", job);
+    (void)rpc_call_send(w->attend.call, bytes, wire_pack_beat(&beat, bytes), NULL);
+}
+
+struct beat raw_wait_beats(struct raw_worker *w, size_t beats)
+{
+    struct raw_call *c = &w->attend;
+    struct beat beat;
+
+    (void)pthread_mutex_lock(&c->lock);
+    while (c->beats < beats) {
+        ck_assert_msg(!c->closed, "the beats ended: %s", c->result.text);
+        wait_change(c, "beat");
+    }
+    beat = c->beat;
+    (void)pthread_mutex_unlock(&c->lock);
+    return beat;
+}
+
+static void cut(struct raw_call *c)
+{
+    if (!c->call)
+        return;
+    rpc_call_cancel(c->call);
+    (void)raw_wait_closed(c);
+    drop(c);
+}
+
+void raw_cut(struct raw_worker *w)
+{
+    cut(&w->stream);
+    for (unsigned i = 0; i + 1 < RAW_LANES_MAX; i++)
+        cut(&w->more[i]);
+    cut(&w->attend);
+}
+
+/* ------------------------------------------------------------------ chunks */
 
 struct chunk_header raw_chunk(const struct raw_worker *w, enum chunk_kind kind, uint32_t partition,
                               uint64_t round)
@@ -203,9 +310,22 @@ void raw_send_right(struct raw_worker *w, enum chunk_kind kind, uint32_t partiti
     raw_send(w, &header, header.length, value);
 }
 
+void raw_send_again(struct raw_worker *w, enum chunk_kind kind, uint32_t partition, uint64_t round,
+                    float value)
+{
+    struct chunk_header header = raw_chunk(w, kind, partition, round);
+
+    header.flags = CHUNK_AGAIN;
+    raw_send(w, &header, header.length, value);
+}
+
 struct chunk_header raw_take(struct raw_worker *w, float *ret_first)
 {
-    struct raw_call *c = &w->stream;
+    return raw_take_from(&w->stream, ret_first);
+}
+
+struct chunk_header raw_take_from(struct raw_call *c, float *ret_first)
+{
     struct chunk_header header;
 
     (void)pthread_mutex_lock(&c->lock);
@@ -244,7 +364,7 @@ void raw_initialise(struct raw_worker *workers, unsigned count, float value)
 
 struct rpc_result raw_leave(struct raw_worker *w, const char *job, const char *reason)
 {
-    struct leave_request request = {.rank = w->rank};
+    struct leave_request request = {.rank = w->rank, .session = w->session};
     struct rpc_result result = {0};
     uint8_t *bytes, *reply = NULL;
     size_t size, reply_size;

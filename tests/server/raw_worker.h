@@ -12,6 +12,7 @@
 #include <stdbool.h>
 
 #define RAW_CHUNKS_MAX 64
+#define RAW_LANES_MAX  3
 
 /* What one call has seen so far. */
 struct raw_call {
@@ -22,14 +23,19 @@ struct raw_call {
     struct chunk_header chunks[RAW_CHUNKS_MAX];
     float first[RAW_CHUNKS_MAX]; /* first element of each payload, 0 without one */
     size_t length, taken;
+    struct beat beat; /* the newest of an Attend call */
+    size_t beats;
     bool closed;
     struct rpc_result result;
 };
 
 struct raw_worker {
     unsigned rank;
+    uint64_t session; /* 0: none, and no HELLO */
+    unsigned lanes;   /* 0: one */
     struct rpc_client *client;
-    struct raw_call join, stream;
+    struct raw_call join, stream, attend;    /* stream: lane 0 */
+    struct raw_call more[RAW_LANES_MAX - 1]; /* lanes from 1 on */
 };
 
 void raw_open(struct raw_worker *w, uint16_t port, unsigned rank);
@@ -47,7 +53,22 @@ struct join_request raw_terms(unsigned rank);
 void raw_begin_join(struct raw_worker *w, const struct join_request *request);
 struct rpc_result raw_end_join(struct raw_worker *w);
 
+/* Lane 0; and all lanes.  With a session each begins with HELLO. */
 void raw_start_stream(struct raw_worker *w);
+void raw_start_lanes(struct raw_worker *w);
+
+/* Any chunk on any call, which is started by the second. */
+void raw_send_on(struct raw_call *c, const struct chunk_header *header, size_t bytes, float value);
+void raw_start_call(struct raw_worker *w, struct raw_call *c, const char *path);
+
+/* The Attend call: start it, send a beat, and wait until that many answers are here (the newest is
+ * returned). */
+void raw_start_attend(struct raw_worker *w);
+void raw_beat(struct raw_worker *w, const char *job, uint64_t count);
+struct beat raw_wait_beats(struct raw_worker *w, size_t beats);
+
+/* Break all streams and the Attend call, and wait for their ends. */
+void raw_cut(struct raw_worker *w);
 
 /* Send a chunk with `bytes` of payload, all of them floats of that value. */
 void raw_send(struct raw_worker *w, const struct chunk_header *header, size_t bytes, float value);
@@ -55,11 +76,14 @@ void raw_send(struct raw_worker *w, const struct chunk_header *header, size_t by
 /* A chunk as it should be: of a partition of raw_terms, its length filled in. */
 struct chunk_header raw_chunk(const struct raw_worker *w, enum chunk_kind kind, uint32_t partition,
                               uint64_t round);
+void raw_send_again(struct raw_worker *w, enum chunk_kind kind, uint32_t partition, uint64_t round,
+                    float value);
 void raw_send_right(struct raw_worker *w, enum chunk_kind kind, uint32_t partition, uint64_t round,
                     float value);
 
-/* The next chunk that came down, in order. */
+/* The next chunk that came down, in order: on lane 0, on any call. */
 struct chunk_header raw_take(struct raw_worker *w, float *ret_first);
+struct chunk_header raw_take_from(struct raw_call *c, float *ret_first);
 
 struct rpc_result raw_wait_closed(struct raw_call *c);
 

@@ -38,7 +38,7 @@ static struct job *open_job(unsigned world_size)
     assert_ok(job_build(j, &err));
     job_run(j, 100 * SECOND);
     for (unsigned rank = 0; rank < world_size; rank++)
-        j->ranks[rank].has_streamed = true;
+        j->ranks[rank].slot.has_streamed = true;
     return j;
 }
 
@@ -52,7 +52,11 @@ static void push_all(struct job *j, unsigned rank, int64_t now_ns)
 
 static void complete_all(struct job *j, int64_t now_ns)
 {
-    struct shard_answer answer = {.complete = true, .count = 25, .sum_ns = 5, .wait_ns = 7};
+    struct shard_answer answer = {.complete = true,
+                                  .contributions = j->members.world_size,
+                                  .count = 25,
+                                  .sum_ns = 5,
+                                  .wait_ns = 7};
 
     for (size_t p = 0; p < j->shard.length; p++)
         job_count_complete(j, &answer, now_ns);
@@ -131,7 +135,8 @@ START_TEST(test_who_is_missing)
     assert_fails(err.status, STATUS_TIMEOUT, "for rank 3:");
     j->ranks[3].heard_ns = 1003 * SECOND;
     ck_assert(!job_has_stalled(j, 1005 * SECOND, 5000, &err));
-    j->ranks[2].has_streamed = false; /* a rank without a stream is missed even when nobody waits */
+    j->ranks[2].slot.has_streamed =
+        false; /* a rank without a stream is missed even when nobody waits */
     j->ranks[2].heard_ns = 100 * SECOND;
     ck_assert(job_has_stalled(j, 1005 * SECOND, 5000, &err));
     assert_fails(err.status, STATUS_TIMEOUT, "for rank 2:");

@@ -1,0 +1,329 @@
+/*
+ * Loss and return of ranks.  Handlers only notice: loss_cut ends all calls of a connection that
+ * broke, Join leaves its call in the rank.  What becomes of the slot is decided here, one rank
+ * after the other, by the keeper alone, and only when no handler of the old connection is at work.
+ *
+ *   back in time         the session holds its slot again; nobody else notices more than a delay
+ *   not back, fail       the job ends
+ *   not back, shrink     the rank is taken out of all rounds, which may complete them
+ *   not back, wait       the job stands still until another session takes the place or time is up
+ *
+ * The initial values come from rank 0 alone: where it is lost before they are here, the job ends.
+ */
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "server/exchange.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* ------------------------------------------------------------------ notice */
+
+/* Nothing to come back to, and nothing that goes on: said at once.  Lock held. */
+static bool ends_job(const struct job *j, const struct slot *slot)
+{
+    return j->terms.on_loss == WORKER_LOSS_FAIL &&
+           (slot->session == 0 || j->terms.reconnect_ms == 0);
+}
+
+size_t loss_cut_slot(struct service *s, struct job *j, unsigned rank, const char *how,
+                     struct rpc_call **ret_calls)
+{
+    struct slot *slot = &j->ranks[rank].slot;
+
+    slot_cut(slot, how, j->terms.reconnect_ms, clock_now_ns());
+    j->totals.cut++;
+    job_resume_watch(j, slot->cut_ns);
+    (void)pthread_cond_broadcast(&s->changed);
+    return slot_take_calls(slot, ret_calls);
+}
+
+void loss_end_calls(struct rpc_call **calls, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        rpc_call_cancel(calls[i]);
+        rpc_call_unref(calls[i]);
+    }
+}
+
+void loss_cut(struct service *s, struct job *j, unsigned rank, uint64_t connection, const char *how)
+{
+    const struct slot *slot = &j->ranks[rank].slot;
+    struct rpc_call *calls[SLOT_CALLS_MAX];
+    struct error err = {0};
+    size_t count = 0;
+    bool cut;
+
+    (void)pthread_mutex_lock(&s->lock);
+    cut = j->state == JOB_RUNNING && j->members.members[rank].state != MEMBER_LEFT &&
+          slot->connection == connection && slot->state == SLOT_HELD;
+    if (cut && ends_job(j, slot))
+        (void)error_set(&err, STATUS_PEER_LOST, "rank %u was lost (%s in round %" PRIu64 ")", rank,
+                        how, job_round(j));
+    else if (cut)
+        count = loss_cut_slot(s, j, rank, how, calls);
+    (void)pthread_mutex_unlock(&s->lock);
+    if (err.status != STATUS_OK)
+        service_end_job(s, j, &err);
+    loss_end_calls(calls, count);
+}
+
+/* ------------------------------------------------------------------ what a look finds */
+
+enum loss_act {
+    LOSS_NONE,
+    LOSS_CUT,     /* silent */
+    LOSS_REFUSE,  /* a join whose slot is another's, or that waited too long */
+    LOSS_RETURN,  /* the session is back */
+    LOSS_TAKE,    /* another one is there for the slot */
+    LOSS_GIVE_UP, /* AWAY for too long, and the job ends or waits */
+    LOSS_VACATE,  /* the same, and the job goes on without */
+    LOSS_END      /* LOST for too long */
+};
+
+static bool has_values(const struct job *j)
+{
+    return j->values_set == j->shard.length;
+}
+
+/* What becomes of a join that waits.  Lock held. */
+static enum loss_act judge_join(const struct job_rank *r, int64_t now_ns)
+{
+    const struct slot *slot = &r->slot;
+    bool free = slot->state == SLOT_VACANT || slot->state == SLOT_LOST;
+
+    if (r->join_kind == JOIN_RESUME && slot->session != r->join_session)
+        return LOSS_REFUSE;
+    if (r->join_kind == JOIN_RESUME ? slot->state == SLOT_VACANT : slot->state == SLOT_HELD)
+        return LOSS_REFUSE;
+    if (slot_is_quiet(slot) && r->join_kind == JOIN_RESUME)
+        return LOSS_RETURN;
+    if (slot_is_quiet(slot) && free)
+        return LOSS_TAKE;
+    return now_ns >= r->join_deadline_ns ? LOSS_REFUSE : LOSS_NONE;
+}
+
+/* Lock held. */
+static enum loss_act judge(const struct job *j, unsigned rank, int64_t now_ns)
+{
+    const struct job_rank *r = &j->ranks[rank];
+    bool lost_start = rank == 0 && !has_values(j);
+    enum loss_act act = LOSS_NONE;
+
+    if (r->join && r->join_kind != JOIN_START)
+        act = judge_join(r, now_ns);
+    if (act != LOSS_NONE || j->members.members[rank].state == MEMBER_LEFT)
+        return act;
+    if (slot_is_silent(&r->slot, j->terms.heartbeat_timeout_ms, now_ns))
+        return LOSS_CUT;
+    if (!slot_is_overdue(&r->slot, now_ns) || !slot_is_quiet(&r->slot))
+        return LOSS_NONE;
+    if (r->slot.state == SLOT_LOST)
+        return LOSS_END;
+    return j->terms.on_loss == WORKER_LOSS_SHRINK && !lost_start ? LOSS_VACATE : LOSS_GIVE_UP;
+}
+
+/* ------------------------------------------------------------------ what is done about it */
+
+/* A reference to the join that waits, which is answered now.  Lock held. */
+static struct rpc_call *take_join(struct job_rank *r)
+{
+    struct rpc_call *call = r->join;
+
+    if (call)
+        rpc_call_ref(call);
+    r->join = NULL;
+    return call;
+}
+
+static void cut_silent(struct service *s, struct job *j, unsigned rank)
+{
+    const struct slot *slot = &j->ranks[rank].slot;
+    uint64_t connection = slot->connection;
+    char how[64];
+
+    (void)snprintf(how, sizeof(how), "silent for %.1f s",
+                   (double)(clock_now_ns() - slot->alive_ns) * 1e-9);
+    (void)pthread_mutex_unlock(&s->lock);
+    loss_cut(s, j, rank, connection, how);
+    (void)pthread_mutex_lock(&s->lock);
+}
+
+static void refuse_join(struct service *s, struct job *j, unsigned rank)
+{
+    struct job_rank *r = &j->ranks[rank];
+    struct rpc_call *call = take_join(r);
+    struct error err = {0};
+
+    if (r->join_kind == JOIN_TAKE && r->slot.state == SLOT_HELD)
+        (void)error_set(&err, STATUS_EXISTS, "job '%s': rank %u is back from %s", j->members.job,
+                        rank, j->members.members[rank].peer);
+    else if (r->slot.state == SLOT_AWAY || r->slot.state == SLOT_LOST)
+        (void)error_set(&err, STATUS_UNAVAILABLE, "job '%s': rank %u is %s (%s)%s", j->members.job,
+                        rank, slot_state_name(r->slot.state), r->slot.how,
+                        slot_is_quiet(&r->slot) ? "" : ", and calls of it have not ended yet");
+    else
+        (void)error_set(&err, STATUS_PEER_LOST,
+                        "job '%s': rank %u was lost (%s); its place is %s since epoch %" PRIu64,
+                        j->members.job, rank, r->slot.how,
+                        r->slot.state == SLOT_VACANT ? "vacant" : "another session's", j->epoch);
+    (void)pthread_mutex_unlock(&s->lock);
+    rpc_call_finish(call, err.status, err.text);
+    rpc_call_unref(call);
+    (void)pthread_mutex_lock(&s->lock);
+}
+
+/* The session holds its slot again, as if nothing had happened. */
+static void bring_back(struct service *s, struct job *j, unsigned rank)
+{
+    struct job_rank *r = &j->ranks[rank];
+    struct rpc_call *call = take_join(r);
+    uint64_t completed = r->join_round, epoch = j->epoch, here;
+
+    (void)pthread_mutex_unlock(&s->lock);
+    here = shard_clock(&j->shard, rank);
+    (void)pthread_mutex_lock(&s->lock);
+    if (completed > here) { /* this server is not the one that told it so */
+        struct error err = {0};
+
+        (void)error_set(&err, STATUS_DATA,
+                        "rank %u has completed round %" PRIu64 ", but here it has only "
+                        "contributed to round %" PRIu64,
+                        rank, completed, here);
+        (void)pthread_mutex_unlock(&s->lock);
+        rpc_call_finish(call, err.status, err.text);
+        service_end_job(s, j, &err);
+    } else {
+        int64_t now_ns = clock_now_ns();
+
+        if (r->slot.state != SLOT_HELD) /* it may have been quicker than the news of its loss */
+            job_note_incident(j, rank, INCIDENT_BACK, now_ns);
+        slot_hold(&r->slot, r->join_session, r->join_lanes, now_ns);
+        job_resume_watch(j, now_ns);
+        r->heard_ns = now_ns;
+        (void)pthread_mutex_unlock(&s->lock);
+        join_answer(s, j, call, epoch, here);
+    }
+    rpc_call_unref(call);
+    (void)pthread_mutex_lock(&s->lock);
+}
+
+/* Another session takes the place: of one that was waited for, or in the round under way. */
+static void take_slot(struct service *s, struct job *j, unsigned rank)
+{
+    struct job_rank *r = &j->ranks[rank];
+    struct rpc_call *call = take_join(r);
+    bool replaces = r->slot.state == SLOT_LOST;
+    struct error err = {0};
+    uint64_t epoch, clock;
+
+    (void)pthread_mutex_unlock(&s->lock);
+    if (exchange_occupy_rank(j, rank, replaces, &err) != STATUS_OK)
+        service_end_job(s, j, &err);
+    clock = shard_clock(&j->shard, rank);
+    (void)pthread_mutex_lock(&s->lock);
+    job_occupy(j, rank, rpc_call_peer(call), clock, clock_now_ns());
+    epoch = j->epoch;
+    (void)pthread_mutex_unlock(&s->lock);
+    log_info("job '%s': %s takes the place of rank %u, epoch %" PRIu64, j->members.job,
+             rpc_call_peer(call), rank, epoch);
+    join_answer(s, j, call, epoch, clock);
+    rpc_call_unref(call);
+    (void)pthread_mutex_lock(&s->lock);
+}
+
+/* "rank 1 was lost (its connection closed in round 7; waited 2.0 s for it to come back)" */
+static void describe(const struct job *j, unsigned rank, const char *awaited, int64_t now_ns,
+                     struct error *err)
+{
+    const struct slot *slot = &j->ranks[rank].slot;
+
+    (void)error_set(err, STATUS_PEER_LOST,
+                    "rank %u was lost (%s in round %" PRIu64 "; waited %.1f s for %s)", rank,
+                    slot->how, job_round(j), (double)(now_ns - slot->cut_ns) * 1e-9, awaited);
+}
+
+/* The job ends, or begins to wait for another session. */
+static void give_up(struct service *s, struct job *j, unsigned rank)
+{
+    struct slot *slot = &j->ranks[rank].slot;
+    int64_t now_ns = clock_now_ns();
+    struct error err = {0};
+    bool waits = j->terms.on_loss == WORKER_LOSS_WAIT && (rank != 0 || has_values(j)) &&
+                 slot->state == SLOT_AWAY;
+
+    describe(j, rank, slot->state == SLOT_LOST ? "a replacement" : "it to come back", now_ns, &err);
+    if (waits) {
+        slot->state = SLOT_LOST;
+        slot->until_ns = now_ns + s->timeout_ms * 1000000;
+        j->totals.lost++;
+    } else {
+        j->totals.lost += slot->state == SLOT_AWAY;
+        job_note_incident(j, rank, INCIDENT_FAILED, now_ns);
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    if (waits)
+        log_warning("job '%s': %s; waiting for a replacement", j->members.job, err.text);
+    else
+        service_end_job(s, j, &err);
+    (void)pthread_mutex_lock(&s->lock);
+}
+
+/* Rounds go without it. */
+static void vacate(struct service *s, struct job *j, unsigned rank)
+{
+    struct error err = {0};
+    bool nobody;
+
+    describe(j, rank, "it to come back", clock_now_ns(), &err);
+    membership_lose(&j->members, rank);
+    (void)pthread_mutex_unlock(&s->lock);
+    exchange_vacate_rank(s, j, rank);
+    (void)pthread_mutex_lock(&s->lock);
+    if (j->state != JOB_RUNNING)
+        return;
+    j->totals.lost++;
+    job_vacate(j, rank, clock_now_ns());
+    job_note_incident(j, rank, INCIDENT_VACATED, clock_now_ns());
+    nobody = j->members.joined == 0;
+    (void)pthread_mutex_unlock(&s->lock);
+    log_warning("job '%s': %s; it goes on with %u of %u ranks, epoch %" PRIu64, j->members.job,
+                err.text, j->members.joined, j->members.world_size, j->epoch);
+    if (nobody) {
+        (void)error_prefix(&err, "no rank is left: ");
+        service_end_job(s, j, &err);
+    }
+    (void)pthread_mutex_lock(&s->lock);
+}
+
+bool loss_look(struct service *s)
+{
+    struct job *j = s->current;
+
+    for (unsigned rank = 0; j && j->state == JOB_RUNNING && rank < j->members.world_size; rank++) {
+        switch (judge(j, rank, clock_now_ns())) {
+        case LOSS_NONE:
+            continue;
+        case LOSS_CUT:
+            cut_silent(s, j, rank);
+            return true;
+        case LOSS_REFUSE:
+            refuse_join(s, j, rank);
+            return true;
+        case LOSS_RETURN:
+            bring_back(s, j, rank);
+            return true;
+        case LOSS_TAKE:
+            take_slot(s, j, rank);
+            return true;
+        case LOSS_GIVE_UP:
+        case LOSS_END:
+            give_up(s, j, rank);
+            return true;
+        case LOSS_VACATE:
+            vacate(s, j, rank);
+            return true;
+        }
+    }
+    return false;
+}

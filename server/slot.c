@@ -1,0 +1,69 @@
+#include "server/slot.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void slot_hold(struct slot *s, uint64_t session, unsigned lanes, int64_t now_ns)
+{
+    s->state = SLOT_HELD;
+    s->session = session;
+    s->lanes = lanes > 0 ? lanes : 1;
+    s->connection++;
+    memset(s->streams, 0, sizeof(s->streams));
+    s->attend = NULL;
+    s->has_streamed = false;
+    s->has_chunks = false;
+    s->retries = 0;
+    s->held_ns = now_ns;
+    s->alive_ns = now_ns;
+}
+
+void slot_cut(struct slot *s, const char *how, int64_t reconnect_ms, int64_t now_ns)
+{
+    int64_t reconnect_ns = s->session == 0 ? 0 : reconnect_ms * 1000000;
+
+    s->state = SLOT_AWAY;
+    s->cut_ns = now_ns;
+    s->silent_ns = now_ns - s->alive_ns;
+    if (s->until_ns == 0 || s->has_chunks || now_ns - s->held_ns >= reconnect_ns)
+        s->until_ns = now_ns + reconnect_ns;
+    (void)snprintf(s->how, sizeof(s->how), "%s", how);
+}
+
+bool slot_is_overdue(const struct slot *s, int64_t now_ns)
+{
+    return (s->state == SLOT_AWAY || s->state == SLOT_LOST) && now_ns >= s->until_ns;
+}
+
+bool slot_is_quiet(const struct slot *s)
+{
+    return s->calls == 0;
+}
+
+bool slot_is_silent(const struct slot *s, int64_t timeout_ms, int64_t now_ns)
+{
+    return s->state == SLOT_HELD && s->attend && timeout_ms > 0 &&
+           now_ns - s->alive_ns > timeout_ms * 1000000;
+}
+
+size_t slot_take_calls(const struct slot *s, struct rpc_call **ret)
+{
+    size_t count = 0;
+
+    for (unsigned lane = 0; lane < WIRE_LANES_MAX; lane++)
+        if (s->streams[lane])
+            ret[count++] = s->streams[lane];
+    if (s->attend)
+        ret[count++] = s->attend;
+    for (size_t i = 0; i < count; i++)
+        rpc_call_ref(ret[i]);
+    return count;
+}
+
+const char *slot_state_name(enum slot_state state)
+{
+    static const char *const names[] = {
+        [SLOT_HELD] = "held", [SLOT_AWAY] = "away", [SLOT_LOST] = "lost", [SLOT_VACANT] = "vacant"};
+
+    return names[state];
+}

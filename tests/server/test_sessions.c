@@ -1,0 +1,277 @@
+/*
+ * Sessions over real gRPC, with workers played by hand: connections that break in every phase and
+ * come back without anybody noticing more than a delay, sessions that may not come back, and
+ * streams that claim to be somebody's.
+ */
+#include "tests/server/session_job.h"
+#include "tests/support/support.h"
+
+#include <string.h>
+
+#define RUN_OUT_MS 4000 /* of times that are to run out: they bound the set-up, too */
+
+static void set_up(void)
+{
+    open_service(LONG_MS, NULL);
+}
+
+/* ------------------------------------------------------------------ lanes */
+
+START_TEST(test_lanes)
+{
+    session_terms.lanes = 3;
+    set_up();
+    session_start(0.5f);
+    session_round(1);
+    session_round(2);
+    session_end();
+    close_service();
+}
+END_TEST
+
+/* A first chunk that is not the rank's own HELLO ends its stream, and harms nobody. */
+START_TEST(test_streams_that_claim_too_much)
+{
+    static const struct {
+        struct chunk_header hello;
+        enum status status;
+        const char *text;
+    } cases[] = {
+        {{.kind = CHUNK_HELLO, .rank = 1, .session = 7}, STATUS_PEER_LOST, "another session's"},
+        {{.kind = CHUNK_HELLO, .rank = 1}, STATUS_PROTOCOL, "did not say which session"},
+        {{.kind = CHUNK_PULL, .rank = 1}, STATUS_PROTOCOL, "did not say which session"},
+        {{.kind = CHUNK_PULL, .rank = 1, .session = 101}, STATUS_PROTOCOL, "did not say which"},
+        {{.kind = CHUNK_HELLO, .rank = 1, .session = 101, .lane = 2},
+         STATUS_PROTOCOL,
+         "rank 1 has 2 lanes, there is no lane 2"},
+        {{.kind = CHUNK_HELLO, .rank = 1, .session = 101, .lane = UINT32_MAX},
+         STATUS_PROTOCOL,
+         "no lane 4294967295"},
+        {{.kind = CHUNK_HELLO, .rank = 2, .session = 101}, STATUS_PROTOCOL, "rank 2 sent a chunk"},
+        {{.kind = CHUNK_HELLO, .rank = UINT32_MAX, .session = 101},
+         STATUS_PROTOCOL,
+         "is not in job 'raw'"},
+    };
+
+    session_terms.lanes = 2;
+    set_up();
+    session_start(0.5f);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        raw_start_call(&workers[2], &workers[2].stream, SERVICE_EXCHANGE);
+        raw_send_on(&workers[2].stream, &cases[i].hello, 0, 0);
+        check_result("stranger", raw_wait_closed(&workers[2].stream), cases[i].status,
+                     cases[i].text);
+    }
+    session_round(1);
+    ck_assert_uint_eq(session_counters(NULL).disconnects, 0);
+    session_end();
+    close_service();
+}
+END_TEST
+
+/* A lane that is opened twice: one of them is of a connection that broke unnoticed, so the session
+ * begins anew. */
+START_TEST(test_a_lane_opened_twice)
+{
+    struct chunk_header hello = {.kind = CHUNK_HELLO, .rank = 1, .session = 101};
+
+    set_up();
+    session_start(0.5f);
+    raw_start_call(&workers[2], &workers[2].stream, SERVICE_EXCHANGE);
+    raw_send_on(&workers[2].stream, &hello, 0, 0);
+    check_result("second", raw_wait_closed(&workers[2].stream), STATUS_EXISTS, "open stream");
+    ck_assert_int_eq(raw_wait_closed(&workers[1].stream).status, STATUS_CANCELLED);
+    session_resume(1);
+    session_round(1);
+    session_end();
+    close_service();
+}
+END_TEST
+
+START_TEST(test_a_partition_on_another_lane)
+{
+    struct chunk_header h;
+
+    session_terms.lanes = 2;
+    set_up();
+    session_start(0.5f);
+    h = raw_chunk(&workers[1], CHUNK_PUSH, 1, 1);
+    raw_send_on(&workers[1].stream, &h, h.length, 1);
+    check_result("sender", raw_wait_closed(&workers[1].stream), STATUS_PROTOCOL,
+                 "rank 1 sent partition 1 on lane 0 of 2, which is not its own");
+    close_service();
+}
+END_TEST
+
+/* ------------------------------------------------------------------ breaks and ways back */
+
+/* What rank 1 has sent, and what it has not read, when its connection breaks. */
+enum phase { BEFORE_STREAMS, PULLED, READ, PUSHED_ONE, PUSHED_ALL, ROUND_DONE, PHASES };
+
+static void join_all(void)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct join_request request;
+
+        workers[i].session = 100 + i;
+        request = session_request(i);
+        raw_begin_join(&workers[i], &request);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        check_result("join", raw_end_join(&workers[i]), STATUS_OK, "");
+}
+
+/* Rank 1 goes away in that phase, and whatever it has got by then is forgotten. */
+static void break_in(enum phase phase)
+{
+    float first;
+
+    join_all();
+    if (phase == BEFORE_STREAMS)
+        return;
+    raw_start_lanes(&workers[1]);
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+        raw_send_right(&workers[1], CHUNK_PULL, p, 0, 0);
+    if (phase != PULLED) {
+        raw_start_lanes(&workers[0]);
+        for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
+            raw_send_right(&workers[0], CHUNK_INIT, p, 0, 0.5f);
+            raw_send_right(&workers[0], CHUNK_PULL, p, 0, 0);
+        }
+        session_expect_all(0, 0, 0.5f);
+        session_expect_all(1, 0, 0.5f);
+    }
+    if (phase == PUSHED_ONE)
+        raw_send_right(&workers[1], CHUNK_PUSH, 1, 1, session_push(1, 1));
+    if (phase >= PUSHED_ALL)
+        session_push_all(1, 1);
+    session_wait_taken(phase < PUSHED_ONE ? 0 : phase == PUSHED_ONE ? 1 : RAW_PARTITIONS);
+    if (phase == ROUND_DONE) {
+        session_push_all(0, 1);
+        (void)raw_take(&workers[1], &first); /* the other answers are lost on their way */
+    }
+    raw_cut(&workers[1]);
+    if (phase != PULLED) /* the break may have been quicker than the HELLO */
+        session_wait_cuts(1);
+}
+
+/* Everything that rank 1 may have lost is sent again; sums and values are as if nothing were. */
+START_TEST(test_a_break_in_every_phase)
+{
+    enum phase phase = (enum phase)_i;
+    uint64_t retries = phase == BEFORE_STREAMS ? 0 : phase == PUSHED_ONE ? 1 : RAW_PARTITIONS;
+    struct stats_counters counters;
+    struct stats_job job;
+
+    set_up();
+    break_in(phase);
+    session_resume(1);
+    if (phase <= READ)
+        for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+            raw_send_again(&workers[1], CHUNK_PULL, p, 0, 0);
+    if (phase <= PULLED) {
+        raw_start_lanes(&workers[0]);
+        for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
+            raw_send_right(&workers[0], CHUNK_INIT, p, 0, 0.5f);
+            raw_send_right(&workers[0], CHUNK_PULL, p, 0, 0);
+        }
+        session_expect_all(0, 0, 0.5f);
+    }
+    if (phase <= READ)
+        session_expect_all(1, 0, 0.5f);
+    session_again_all(1, 1);
+    if (phase > READ) /* or one more answer may be on its way */
+        session_wait_taken(retries + RAW_PARTITIONS);
+    if (phase != ROUND_DONE)
+        session_push_all(0, 1);
+    session_expect_all(0, 1, session_sum(1));
+    session_expect_all(1, 1, session_sum(1));
+    session_round(2);
+    counters = session_counters(&job);
+    if (phase == PULLED) /* the break may have been quicker */
+        ck_assert_uint_le(counters.retries, retries);
+    else
+        ck_assert_uint_eq(counters.retries, retries);
+    ck_assert_uint_eq(counters.pushes, 2 * 2 * RAW_PARTITIONS);
+    ck_assert_uint_eq(counters.disconnects, 1); /* BEFORE_STREAMS: found by the join itself */
+    ck_assert_uint_eq(counters.reconnects, 1);
+    ck_assert_uint_eq(job.epoch, 1);
+    session_end();
+    close_service();
+}
+END_TEST
+
+/* One lane breaks: the others end, too. */
+START_TEST(test_one_lane_breaks)
+{
+    session_terms.lanes = 3;
+    set_up();
+    session_start(0.5f);
+    rpc_call_cancel(workers[0].more[1].call);
+    (void)raw_wait_closed(&workers[0].stream);
+    (void)raw_wait_closed(&workers[0].more[0]);
+    session_resume(0);
+    session_round(1);
+    session_end();
+    close_service();
+}
+END_TEST
+
+/* The reply to the first join is lost: the same join again is the way back. */
+START_TEST(test_a_join_whose_reply_is_lost)
+{
+    struct join_request request;
+
+    set_up();
+    join_all();
+    request = session_request(1);
+    check_result("join", session_join(&workers[1], &request), STATUS_OK, "");
+    raw_initialise(workers, 2, 0.5f);
+    session_round(1);
+    session_end();
+    close_service();
+}
+END_TEST
+
+START_TEST(test_many_reconnects)
+{
+    unsigned times = 2000;
+    uint64_t taken = 0;
+
+    set_up();
+    session_start(0.5f);
+    for (unsigned i = 1; i <= times; i++) {
+        raw_send_right(&workers[1], CHUNK_PUSH, 0, i, session_push(1, i));
+        session_wait_taken(taken + 1);
+        raw_cut(&workers[1]);
+        session_resume(1);
+        session_again_all(1, i);
+        session_wait_taken(taken += RAW_PARTITIONS + 1);
+        session_push_all(0, i);
+        session_expect_all(0, i, session_sum(i));
+        session_expect_all(1, i, session_sum(i));
+        taken += RAW_PARTITIONS;
+    }
+    ck_assert_uint_eq(session_counters(NULL).reconnects, times);
+    session_end();
+    close_service();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("sessions");
+    TCase *tests = tcase_create("sessions");
+
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, test_lanes);
+    tcase_add_test(tests, test_streams_that_claim_too_much);
+    tcase_add_test(tests, test_a_lane_opened_twice);
+    tcase_add_test(tests, test_a_partition_on_another_lane);
+    tcase_add_loop_test(tests, test_a_break_in_every_phase, 0, PHASES);
+    tcase_add_test(tests, test_one_lane_breaks);
+    tcase_add_test(tests, test_a_join_whose_reply_is_lost);
+    tcase_add_test(tests, test_many_reconnects);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
