@@ -176,6 +176,8 @@ enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct er
     outcome->reconnects = total.reconnects;
     outcome->retries = total.retries;
     outcome->away_seconds = (double)total.away_ns * 1e-9;
+    outcome->tx_reference = total.tx_reference_bytes;
+    outcome->rx_reference = total.rx_reference_bytes;
     outcome->tx_wire = total.tx_wire_bytes;
     outcome->rx_wire = total.rx_wire_bytes;
     if (status == STATUS_OK && t->options->save[0] != '\0' && t->rank == 0)

@@ -3,6 +3,7 @@
  */
 #include "worker/options.h"
 
+#include "common/rpc/wire.h"
 #include "common/shard_map/shard_map.h"
 
 #include <stddef.h>
@@ -473,6 +474,33 @@ static const struct option_spec specs[] = {
      .max = 100,
      .metavar = "PERCENT",
      .help = "Elements of each partition that topk sends."},
+    {.name = "ps-transport",
+     .env = "SPARRING_PS_TRANSPORT",
+     .kind = OPTION_CHOICE,
+     .offset = AT(ps_transport),
+     .default_text = "auto",
+     .choices = "auto|grpc|shm",
+     .help = "Of ps, how gradients reach a server of the same host: shm leaves them in shared "
+             "memory, where the server adds them, and reads the results from the server's; grpc "
+             "sends them through its socket; auto: shm where it can be, which is between "
+             "processes of one user, on the CPU, uncompressed."},
+    {.name = "connections",
+     .env = "SPARRING_CONNECTIONS",
+     .kind = OPTION_INT,
+     .offset = AT(connections),
+     .default_text = "1",
+     .min = 1,
+     .max = WIRE_LANES_MAX,
+     .metavar = "N",
+     .help = "Of ps: connections to each server, which share its partitions."},
+    {.name = "priority",
+     .env = "SPARRING_PRIORITY",
+     .kind = OPTION_CHOICE,
+     .offset = AT(priority),
+     .default_text = "on",
+     .choices = "on|off",
+     .help = "Of ps: on sends what the next forward needs first ahead of whatever waits (P3), both "
+             "ways; off in order of readiness."},
     {.name = "partition-bytes",
      .env = "SPARRING_PARTITION_BYTES",
      .kind = OPTION_BYTES,

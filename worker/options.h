@@ -59,6 +59,9 @@ struct worker_options {
     char ps_update[OPTION_TEXT_MAX];
     char on_worker_loss[OPTION_TEXT_MAX];
     int64_t reconnect_ms;
+    char ps_transport[OPTION_TEXT_MAX];
+    int64_t connections;
+    char priority[OPTION_TEXT_MAX];
     char compression[OPTION_TEXT_MAX], compression_down[OPTION_TEXT_MAX];
     double top_k; /* percent */
     uint64_t partition_bytes;
@@ -97,6 +100,8 @@ enum status worker_options_consistency(const struct worker_options *o, unsigned 
                                        struct consistency *ret, struct error *err);
 
 /* What becomes of a job with parameter servers that has lost a worker. */
+enum sync_transport worker_options_ps_transport(const struct worker_options *o);
+
 enum worker_loss worker_options_on_loss(const struct worker_options *o);
 
 /* Whether processes may leave the job and others take their places (--on-worker-loss shrink, wait).

@@ -132,6 +132,13 @@ enum worker_loss worker_options_on_loss(const struct worker_options *o)
     return strcmp(o->on_worker_loss, "wait") == 0 ? WORKER_LOSS_WAIT : WORKER_LOSS_FAIL;
 }
 
+enum sync_transport worker_options_ps_transport(const struct worker_options *o)
+{
+    if (strcmp(o->ps_transport, "shm") == 0)
+        return SYNC_TRANSPORT_SHM;
+    return strcmp(o->ps_transport, "grpc") == 0 ? SYNC_TRANSPORT_GRPC : SYNC_TRANSPORT_AUTO;
+}
+
 bool worker_options_elastic(const struct worker_options *o)
 {
     return strcmp(o->sync, "ps") == 0 && worker_options_on_loss(o) != WORKER_LOSS_FAIL;

@@ -266,6 +266,8 @@ static void add_configuration(const struct run_facts *facts, struct strbuf *out)
     add_member(out, "backend", facts->sync_detail);
     add_member(out, "reduce", o->reduce);
     add_member(out, "ps_update", o->ps_update);
+    strbuf_addf(out, ",\"connections\":%jd", (intmax_t)o->connections);
+    add_member(out, "priority", o->priority);
     add_member(out, "consistency", o->consistency);
     strbuf_addf(out, ",\"staleness\":%jd,\"backup_workers\":%jd", (intmax_t)o->staleness,
                 (intmax_t)o->backup_workers);
@@ -340,6 +342,8 @@ enum status run_record_finish(struct run_record *r, const struct run_facts *fact
         metrics_add_text(m, "error", outcome->text);
     metrics_add_int(m, "steps", (int64_t)r->steps);
     metrics_add_int(m, "skipped_steps", (int64_t)outcome->skipped_steps);
+    metrics_add_int(m, "tx_reference_bytes", (int64_t)outcome->tx_reference);
+    metrics_add_int(m, "rx_reference_bytes", (int64_t)outcome->rx_reference);
     metrics_add_int(m, "reconnects", (int64_t)outcome->reconnects);
     metrics_add_double(m, "away_seconds", outcome->away_seconds);
     metrics_add_int(m, "retries", (int64_t)outcome->retries);

@@ -53,11 +53,12 @@ struct run_outcome {
     unsigned recoveries;               /* after losses of ranks ... */
     const unsigned *lost;              /* ... which were these; borrowed */
     unsigned lost_count;
-    uint64_t samples_lost;  /* that nobody saw for it */
-    uint64_t skipped_steps; /* made by the others while this rank was late */
-    uint64_t reconnects;    /* of lost connections to servers ... */
-    double away_seconds;    /* ... which took so long, summed ... */
-    uint64_t retries;       /* ... and for which so many chunks were sent once more */
+    uint64_t samples_lost;               /* that nobody saw for it */
+    uint64_t skipped_steps;              /* made by the others while this rank was late */
+    uint64_t tx_reference, rx_reference; /* payload that stayed in shared memory */
+    uint64_t reconnects;                 /* of lost connections to servers ... */
+    double away_seconds;                 /* ... which took so long, summed ... */
+    uint64_t retries;                    /* ... and for which so many chunks were sent once more */
 };
 
 /* Makes the folder and opens rank<r>.jsonl; max_steps sizes the tables of step times. */

@@ -37,7 +37,7 @@ struct sync_ps {
     struct shard_map map;
     struct ps_codec codec;
     atomic_size_t outstanding; /* payloads that core still holds */
-    enum ps_transport transport;
+    enum sync_transport transport;
     const struct shared_memory *memory; /* borrowed, of the slabs; NULL: not to be shared */
     bool priority;
     uint32_t *weights;     /* owned; of the servers; NULL: equal */

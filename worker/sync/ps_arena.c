@@ -37,15 +37,15 @@ enum status ps_arena_terms(struct sync_ps *s, const struct sync_config *config, 
     bool compressed = c->up.kind != CODEC_NONE || c->down.kind != CODEC_NONE;
 
     s->transport = config->ps_transport;
-    if (compressed && s->transport == PS_TRANSPORT_SHM)
+    if (compressed && s->transport == SYNC_TRANSPORT_SHM)
         return error_set(err, STATUS_CONFIG,
                          "rank %u: gradients are not compressed in shared memory: --ps-transport "
                          "shm and compression exclude each other",
                          s->rank);
-    if (s->transport == PS_TRANSPORT_GRPC || compressed)
+    if (s->transport == SYNC_TRANSPORT_GRPC || compressed)
         return STATUS_OK;
     if (!m || !is_inside(m, s->params, s->count) || !is_inside(m, s->grads, s->count))
-        return s->transport == PS_TRANSPORT_AUTO
+        return s->transport == SYNC_TRANSPORT_AUTO
                    ? STATUS_OK
                    : error_set(err, STATUS_CONFIG,
                                "rank %u: its gradients are not in shared memory, as --ps-transport "
@@ -138,7 +138,7 @@ enum status ps_arena_meet(struct sync_ps *s, struct ps_link *l, const char *addr
     (void)pthread_mutex_unlock(&s->lock);
     if (status == STATUS_OK)
         return STATUS_OK;
-    if (s->transport == PS_TRANSPORT_SHM)
+    if (s->transport == SYNC_TRANSPORT_SHM)
         return error_set(err, status, "rank %u, %s, shared memory: %s", s->rank, l->name, why.text);
     log_info("rank %u, %s: gradients go through the socket: %s", s->rank, l->name, why.text);
     return STATUS_OK;

@@ -24,10 +24,10 @@
 struct sync;
 
 /* How chunks reach a parameter server of the same host; to others they go through sockets. */
-enum ps_transport {
-    PS_TRANSPORT_AUTO, /* by reference into shared memory, where that can be */
-    PS_TRANSPORT_GRPC,
-    PS_TRANSPORT_SHM, /* as auto; else it is an error */
+enum sync_transport {
+    SYNC_TRANSPORT_AUTO, /* by reference into shared memory, where that can be */
+    SYNC_TRANSPORT_GRPC,
+    SYNC_TRANSPORT_SHM, /* as auto; else it is an error */
 };
 
 enum sync_yield { SYNC_YIELDS_GRADIENTS, SYNC_YIELDS_PARAMETERS };
@@ -61,7 +61,7 @@ struct sync_config {
     bool update_on_server;
     int64_t reconnect_ms; /* how long a lost connection may be away; 0: it ends the job */
     enum worker_loss on_worker_loss;
-    enum ps_transport ps_transport;
+    enum sync_transport ps_transport;
     unsigned connections; /* to each server; 0: one */
     bool priority;        /* what the next forward needs first overtakes; else order of readiness */
     struct consistency consistency; /* checked (consistency_check) */

@@ -157,7 +157,7 @@ static struct sync_config rank_config(const struct rank *r)
                                 .priority = b->priority,
                                 .memory = r->memory.base ? &r->memory : NULL,
                                 .ps_transport =
-                                    r->memory.base ? PS_TRANSPORT_SHM : PS_TRANSPORT_AUTO,
+                                    r->memory.base ? SYNC_TRANSPORT_SHM : SYNC_TRANSPORT_AUTO,
                                 .optimizer = b->optimizer};
 }
 
