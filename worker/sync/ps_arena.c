@@ -121,7 +121,7 @@ static enum status meet(const struct sync_ps *s, const char *address, struct sha
     return status;
 }
 
-enum status ps_arena_meet(struct sync_ps *s, struct ps_link *l, const char *address,
+enum status ps_arena_meet(struct sync_ps *s, struct ps_link *l, const char *address, bool resume,
                           struct error *err)
 {
     struct shared_memory arena = SHARED_MEMORY_NONE;
@@ -138,7 +138,7 @@ enum status ps_arena_meet(struct sync_ps *s, struct ps_link *l, const char *addr
     (void)pthread_mutex_unlock(&s->lock);
     if (status == STATUS_OK)
         return STATUS_OK;
-    if (s->transport == SYNC_TRANSPORT_SHM)
+    if (s->transport == SYNC_TRANSPORT_SHM && !resume)
         return error_set(err, status, "rank %u, %s, shared memory: %s", s->rank, l->name, why.text);
     log_info("rank %u, %s: gradients go through the socket: %s", s->rank, l->name, why.text);
     return STATUS_OK;

@@ -7,6 +7,7 @@
 
 #include "common/base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,8 +21,9 @@ enum status ps_arena_terms(struct sync_ps *s, const struct sync_config *config, 
 
 /* Behind a join, before the streams are opened: hand this worker's memory to the server at
  * `address` (of its reply) and map what it answers from.  Where that cannot be, chunks of this link
- * carry their payload, or, when shared memory is demanded, it is an error. */
-enum status ps_arena_meet(struct sync_ps *s, struct ps_link *l, const char *address,
+ * carry their payload, or, when shared memory is demanded and it is the first join, it is an error.
+ */
+enum status ps_arena_meet(struct sync_ps *s, struct ps_link *l, const char *address, bool resume,
                           struct error *err);
 
 /* Place of `data` in this worker's memory. */

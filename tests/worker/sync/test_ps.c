@@ -329,7 +329,7 @@ START_TEST(test_equals_the_serial_run)
         b.weights = mode == 1 || mode == 2 ? weights : NULL;
         b.order = mode & 2 ? REDUCE_REPRODUCIBLE : REDUCE_FAST;
         b.sharing = ((unsigned)_i + mode) % 3; /* none, all, every other rank */
-        b.connections = 1;
+        b.connections = (unsigned)_i % 4;
         b.priority = mode == 1 || mode == 2;
         bench_serve(&b);
         run_all(&b, ranks);
