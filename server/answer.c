@@ -33,27 +33,27 @@ static void count_answer(struct job *j, unsigned rank, bool is_pull, size_t byte
 }
 
 /* Queue one answer to one rank; nothing happens when its stream is gone. */
-static void send_answer(struct service *s, struct job *j, unsigned rank, struct chunk_header header,
-                        bool is_pull, const struct shard_answer *answer)
+void answer_send(struct service *s, struct job *j, const struct chain_answer *a)
 {
     struct rpc_payload payload = {.release = release_payload, .user = &j->outstanding};
-    size_t bytes = answer->count * sizeof(float);
+    size_t bytes = a->answer.count * sizeof(float);
+    struct chunk_header header = a->header;
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
     struct rpc_call *call;
     bool by_reference;
 
-    header.rank = rank;
+    header.rank = a->rank;
     (void)pthread_mutex_lock(&s->lock);
-    call = lane_of(j, rank, header.partition);
+    call = lane_of(j, a->rank, header.partition);
     if (call)
         rpc_call_ref(call);
-    by_reference = j->ranks[rank].by_reference;
-    if (j->state == JOB_RUNNING && !answer->again)
-        count_answer(j, rank, is_pull, bytes, answer);
+    by_reference = j->ranks[a->rank].by_reference;
+    if (j->state == JOB_RUNNING && !a->answer.again)
+        count_answer(j, a->rank, a->is_pull, bytes, &a->answer);
     (void)pthread_mutex_unlock(&s->lock);
     if (!call)
         return;
-    payload_make(&j->shard, answer, by_reference, &header, &payload);
+    payload_make(&j->shard, &a->answer, by_reference, &header, &payload);
     if (payload.size > 0)
         atomic_fetch_add(&j->outstanding, 1);
     (void)rpc_call_send_urgent(call, j->terms.in_order ? 0 : header.partition + 1, head,
@@ -61,23 +61,35 @@ static void send_answer(struct service *s, struct job *j, unsigned rank, struct 
     rpc_call_unref(call);
 }
 
+/* Now, or when the replica has what is in it. */
+static void send_safe(struct service *s, struct job *j, const struct chain_answer *a)
+{
+    if (!chain_hold(j->chain, a))
+        answer_send(s, j, a);
+}
+
 void answer_pull(struct service *s, struct job *j, unsigned rank, uint32_t partition,
                  const struct shard_answer *answer)
 {
-    struct chunk_header header = {
-        .kind = CHUNK_VALUES, .round = answer->round, .partition = partition};
+    struct chain_answer a = {
+        .rank = rank,
+        .is_pull = true,
+        .header = {.kind = CHUNK_VALUES, .round = answer->round, .partition = partition},
+        .answer = *answer};
 
-    send_answer(s, j, rank, header, true, answer);
+    send_safe(s, j, &a);
 }
 
 void answer_push(struct service *s, struct job *j, unsigned rank, uint32_t partition,
                  const struct shard_answer *answer)
 {
-    struct chunk_header header = {.kind = j->shard.config.update ? CHUNK_VALUES : CHUNK_MEAN,
-                                  .round = answer->round,
-                                  .partition = partition};
+    struct chain_answer a = {.rank = rank,
+                             .header = {.kind = j->shard.config.update ? CHUNK_VALUES : CHUNK_MEAN,
+                                        .round = answer->round,
+                                        .partition = partition},
+                             .answer = *answer};
 
-    send_answer(s, j, rank, header, false, answer);
+    send_safe(s, j, &a);
 }
 
 void answer_waiting(struct service *s, struct job *j, uint32_t partition)

@@ -77,6 +77,8 @@ static enum status note_beat(const struct attend *a, const struct beat *beat, st
         (void)snprintf(ret->reason, sizeof(ret->reason), "rank %u is %s (%s)", away,
                        slot_state_name(j->ranks[away].slot.state), j->ranks[away].slot.how);
     (void)pthread_mutex_unlock(&a->tie.service->lock);
+    if (status == STATUS_OK)
+        primary_beat(a->tie.service, j, beat->rank, beat->vote_epoch, &ret->propose_epoch);
     return status;
 }
 

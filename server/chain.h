@@ -30,6 +30,7 @@ struct chain;
 /* An answer to a rank that is on its way. */
 struct chain_answer {
     unsigned rank;
+    bool is_pull; /* not to a push */
     struct chunk_header header;
     struct shard_answer answer;
 };

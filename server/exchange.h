@@ -37,6 +37,9 @@ void answer_pull(struct service *s, struct job *j, unsigned rank, uint32_t parti
 void answer_push(struct service *s, struct job *j, unsigned rank, uint32_t partition,
                  const struct shard_answer *answer);
 
+/* One that has waited for the replica. */
+void answer_send(struct service *s, struct job *j, const struct chain_answer *a);
+
 /* All that may read the partition now. */
 void answer_waiting(struct service *s, struct job *j, uint32_t partition);
 

@@ -74,6 +74,7 @@ void job_close(struct job *j)
         return;
     for (unsigned rank = 0; j->ranks && rank < j->members.world_size; rank++)
         arena_unref(j->ranks[rank].arena);
+    chain_close(j->chain);
     shard_release(&j->shard);
     shard_map_release(&j->map);
     membership_release(&j->members);

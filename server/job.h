@@ -19,7 +19,9 @@
 #include "common/rpc/wire_stats.h"
 #include "common/shard_map/shard_map.h"
 #include "server/arena.h"
+#include "server/chain.h"
 #include "server/membership.h"
+#include "server/replica.h"
 #include "server/shard.h"
 #include "server/slot.h"
 
@@ -108,14 +110,17 @@ struct job {
     struct membership members;
     struct join_request
         terms; /* of the first join, without its manifest; its rules and weights owned; constant */
-    struct job_rank *ranks;    /* owned, world_size of them */
-    uint64_t epoch;            /* of the membership, from 1 once it runs */
-    struct shard_map map;      /* constant once built */
-    struct shard shard;        /* constant once built, but for its own locks */
-    bool shares;               /* a rank would read answers where they lie; until it is built */
-    size_t users;              /* calls and threads that hold a pointer to it */
-    atomic_size_t outstanding; /* payloads inside the shard that core still holds */
-    struct error failure;      /* OVER: STATUS_OK when everyone left in order */
+    struct job_rank *ranks;        /* owned, world_size of them */
+    uint64_t epoch;                /* of the membership, from 1 once it runs */
+    struct shard_map map;          /* constant once built */
+    struct shard shard;            /* constant once built, but for its own locks */
+    bool shares;                   /* a rank would read answers where they lie; until it is built */
+    size_t users;                  /* calls and threads that hold a pointer to it */
+    atomic_size_t outstanding;     /* payloads inside the shard that core still holds */
+    struct error failure;          /* OVER: STATUS_OK when everyone left in order */
+    struct chain *chain;           /* owned; of a primary with a replica; constant once it runs */
+    struct service *chain_service; /* whose job it is; with a chain only */
+    struct replica replica;        /* of a replica */
 
     size_t arrived;   /* contributions to the current round; where each push is a step, since its
                          record began */
@@ -176,6 +181,20 @@ void job_count_whole(struct job *j, const struct shard_answer *answer, int64_t n
 void job_count_answer(struct job *j, unsigned rank, size_t bytes, bool is_final);
 void job_count_finish(struct job *j, unsigned rank, bool wants_final, int64_t now_ns);
 void job_count_unpark(struct job *j, unsigned rank); /* that it waits was counted before */
+
+/*
+ * A job that another process has begun.  Instead of joins, while it is GATHERING: all ranks, with
+ * one rank's terms (and manifest), which all agree on, and their sessions.
+ */
+enum status job_join_all(struct job *j, const struct join_request *terms, const uint64_t *sessions,
+                         const char *peer, struct error *err);
+
+/* The books as they follow from the shard.  Takes the locks of its partitions, under the job's:
+ * only while nobody else uses the shard. */
+void job_restore(struct job *j, int64_t now_ns);
+
+/* Every rank that holds its slot is AWAY, and all of those may come back until until_ns. */
+void job_send_away(struct job *j, const char *how, int64_t until_ns, int64_t now_ns);
 
 /* The slot of a rank that is lost or has left is VACANT, in a new epoch. */
 void job_vacate(struct job *j, unsigned rank, int64_t now_ns);

@@ -31,6 +31,7 @@ struct join_outcome {
     struct rpc_call *displaced;           /* an earlier join of the same session; a reference */
     struct rpc_call *cut[SLOT_CALLS_MAX]; /* calls of the session's that are over; references */
     size_t cut_count;
+    struct rpc_call *superseded; /* this server's primary was, by now; a reference */
 };
 
 static int64_t answer_margin_ns(int64_t left_ns)
@@ -140,6 +141,15 @@ static enum status admit_running(struct join_call *jc, struct rpc_call *call,
     if (known && j->ranks[request->rank].join &&
         j->ranks[request->rank].join_session != request->session)
         known = false; /* another one is about to take the place */
+    if (j->replica.is_kept && !known)
+        return error_set(err, STATUS_UNAVAILABLE,
+                         "job '%s': this server keeps a copy for a primary, which knows no session "
+                         "of rank %u like this",
+                         j->members.job, request->rank);
+    if (j->replica.is_kept)
+        status = membership_check_again(&j->members, request, err);
+    if (j->replica.is_kept && status == STATUS_OK)
+        status = replica_admit(j, request, &outcome->superseded, err);
     if (!known)
         status = check_take(j, request, rpc_call_peer(call), err);
     if (status == STATUS_OK)
@@ -247,6 +257,8 @@ static enum status take_join(struct join_call *jc, struct rpc_call *call,
     (void)pthread_mutex_lock(&s->lock);
     status = admit(jc, call, &request, &outcome, err);
     (void)pthread_mutex_unlock(&s->lock);
+    if (outcome.superseded)
+        replica_tell_superseded(s->current, outcome.superseded);
     if (outcome.displaced) {
         rpc_call_finish(outcome.displaced, STATUS_UNAVAILABLE, "its session has joined again");
         rpc_call_unref(outcome.displaced);

@@ -24,9 +24,17 @@ static void build(struct service *s, struct job *j)
 
     (void)pthread_mutex_unlock(&s->lock);
     status = job_build(j, &err);
+    if (status == STATUS_OK && j->terms.replica[0] && !j->replica.is_kept)
+        status = primary_open(s, j, &err);
+    else if (status == STATUS_OK && j->replica.is_kept)
+        status = shard_check_recorded(&j->shard.config, &err);
     (void)pthread_mutex_lock(&s->lock);
     if (status == STATUS_OK && j->state == JOB_BUILDING)
         job_run(j, clock_now_ns());
+    if (status == STATUS_OK && j->replica.is_kept) {
+        replica_start(s, j);
+        return;
+    }
     (void)pthread_mutex_unlock(&s->lock);
     if (status != STATUS_OK) {
         service_end_job(s, j, &err);
@@ -131,6 +139,7 @@ static void cancel_calls(struct service *s, struct job *j)
         }
         (void)pthread_mutex_lock(&s->lock);
     }
+    chain_cancel(j->chain);
     j->over_ns = clock_now_ns(); /* once per grace */
 }
 
@@ -202,9 +211,10 @@ static void *keep(void *user)
             (void)pthread_mutex_lock(&s->lock);
         } else if (s->current && s->current->state == JOB_BUILDING) {
             build(s, s->current);
-        } else if (loss_look(s)) {
+        } else if (replica_look(s) || loss_look(s)) {
             continue;
         } else if (!write_all_records(s) && !reap(s)) {
+            primary_look(s);
             rest(s);
         }
     }

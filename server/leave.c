@@ -95,6 +95,8 @@ static void have_effect(struct service *s, struct leave_effect *effect, unsigned
     } else if (effect->finishes) {
         exchange_finish_rank(s, j, rank);
     }
+    if (!effect->ends && effect->call_count == 0)
+        primary_settle(s, j, rank);
     service_drop_job(s, j);
 }
 

@@ -300,6 +300,8 @@ bool loss_look(struct service *s)
 {
     struct job *j = s->current;
 
+    if (j && j->replica.is_kept)
+        return false; /* its ranks are another server's */
     for (unsigned rank = 0; j && j->state == JOB_RUNNING && rank < j->members.world_size; rank++) {
         switch (judge(j, rank, clock_now_ns())) {
         case LOSS_NONE:

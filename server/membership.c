@@ -154,6 +154,7 @@ enum status membership_join(struct membership *m, const struct join_request *req
     m->manifest_bytes -= member->manifest.length; /* of a join that was given up */
     strbuf_reset(&member->manifest);
     add_terms(&member->manifest, request);
+    member->terms_bytes = member->manifest.length;
     strbuf_add(&member->manifest, request->manifest ? request->manifest : "");
     if (!strbuf_ok(&member->manifest)) {
         strbuf_release(&member->manifest);

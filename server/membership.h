@@ -20,6 +20,7 @@ enum member_state { MEMBER_ABSENT, MEMBER_JOINED, MEMBER_LEFT };
 struct member {
     enum member_state state;
     struct strbuf manifest; /* its terms and its manifest, as lines "field<TAB>value" */
+    size_t terms_bytes;     /* of which so many are its terms */
     char peer[64];          /* address, for messages */
 };
 

@@ -14,22 +14,23 @@ void record_init(struct record *r, const char *folder)
     r->folder = folder;
 }
 
-static enum status open_file(struct record *r, unsigned index, struct error *err)
+static enum status open_file(struct record *r, bool is_copy, unsigned index, struct error *err)
 {
+    bool *written = &r->written[is_copy][index % 64];
     char name[64], path[4096];
     enum status status;
 
     if (!r->folder)
         return metrics_open(&r->metrics, NULL, err);
-    (void)snprintf(name, sizeof(name), "server%u.jsonl", index);
+    (void)snprintf(name, sizeof(name), "%s%u.jsonl", is_copy ? "replica" : "server", index);
     status = file_make_folder(r->folder, err);
     if (status == STATUS_OK)
         status = file_join(path, sizeof(path), r->folder, name, err);
     if (status != STATUS_OK)
         return status;
-    if (!r->written[index % sizeof(r->written)] && unlink(path) != 0 && errno != ENOENT)
+    if (!*written && unlink(path) != 0 && errno != ENOENT)
         return error_set_errno(err, errno, "cannot replace '%s' of an earlier run", path);
-    r->written[index % sizeof(r->written)] = true;
+    *written = true;
     return metrics_open(&r->metrics, path, err);
 }
 
@@ -38,7 +39,7 @@ enum status record_start(struct record *r, const struct job *j, struct error *er
     const struct join_request *t = &j->terms;
     struct metrics *m = &r->metrics;
     struct host_info host;
-    enum status status = open_file(r, t->server_index, err);
+    enum status status = open_file(r, j->replica.is_copy, t->server_index, err);
 
     if (status != STATUS_OK)
         return status;
@@ -135,6 +136,31 @@ static enum status record_ranks(struct record *r, const struct job *j, struct er
     return status;
 }
 
+/* What it was to be one of two servers, if it was. */
+static enum status record_pair(struct record *r, const struct job *j, struct error *err)
+{
+    static const char *const roles[] = {[SUCCESSION_PRIMARY] = "primary",
+                                        [SUCCESSION_PROPOSING] = "proposing",
+                                        [SUCCESSION_LONE] = "alone",
+                                        [SUCCESSION_SUCCEEDED] = "superseded"};
+    struct metrics *m = &r->metrics;
+    struct chain_counts c;
+    bool took_over = j->replica.promoted_ns != 0;
+
+    if (!j->chain && !j->replica.is_copy)
+        return STATUS_OK;
+    chain_count(j->chain, &c);
+    metrics_begin(m, "replica");
+    metrics_add_text(m, "role", j->chain ? roles[c.role] : took_over ? "took over" : "copy");
+    metrics_add_int(m, "records", (int64_t)(j->chain ? c.records : j->replica.records));
+    metrics_add_int(m, "record_bytes", (int64_t)(j->chain ? c.bytes : j->replica.bytes));
+    metrics_add_int(m, "held_answers", (int64_t)c.held);
+    metrics_add_double(m, "held_seconds", (double)c.held_ns * 1e-9);
+    metrics_add_double(m, "detect_ms", (double)c.detect_ns * 1e-6);
+    metrics_add_double(m, "recover_ms", (double)c.recover_ns * 1e-6);
+    return metrics_end(m, err);
+}
+
 enum status record_end(struct record *r, const struct job *j, struct error *err)
 {
     const struct job_totals *t = &j->totals;
@@ -145,6 +171,8 @@ enum status record_end(struct record *r, const struct job *j, struct error *err)
     if (!r->open)
         return STATUS_OK;
     status = record_ranks(r, j, err);
+    if (status == STATUS_OK)
+        status = record_pair(r, j, err);
     if (status != STATUS_OK)
         return status;
     for (size_t i = 0; i < STATS_STALENESS_BOUNDS; i++)

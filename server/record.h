@@ -4,7 +4,8 @@
  * max/mean rank one per rank, before end: its pushes and their staleness round  one round: bytes,
  * sum time, wait time (METRICS.md) end    totals; "status" is "ok" or names what ended the job,
  * "error" its text A job's lines stand together.  The first job of this process replaces a file
- * that an earlier one left; further jobs append.  Threads: the keeper only.
+ * that an earlier one left; further jobs append.  A job that this server kept a copy of goes to
+ * replica<index>.jsonl.  Threads: the keeper only.
  */
 #ifndef SPARRING_SERVER_RECORD_H
 #define SPARRING_SERVER_RECORD_H
@@ -19,7 +20,8 @@ struct record {
     const char *folder; /* borrowed; NULL: nothing is written */
     struct metrics metrics;
     bool open;
-    bool written[64]; /* files of this process, by server index: append from the second job on */
+    bool written[2][64]; /* files of this process, [is a copy][server index]: append from the second
+                            job on */
 };
 
 void record_init(struct record *r, const char *folder);

@@ -50,6 +50,11 @@ static enum status open_rpc(struct service *s, const struct service_config *conf
          .user = s,
          .max_head_bytes = WIRE_BEAT_MAX,
          .max_payload_bytes = RPC_NO_PAYLOAD},
+        {.path = SERVICE_REPLICATE,
+         .handler = &replicate_handler,
+         .user = s,
+         .max_head_bytes = WIRE_CONTROL_MAX,
+         .max_payload_bytes = PARTITION_BYTES_MAX},
         {.path = SERVICE_LEAVE,
          .handler = &leave_handler,
          .user = s,
@@ -136,6 +141,7 @@ enum status service_open(const struct service_config *config, struct service **r
     }
     s->timeout_ms = config->timeout_ms;
     s->bind_ranks = config->bind_ranks;
+    s->security = config->security;
     s->start_time_seconds = clock_wall_seconds();
     record_init(&s->record, config->run_dir);
     status = config->share_memory ? desk_open(s, err) : STATUS_OK;
@@ -244,6 +250,9 @@ void service_end_job(struct service *s, struct job *j, const struct error *failu
         log_warning("job '%s' ended: %s", j->members.job, failure->text);
     else
         log_info("job '%s' is done", j->members.job);
+    primary_end(j, failure);
+    if (failure)
+        replica_end(s, j, failure);
     for (unsigned rank = 0; failure && rank < j->members.world_size; rank++) {
         struct rpc_call *calls[SLOT_CALLS_MAX + 1];
         size_t count = take_calls(s, j, rank, calls);

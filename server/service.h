@@ -16,16 +16,17 @@
 
 #include <stdint.h>
 
-#define SERVICE_JOIN     "/sparring.v1.ParameterServer/Join"
-#define SERVICE_EXCHANGE "/sparring.v1.ParameterServer/Exchange"
-#define SERVICE_ATTEND   "/sparring.v1.ParameterServer/Attend"
-#define SERVICE_LEAVE    "/sparring.v1.ParameterServer/Leave"
-#define SERVICE_STATS    "/sparring.v1.ParameterServer/Stats"
+#define SERVICE_JOIN      "/sparring.v1.ParameterServer/Join"
+#define SERVICE_EXCHANGE  "/sparring.v1.ParameterServer/Exchange"
+#define SERVICE_ATTEND    "/sparring.v1.ParameterServer/Attend"
+#define SERVICE_LEAVE     "/sparring.v1.ParameterServer/Leave"
+#define SERVICE_REPLICATE "/sparring.v1.ParameterServer/Replicate"
+#define SERVICE_STATS     "/sparring.v1.ParameterServer/Stats"
 
 struct service_config {
-    struct endpoint listen;    /* port 0: any free one; or a Unix socket */
-    const char *listen_origin; /* "--listen"; where the address came from, for messages */
-    struct rpc_security security;
+    struct endpoint listen;       /* port 0: any free one; or a Unix socket */
+    const char *listen_origin;    /* "--listen"; where the address came from, for messages */
+    struct rpc_security security; /* its texts are borrowed until service_close */
     bool bind_ranks;    /* a peer speaks for the ranks that its certificate names, and no others */
     unsigned threads;   /* of rpc; 0: as rpc_server_config says */
     int64_t timeout_ms; /* how long ranks may wait for a silent one, in a join and in a round */

@@ -17,13 +17,14 @@
 #include <stdbool.h>
 
 struct service {
-    int64_t timeout_ms;         /* constant */
-    bool bind_ranks;            /* constant */
-    double start_time_seconds;  /* constant, Unix time */
-    struct metrics_page *page;  /* NULL: none */
-    struct arena_desk *desk;    /* NULL: no memory is shared; constant */
-    char host_id[HOST_ID_SIZE]; /* constant */
-    struct record record;       /* keeper only, once it runs */
+    int64_t timeout_ms;           /* constant */
+    bool bind_ranks;              /* constant */
+    struct rpc_security security; /* constant, borrowed: as the client of replicas */
+    double start_time_seconds;    /* constant, Unix time */
+    struct metrics_page *page;    /* NULL: none */
+    struct arena_desk *desk;      /* NULL: no memory is shared; constant */
+    char host_id[HOST_ID_SIZE];   /* constant */
+    struct record record;         /* keeper only, once it runs */
     pthread_t keeper;
     bool keeper_started;
 
@@ -58,6 +59,10 @@ void service_drop_job(struct service *s, struct job *j);
 enum status service_check_rank(const struct service *s, const struct rpc_call *call, unsigned rank,
                                struct error *err);
 
+/* The same for a server that brings its records: its certificate must say that it is one. */
+enum status service_check_server(const struct service *s, const struct rpc_call *call,
+                                 struct error *err);
+
 /* ------------------------------------------------------------------ desk.c */
 
 enum status desk_open(struct service *s, struct error *err);
@@ -83,6 +88,25 @@ void exchange_vacate_rank(struct service *s, struct job *j, unsigned rank);
 /* Another session has the rank's place: of one that was waited for (replaces), or in the rounds
  * under way.  No lock; no call of the rank is open.  A failure must end the job. */
 enum status exchange_occupy_rank(struct job *j, unsigned rank, bool replaces, struct error *err);
+
+/* ------------------------------------------------------------------ primary.c */
+
+/* The job is built and its ranks want a replica: have one take the terms.  Keeper only, no lock;
+ * blocks until then, or until the first join would be answered too late. */
+enum status primary_open(struct service *s, struct job *j, struct error *err);
+
+/* The keeper's look at the replica of the current job.  Lock held on entry and return. */
+void primary_look(struct service *s);
+
+/* A beat of a rank: *ret_propose is the question for the ranks.  No lock, with a use of the job. */
+void primary_beat(struct service *s, struct job *j, unsigned rank, uint64_t vote,
+                  uint64_t *ret_propose);
+
+/* A rank has left in order.  As above. */
+void primary_settle(struct service *s, struct job *j, unsigned rank);
+
+/* The job is over: does its replica forget it?  No lock. */
+void primary_end(struct job *j, const struct error *failure);
 
 /* ------------------------------------------------------------------ join.c */
 

@@ -4,6 +4,7 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 
 static struct error err;
 
@@ -24,6 +25,7 @@ struct join_request session_request(unsigned rank)
     r.consistency = session_terms.consistency;
     r.optimizer.learning_rate = 1;
     r.session = workers[rank].session;
+    memcpy(r.replica, session_terms.replica, sizeof(session_terms.replica));
     return r;
 }
 

@@ -1,0 +1,133 @@
+/*
+ * A job and its chain: what the service asks of it, and what it tells the service.
+ */
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+#include "server/exchange.h"
+
+#include <stdlib.h>
+
+static void send_answer(void *user, const struct chain_answer *answer)
+{
+    struct job *j = user;
+
+    answer_send(j->chain_service, j, answer);
+}
+
+static void lose_to_replica(void *user, const struct error *why)
+{
+    struct job *j = user;
+
+    service_end_job(j->chain_service, j, why);
+}
+
+/* The time that the ranks' joins leave.  Lock held. */
+static int64_t first_deadline(const struct job *j)
+{
+    int64_t deadline_ns = INT64_MAX;
+
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        if (j->ranks[rank].join && j->ranks[rank].join_deadline_ns < deadline_ns)
+            deadline_ns = j->ranks[rank].join_deadline_ns;
+    return deadline_ns;
+}
+
+static enum status take_sessions(const struct job *j, uint64_t *ret, struct error *err)
+{
+    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
+        ret[rank] = j->ranks[rank].join_session;
+        if (ret[rank] == 0 || j->terms.reconnect_ms == 0)
+            return error_set(err, STATUS_UNSUPPORTED,
+                             "a replica is for ranks that can come back (--reconnect-ms), and rank "
+                             "%u cannot",
+                             rank);
+    }
+    return STATUS_OK;
+}
+
+enum status primary_open(struct service *s, struct job *j, struct error *err)
+{
+    const struct member *first = &j->members.members[0];
+    struct join_request terms = j->terms;
+    struct chain_config config = {.security = s->security,
+                                  .terms = &terms,
+                                  .epoch = 1,
+                                  .shard = &j->shard,
+                                  .outstanding = &j->outstanding,
+                                  .send = send_answer,
+                                  .lost = lose_to_replica,
+                                  .user = j};
+    uint64_t *sessions = NULL;
+    int64_t deadline_ns;
+    enum status status =
+        mem_calloc(j->members.world_size, sizeof(*sessions), "sessions", &sessions, err);
+
+    if (status != STATUS_OK)
+        return status;
+    terms.manifest = first->manifest.text + first->terms_bytes;
+    j->chain_service = s;
+    (void)pthread_mutex_lock(&s->lock);
+    deadline_ns = first_deadline(j);
+    status = take_sessions(j, sessions, err);
+    (void)pthread_mutex_unlock(&s->lock);
+    config.sessions = sessions;
+    if (deadline_ns == INT64_MAX)
+        deadline_ns = clock_deadline_ns(s->timeout_ms);
+    if (status == STATUS_OK)
+        status = chain_open(&config, deadline_ns, &j->chain, err);
+    free(sessions);
+    return status;
+}
+
+void primary_look(struct service *s)
+{
+    struct job *j = s->current;
+
+    if (!j || j->state != JOB_RUNNING || !j->chain)
+        return;
+    (void)pthread_mutex_unlock(&s->lock);
+    chain_tick(j->chain, clock_now_ns()); /* only the keeper frees jobs */
+    (void)pthread_mutex_lock(&s->lock);
+}
+
+/* The chain has gone on alone. */
+static void note_epoch(struct service *s, struct job *j, uint64_t epoch)
+{
+    if (epoch == 0)
+        return;
+    (void)pthread_mutex_lock(&s->lock);
+    j->epoch = epoch;
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+void primary_beat(struct service *s, struct job *j, unsigned rank, uint64_t vote,
+                  uint64_t *ret_propose)
+{
+    uint64_t epoch = 0;
+
+    if (!j->chain)
+        return;
+    if (vote != 0)
+        chain_vote(j->chain, rank, vote, &epoch);
+    note_epoch(s, j, epoch);
+    *ret_propose = chain_proposal(j->chain);
+}
+
+void primary_settle(struct service *s, struct job *j, unsigned rank)
+{
+    uint64_t epoch;
+
+    if (!j->chain)
+        return;
+    chain_settle(j->chain, rank, &epoch);
+    note_epoch(s, j, epoch);
+}
+
+/* A server that stops leaves the job to its replica; any other end is the end of the job. */
+void primary_end(struct job *j, const struct error *failure)
+{
+    if (failure && failure->status == STATUS_UNAVAILABLE)
+        chain_cancel(j->chain);
+    else
+        chain_end(j->chain);
+}

@@ -1,0 +1,58 @@
+/*
+ * replica: a job of which this server keeps a copy for its primary (server/chain.h), and how it
+ * becomes the primary itself.
+ *
+ * The Replicate stream brings the terms, from which the keeper builds the job as from joins, and
+ * then the records.  The slots are held by the sessions that the primary knows, and all AWAY.  A
+ * join that returns such a session promotes this server (common/succession): no record is taken any
+ * more, the primary is told, and all ranks have some time to come.
+ *
+ * Lock: the service's.
+ */
+#ifndef SPARRING_SERVER_REPLICA_H
+#define SPARRING_SERVER_REPLICA_H
+
+#include "common/base/error.h"
+#include "common/rpc/rpc.h"
+#include "common/rpc/wire.h"
+#include "common/succession/succession.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct job;
+struct service;
+
+/* A job's part of it; all zero in jobs that began here. */
+struct replica {
+    bool is_copy; /* it began so; constant */
+    bool is_kept; /* and is one: workers are not served (yet) */
+    struct succession_replica succession;
+    struct rpc_call *stream; /* of the primary; one reference; NULL: it is over */
+    bool applying;           /* a record is on its way into the shard */
+    uint64_t records, bytes; /* taken */
+    int64_t gone_ns;         /* when the stream ended */
+    char gone_how[192];
+    int64_t promoted_ns; /* 0: it is not */
+};
+
+/* May this worker, whose session holds its slot, be served?  Promotes the replica if it must be.
+ * STATUS_UNAVAILABLE: not now.  *ret_superseded: the stream (a reference) to be told with
+ * replica_tell_superseded, or NULL.  Lock held. */
+enum status replica_admit(struct job *j, const struct join_request *request,
+                          struct rpc_call **ret_superseded, struct error *err);
+
+/* No lock; drops the reference. */
+void replica_tell_superseded(const struct job *j, struct rpc_call *stream);
+
+/* The keeper's, lock held on entry and return.  The job is built: take records.  And: has something
+ * to be done about it?  Returns whether anything was. */
+void replica_start(struct service *s, struct job *j);
+bool replica_look(struct service *s);
+
+/* The job has failed: tell the primary.  No lock, with a use of the job. */
+void replica_end(struct service *s, struct job *j, const struct error *failure);
+
+extern const struct rpc_handler replicate_handler;
+
+#endif
