@@ -255,11 +255,23 @@ enum status rpc_client_unary(struct rpc_client *client, const char *path, const 
                              size_t request_size, int64_t deadline_ns, uint8_t **ret_reply,
                              size_t *ret_reply_size, struct error *err)
 {
+    bool by_peer;
+
+    return rpc_client_unary_told(client, path, request, request_size, deadline_ns, ret_reply,
+                                 ret_reply_size, &by_peer, err);
+}
+
+enum status rpc_client_unary_told(struct rpc_client *client, const char *path,
+                                  const uint8_t *request, size_t request_size, int64_t deadline_ns,
+                                  uint8_t **ret_reply, size_t *ret_reply_size, bool *ret_by_peer,
+                                  struct error *err)
+{
     static const struct rpc_handler handler = {NULL, unary_message, unary_closed};
     struct unary unary = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     struct rpc_call *call;
     enum status status = open_call(client, path, deadline_ns, &handler, &unary, &call, err);
 
+    *ret_by_peer = false;
     if (status != STATUS_OK)
         return status;
     /* Wishes before the start: request and half-close leave in one write. */
@@ -276,6 +288,7 @@ enum status rpc_client_unary(struct rpc_client *client, const char *path, const 
         (void)pthread_cond_wait(&unary.changed, &unary.lock);
     (void)pthread_mutex_unlock(&unary.lock);
     status = unary_status(&unary, path, client->target, err);
+    *ret_by_peer = unary.result.by_peer;
     if (status == STATUS_OK) {
         *ret_reply = unary.reply;
         *ret_reply_size = unary.reply_size;

@@ -273,6 +273,12 @@ enum status rpc_client_unary(struct rpc_client *client, const char *path, const 
                              size_t request_size, int64_t deadline_ns, uint8_t **ret_reply,
                              size_t *ret_reply_size, struct error *err);
 
+/* The same; *ret_by_peer: a failure is the server's own word. */
+enum status rpc_client_unary_told(struct rpc_client *client, const char *path,
+                                  const uint8_t *request, size_t request_size, int64_t deadline_ns,
+                                  uint8_t **ret_reply, size_t *ret_reply_size, bool *ret_by_peer,
+                                  struct error *err);
+
 /* Cancel what is under way now; from any thread. */
 void rpc_client_cancel(struct rpc_client *client);
 

@@ -50,9 +50,9 @@ static const char *const design[] = {"sync",
                                      "comm_cpu"};
 
 /* What differs from run to run, or from process to process, without touching results. */
-static const char *const ignored[] = {"rank",        "world_size", "local_rank",  "standalone",
-                                      "init_method", "group",      "run_dir",     "save",
-                                      "log_level",   "seed",       "on_rank_loss"};
+static const char *const ignored[] = {
+    "rank", "world_size", "local_rank", "standalone",   "init_method",  "group",         "run_dir",
+    "save", "log_level",  "seed",       "on_rank_loss", "reconnect_ms", "on_worker_loss"};
 
 struct run_fact {
     char name[64];

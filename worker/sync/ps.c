@@ -53,7 +53,7 @@ static bool is_expected(const struct sync_ps *s, uint64_t round)
     if (s->catching_up)
         return s->wanted == 0 || round + 1 == s->wanted;
     return round == s->round || s->ending ||
-           ((s->consistency.backup > 0 || s->may_repeat) && round > s->round);
+           ((s->consistency.backup > 0 || ps_may_repeat(s)) && round > s->round);
 }
 
 /* Is this the answer to something that was asked?  *ret_twice: to something that was asked again
@@ -95,6 +95,8 @@ static void count_answer(struct sync_ps *s, const struct chunk_header *h)
     if (h->flags & CHUNK_BY_REFERENCE)
         s->counters.rx_reference_bytes += h->length;
     s->partitions[h->partition].of = h->round;
+    if (s->catching_up && h->round > s->newest)
+        s->newest = h->round;
     if (h->round < s->oldest)
         s->oldest = h->round;
     if (++s->received == s->map.length)
@@ -318,6 +320,7 @@ static enum status catch_up(struct sync_ps *s, struct error *err)
     s->catching_up = false;
     s->wanted = 0;
     s->round = s->skipped = s->oldest;
+    s->again_through = s->newest > s->oldest ? s->newest : s->oldest + 1;
     (void)pthread_mutex_unlock(&s->lock);
     return STATUS_OK;
 }
@@ -352,9 +355,9 @@ static enum status ps_finish(struct sync *base, struct error *err)
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&s->lock);
+    s->contributed = s->round;
     s->skipped = s->oldest - s->round;
     s->round = s->oldest;
-    s->may_repeat = false;
     (void)pthread_mutex_unlock(&s->lock);
     return STATUS_OK;
 }

@@ -50,13 +50,15 @@ struct sync_ps {
     uint64_t round;         /* (L) 0: initial values */
     size_t queued;          /* (L) partitions of this round handed over; the training thread's */
     size_t received;        /* (L) partitions of this round that are here */
+    uint64_t contributed;   /* (L) last round that this process pushed and had all answers of */
     uint64_t oldest;        /* (L) least round of their answers */
     uint64_t skipped;       /* rounds that the last one was late by; the training thread's */
     bool ending;            /* (L) the round is the final values */
     bool gives_initial;     /* (L) round 0: this rank's values are the initial ones */
     bool catching_up;       /* (L) round 0 of a job that runs already: values of any round */
     uint64_t wanted;        /* (L) catching up: round + 1 of the values; 0: the newest */
-    bool may_repeat;        /* (L) an earlier process of this rank may have sent all this */
+    uint64_t newest;        /* (L) catching up: greatest round of the values */
+    uint64_t again_through; /* (L) rounds up to here may hold what an earlier process pushed */
     int64_t extended_ns;    /* (L) the round may take until then, servers say */
     struct ps_partition *partitions; /* (L) owned */
     bool closing;                    /* (L) an end is no failure any more */
@@ -90,6 +92,10 @@ void ps_link_closed(void *user, struct ps_link *link, const struct error *why, b
 void ps_fail(struct sync_ps *s, const struct error *why);
 
 struct timespec ps_timespec(int64_t deadline_ns);
+
+/* May the servers have what is sent now from an earlier process of this rank, or be ahead of it?
+ * Lock held. */
+bool ps_may_repeat(const struct sync_ps *s);
 
 /* From now on the answer to `partition` is expected, the next one of the round; send what asks for
  * it, now or when its link is back. */

@@ -42,8 +42,8 @@ enum status ps_link_join(struct ps_link *l, const struct join_request *request, 
     enum status status = wire_pack_join_request(request, &bytes, &size, err);
 
     if (status == STATUS_OK)
-        status = rpc_client_unary(l->lanes[0].client, METHOD("Join"), bytes, size, deadline_ns,
-                                  &reply, &reply_size, err);
+        status = rpc_client_unary_told(l->lanes[0].client, METHOD("Join"), bytes, size, deadline_ns,
+                                       &reply, &reply_size, &l->told, err);
     l->joined = l->joined || status == STATUS_OK;
     if (status == STATUS_OK)
         status = wire_unpack_join_reply(reply, reply_size, ret_reply, err);
@@ -58,17 +58,12 @@ enum status ps_link_join(struct ps_link *l, const struct join_request *request, 
 
 /* ------------------------------------------------------------------ the streams */
 
-bool ps_link_may_retry(enum status status)
+bool ps_link_may_return(enum status status, bool by_peer)
 {
-    return status == STATUS_PEER_LOST || status == STATUS_UNREACHABLE ||
-           status == STATUS_UNAVAILABLE || status == STATUS_TIMEOUT || status == STATUS_CANCELLED;
-}
-
-bool ps_link_may_return(const struct rpc_result *result)
-{
-    if (result->by_peer) /* its own word: another process may serve there soon */
-        return result->status == STATUS_UNAVAILABLE;
-    return ps_link_may_retry(result->status);
+    if (status == STATUS_UNAVAILABLE) /* another process may serve there soon */
+        return true;
+    return !by_peer && (status == STATUS_PEER_LOST || status == STATUS_UNREACHABLE ||
+                        status == STATUS_TIMEOUT || status == STATUS_CANCELLED);
 }
 
 static void on_message(struct rpc_call *call, struct rpc_message *message, void *user)
@@ -99,7 +94,7 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
 static void tell_end(struct ps_link *l, const struct rpc_result *result,
                      const struct error *refused)
 {
-    bool may_return = !refused && ps_link_may_return(result);
+    bool may_return = !refused && ps_link_may_return(result->status, result->by_peer);
     struct error err = {0};
 
     if (refused)
@@ -150,7 +145,7 @@ static void on_attend_closed(struct rpc_call *call, const struct rpc_result *res
 
     (void)call;
     atomic_store(&l->attended, false);
-    if (result->status != STATUS_OK && !result->by_peer && ps_link_may_return(result))
+    if (!result->by_peer && ps_link_may_return(result->status, false))
         tell_end(l, result, NULL);
 }
 
@@ -241,11 +236,11 @@ enum status ps_link_leave(struct ps_link *l, const char *job, const char *reason
     (void)snprintf(request.reason, sizeof(request.reason), "%s", reason);
     status = wire_pack_leave_request(&request, &bytes, &size, err);
     if (status == STATUS_OK)
-        status = rpc_client_unary(l->lanes[0].client, METHOD("Leave"), bytes, size, deadline_ns,
-                                  &reply, &reply_size, err);
+        status = rpc_client_unary_told(l->lanes[0].client, METHOD("Leave"), bytes, size,
+                                       deadline_ns, &reply, &reply_size, &l->told, err);
     free(bytes);
     free(reply);
-    if (status != STATUS_OK && ps_link_may_retry(status))
+    if (ps_link_may_return(status, l->told))
         return status;
     l->joined = false;
     for (unsigned i = 0; i < l->lane_count; i++)

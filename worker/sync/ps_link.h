@@ -64,6 +64,7 @@ struct ps_link {
     struct rpc_call *attend; /* one reference; NULL: none */
     uint64_t session;
     bool joined;
+    bool told;            /* the last failure of join or leave was the server's own word */
     uint64_t epoch;       /* the server's word at the join; 0: it knows no sessions */
     uint64_t beats;       /* sent; the tender's */
     uint64_t contributed; /* as its join said: the last round that this rank's slot has pushed */
@@ -120,9 +121,9 @@ size_t ps_link_wire_bytes(size_t head_bytes, size_t payload_bytes);
 enum status ps_link_leave(struct ps_link *l, const char *job, const char *reason,
                           int64_t deadline_ns, struct error *err);
 
-/* Can a call that ended so end well on another connection? */
-bool ps_link_may_return(const struct rpc_result *result);
-bool ps_link_may_retry(enum status status);
+/* Can a call that ended so, by the server's own word or else by what became of the connection, end
+ * well on another connection? */
+bool ps_link_may_return(enum status status, bool by_peer);
 
 /* Cancel what is under way, so that whoever is in a call of this link returns soon. */
 void ps_link_interrupt(struct ps_link *l);

@@ -73,12 +73,6 @@ static enum status check_reply(const struct sync_ps *s, unsigned k, const struct
     return STATUS_OK;
 }
 
-/* The last round that is complete for this rank.  Lock held. */
-static uint64_t completed_round(const struct sync_ps *s)
-{
-    return s->round > 0 && s->received < s->map.length ? s->round - 1 : s->round;
-}
-
 enum status ps_join(struct sync_ps *s, struct ps_link *l, bool resume, int64_t deadline_ns,
                     struct error *err)
 {
@@ -90,7 +84,7 @@ enum status ps_join(struct sync_ps *s, struct ps_link *l, bool resume, int64_t d
     request.resume = resume;
     if (resume) {
         (void)pthread_mutex_lock(&s->lock);
-        request.round = completed_round(s);
+        request.round = s->contributed;
         (void)pthread_mutex_unlock(&s->lock);
     }
     status = ps_link_join(l, &request, deadline_ns, &reply, err);
@@ -114,7 +108,7 @@ static enum status join_first(struct sync_ps *s, struct ps_link *l, int64_t dead
 
     if (status == STATUS_OK)
         status = ps_join(s, l, false, deadline_ns, err);
-    while (status == STATUS_PEER_LOST && s->reconnect_ms > 0 &&
+    while (status == STATUS_PEER_LOST && !l->told && s->reconnect_ms > 0 &&
            clock_now_ns() + JOIN_PAUSE_NS < deadline_ns) {
         if (first.status == STATUS_OK)
             first = *err;
@@ -148,7 +142,6 @@ static enum status open_links(struct sync_ps *s, struct error *err)
         if (l->contributed > contributed)
             contributed = l->contributed;
     }
-    s->may_repeat = s->catching_up;
     s->gives_initial = s->rank == 0 && contributed == 0;
     for (unsigned k = 0; status == STATUS_OK && k < s->link_count; k++)
         if (s->links[k].joined)

@@ -32,6 +32,7 @@ static enum status attempt(struct sync_ps *s, struct ps_link *l, int64_t deadlin
 {
     enum status status;
 
+    l->told = false;
     (void)pthread_mutex_lock(&s->lock);
     l->broken.status = STATUS_OK;
     (void)pthread_mutex_unlock(&s->lock);
@@ -67,7 +68,8 @@ static enum status come_up(struct sync_ps *s, struct ps_link *l, struct error *e
 }
 
 /* False: there is no use in another attempt, or no time. */
-static bool pause_between(struct sync_ps *s, enum status last, int64_t deadline_ns)
+static bool pause_between(struct sync_ps *s, const struct ps_link *l, enum status last,
+                          int64_t deadline_ns)
 {
     struct timespec until = ps_timespec(clock_deadline_ns(PAUSE_MS));
     bool again;
@@ -76,7 +78,7 @@ static bool pause_between(struct sync_ps *s, enum status last, int64_t deadline_
     (void)pthread_mutex_lock(&s->lock);
     while (!s->giving_up && late == 0)
         late = pthread_cond_timedwait(&s->changed, &s->lock, &until);
-    again = !s->giving_up && ps_link_may_retry(last) && clock_now_ns() < deadline_ns;
+    again = !s->giving_up && ps_link_may_return(last, l->told) && clock_now_ns() < deadline_ns;
     (void)pthread_mutex_unlock(&s->lock);
     return again;
 }
@@ -89,7 +91,7 @@ static void give_up(struct sync_ps *s, struct ps_link *l, const struct error *la
     (void)pthread_mutex_lock(&s->lock);
     (void)error_set(&why, l->loss.status, "%s; it did not come back within %" PRId64 " ms: %s",
                     l->loss.text, (clock_now_ns() - l->lost_ns) / 1000000, last->text);
-    if (!ps_link_may_retry(last->status))
+    if (!ps_link_may_return(last->status, l->told))
         (void)error_set(&why, last->status, "%s (after: %s)", last->text, l->loss.text);
     l->state = PS_LINK_OVER;
     ps_fail(s, &why);
@@ -120,7 +122,7 @@ void *ps_resume(void *link)
         status = attempt(s, l, attempt_deadline(deadline_ns), &last);
         if (status == STATUS_OK)
             status = come_up(s, l, &last);
-    } while (status != STATUS_OK && pause_between(s, status, deadline_ns));
+    } while (status != STATUS_OK && pause_between(s, l, status, deadline_ns));
     if (status == STATUS_OK) {
         log_warning("%s; it is back after %" PRId64 " ms", loss.text,
                     (clock_now_ns() - lost_ns) / 1000000);

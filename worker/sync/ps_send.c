@@ -30,6 +30,11 @@ bool ps_wait_release(struct sync_ps *s, int64_t deadline_ns)
     return true;
 }
 
+bool ps_may_repeat(const struct sync_ps *s)
+{
+    return s->catching_up || (s->round > 0 && s->round <= s->again_through);
+}
+
 /* The stream that a partition travels on, with a reference; NULL: its link is away.  Lock held. */
 static struct rpc_call *take_stream(const struct sync_ps *s, size_t partition)
 {
@@ -112,7 +117,7 @@ static struct question note_question(struct sync_ps *s, size_t partition)
     if (l->by_reference)
         q.header.flags |= CHUNK_BY_REFERENCE;
     q.repeated = p->sent == s->round + 1 && p->connection != l->connections;
-    if (q.repeated || s->may_repeat)
+    if (q.repeated || ps_may_repeat(s))
         q.header.flags |= CHUNK_AGAIN;
     p->extra += q.repeated;
     p->sent = s->round + 1;

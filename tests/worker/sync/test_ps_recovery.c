@@ -1,0 +1,337 @@
+/*
+ * Connections between workers and servers break, fall silent, stay away; workers are lost and
+ * others take their places.  Where the job is to go on its parameters are those of a serial run,
+ * bit for bit; where it is to end it ends in time, and says what was lost and how.
+ */
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "tests/support/support.h"
+#include "tests/worker/sync/ps_team.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROUNDS      24u
+#define ROUND_BYTES (TEAM_COUNT * sizeof(float))
+
+static struct error err;
+
+/* ------------------------------------------------------------------ resets */
+
+/* Resets the connections of one proxy again and again, at bytes drawn from a seed. */
+struct breaker {
+    struct fault_proxy *proxy;
+    uint64_t state;
+    uint64_t next; /* bytes */
+    enum fault_way way;
+    unsigned left;
+};
+
+static uint64_t draw(uint64_t *state, uint64_t below)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (*state >> 33) % below;
+}
+
+static void strike(void *user)
+{
+    struct breaker *b = user;
+
+    fault_proxy_reset(b->proxy);
+    b->way = b->left % 2 ? FAULT_UP : FAULT_DOWN;
+    b->next = fault_proxy_bytes(b->proxy, b->way) + 1 + draw(&b->state, 3 * ROUND_BYTES / 2);
+    if (b->left-- > 0)
+        fault_proxy_at(b->proxy, b->way, b->next, strike, b);
+}
+
+static void arm(struct breaker *b, struct fault_proxy *proxy, uint64_t seed, unsigned strikes)
+{
+    *b = (struct breaker){.proxy = proxy, .state = seed, .left = strikes};
+    /* Behind the join, of which nobody knows the size: a first reset there would be one more. */
+    fault_proxy_at(proxy, FAULT_DOWN, 1 + draw(&b->state, ROUND_BYTES), strike, b);
+}
+
+static const struct {
+    bool update;
+    struct consistency consistency;
+    bool exact;
+} modes[] = {
+    {true, {.mode = CONSISTENCY_BSP}, true},
+    {false, {.mode = CONSISTENCY_BSP}, true},
+    {true, {.mode = CONSISTENCY_BSP, .backup = 1}, false},
+    {true, {.mode = CONSISTENCY_SSP, .staleness = 2}, false},
+    {true, {.mode = CONSISTENCY_ASP}, false},
+};
+
+/* Every payload is counted once, however often it travelled. */
+static void check_counters(const struct team_rank *r, bool initial)
+{
+    const struct sync_counters *c = &r->counters;
+    uint64_t rounds = ROUNDS * ROUND_BYTES;
+
+    ck_assert_uint_eq(c->tx_payload_bytes, (initial ? ROUND_BYTES : 0) + rounds);
+    ck_assert_uint_eq(c->rx_payload_bytes, ROUND_BYTES + rounds);
+    ck_assert_uint_gt(c->tx_wire_bytes, c->tx_payload_bytes);
+}
+
+START_TEST(test_resets_change_nothing)
+{
+    struct team t;
+    struct breaker breakers[2][2];
+    uint64_t reconnects = 0;
+
+    team_init(&t, 2, 2, ROUNDS);
+    t.update = modes[_i].update;
+    t.consistency = modes[_i].consistency;
+    t.order = modes[_i].exact ? REDUCE_REPRODUCIBLE : REDUCE_FAST;
+    team_open(&t);
+    for (unsigned i = 0; i < 2; i++)
+        for (unsigned k = 0; k < 2; k++)
+            arm(&breakers[i][k], t.ranks[i].proxies[k],
+                (uint64_t)(support_random() * 1e9) + i * 2 + k, 8);
+    for (unsigned i = 0; i < 2; i++)
+        team_run_rank(&t.ranks[i]);
+    for (unsigned i = 0; i < 2; i++)
+        team_join_rank(&t.ranks[i]);
+    for (unsigned i = 0; i < 2; i++) {
+        const struct team_rank *r = &t.ranks[i];
+
+        ck_assert_msg(r->status == STATUS_OK, "rank %u: %s", i, r->err.text);
+        if (modes[_i].exact)
+            check_counters(r, i == 0);
+        reconnects += r->counters.reconnects;
+        ck_assert(r->counters.reconnects == 0 || r->counters.away_ns > 0);
+    }
+    ck_assert_uint_gt(reconnects, 3);
+    if (modes[_i].exact)
+        team_check(&t);
+    team_close(&t);
+}
+END_TEST
+
+/* ------------------------------------------------------------------ silence */
+
+/* Nobody is told that the link is dead: the beats find out, and the work goes on beside it. */
+START_TEST(test_silence_is_a_loss)
+{
+    struct team t;
+
+    team_init(&t, 2, 1, 4);
+    team_open(&t);
+    t.ranks[1].rounds = 4;
+    team_run_rank(&t.ranks[1]);
+    ck_assert_msg(team_start_rank(&t.ranks[0]) == STATUS_OK, "%s", t.ranks[0].err.text);
+    ck_assert_msg(team_step(&t.ranks[0], 1) == STATUS_OK, "%s", t.ranks[0].err.text);
+    fault_proxy_hold(t.ranks[0].proxies[0], FAULT_DOWN, true);
+    ck_assert_msg(team_begin_step(&t.ranks[0], 2, TEAM_COUNT) == STATUS_OK, "%s",
+                  t.ranks[0].err.text);
+    while (fault_proxy_accepted(t.ranks[0].proxies[0]) < 2)
+        (void)nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    fault_proxy_hold(t.ranks[0].proxies[0], FAULT_DOWN, false);
+    ck_assert_msg(sync_finish(t.ranks[0].sync, &t.ranks[0].err) == STATUS_OK, "%s",
+                  t.ranks[0].err.text);
+    for (uint64_t round = 3; round <= 4; round++)
+        ck_assert_msg(team_step(&t.ranks[0], round) == STATUS_OK, "%s", t.ranks[0].err.text);
+    ck_assert_uint_ge(sync_counters(t.ranks[0].sync).reconnects, 1);
+    sync_close(t.ranks[0].sync, NULL);
+    t.ranks[0].sync = NULL;
+    team_join_rank(&t.ranks[1]);
+    team_check(&t);
+    team_close(&t);
+}
+END_TEST
+
+/* A worker that computes for long beats all the while. */
+START_TEST(test_a_long_step_is_no_silence)
+{
+    struct team t;
+
+    team_init(&t, 1, 1, 2);
+    t.heartbeat_timeout_ms = 1200;
+    team_open(&t);
+    ck_assert_msg(team_start_rank(&t.ranks[0]) == STATUS_OK, "%s", t.ranks[0].err.text);
+    for (uint64_t round = 1; round <= 2; round++) {
+        (void)nanosleep(&(struct timespec){.tv_sec = 3}, NULL); /* the computation */
+        ck_assert_msg(team_step(&t.ranks[0], round) == STATUS_OK, "%s", t.ranks[0].err.text);
+    }
+    team_check(&t);
+    team_close(&t);
+}
+END_TEST
+
+/* ------------------------------------------------------------------ no way back */
+
+static void lose(struct team_rank *r, unsigned server)
+{
+    fault_proxy_refuse(r->proxies[server], true);
+    fault_proxy_reset(r->proxies[server]);
+}
+
+START_TEST(test_a_server_that_stays_away_is_named)
+{
+    struct team t;
+    int64_t before_ns;
+
+    team_init(&t, 1, 2, 3);
+    t.reconnect_ms = _i == 0 ? 0 : 1500;
+    team_open(&t);
+    ck_assert_msg(team_start_rank(&t.ranks[0]) == STATUS_OK, "%s", t.ranks[0].err.text);
+    lose(&t.ranks[0], 1);
+    before_ns = clock_now_ns();
+    ck_assert_int_ne(team_step(&t.ranks[0], 1), STATUS_OK);
+    err = t.ranks[0].err;
+    assert_fails(err.status, STATUS_PEER_LOST, strchr(t.ranks[0].servers, ',') + 1);
+    assert_fails(err.status, STATUS_PEER_LOST, "was lost");
+    if (_i == 1)
+        assert_fails(err.status, STATUS_PEER_LOST, "; it did not come back within ");
+    else
+        ck_assert_ptr_null(strstr(err.text, "come back"));
+    ck_assert_int_lt(clock_now_ns() - before_ns, (t.reconnect_ms + INT64_C(8000)) * 1000000);
+    team_close(&t);
+}
+END_TEST
+
+/* A server's own word is the end: nobody waits for another connection. */
+START_TEST(test_a_server_s_word_is_final)
+{
+    struct team t;
+    struct error reason = {0};
+    int64_t before_ns;
+
+    team_init(&t, 2, 1, 3);
+    t.reconnect_ms = 60000;
+    team_open(&t);
+    t.ranks[1].rounds = 1;
+    team_run_rank(&t.ranks[1]);
+    ck_assert_msg(team_start_rank(&t.ranks[0]) == STATUS_OK, "%s", t.ranks[0].err.text);
+    before_ns = clock_now_ns();
+    (void)error_set(&reason, STATUS_NO_SPACE, "the disk is full");
+    sync_close(t.ranks[0].sync, &reason);
+    t.ranks[0].sync = NULL;
+    team_join_rank(&t.ranks[1]);
+    err = t.ranks[1].err;
+    assert_fails(t.ranks[1].status, STATUS_PEER_LOST, "rank 0 failed: the disk is full");
+    ck_assert_int_lt(clock_now_ns() - before_ns, INT64_C(20000) * 1000000);
+    team_close(&t);
+}
+END_TEST
+
+/* ------------------------------------------------------------------ lost workers */
+
+/* Rank 1 is lost in the middle of a round, with a part of its gradients sent, and never comes back;
+ * the two servers may be at different rounds of different partitions.  Who takes its place makes
+ * exactly that step again. */
+START_TEST(test_another_takes_the_place)
+{
+    static const size_t sent[] = {0, 1500, TEAM_COUNT / 2, TEAM_COUNT};
+    const uint64_t last = _i < 4 ? 5 : 1; /* round that it is lost in */
+    struct team t;
+    struct team_rank *r, lost;
+
+    team_init(&t, 2, 2, 8);
+    t.on_loss = WORKER_LOSS_WAIT;
+    t.reconnect_ms = 1500;
+    team_open(&t);
+    r = &t.ranks[1];
+    team_run_rank(&t.ranks[0]);
+    ck_assert_msg(team_start_rank(r) == STATUS_OK, "%s", r->err.text);
+    for (uint64_t round = 1; round < last; round++)
+        ck_assert_msg(team_step(r, round) == STATUS_OK, "%s", r->err.text);
+    ck_assert_msg(team_begin_step(r, last, sent[_i % 4]) == STATUS_OK, "%s", r->err.text);
+    lose(r, 0);
+    lose(r, 1);
+    lost = *r;
+    lost.err = (struct error){.status = STATUS_PEER_LOST, .text = "played dead"};
+    sync_close(lost.sync, &lost.err); /* nobody hears it */
+    r->sync = NULL;
+    memset(r->params, 0, TEAM_COUNT * sizeof(float));
+    memset(r->grads, 0, TEAM_COUNT * sizeof(float));
+    for (unsigned k = 0; k < 2; k++)
+        fault_proxy_refuse(r->proxies[k], false);
+    team_run_rank(r);
+    team_join_rank(r);
+    team_join_rank(&t.ranks[0]);
+    ck_assert_msg(r->status == STATUS_OK, "%s", r->err.text);
+    ck_assert_uint_ge(r->first, last);
+    ck_assert_uint_le(r->first, last + 1);
+    team_check(&t);
+    team_close(&t);
+}
+END_TEST
+
+/* The others go on without it, in every mode, and end. */
+START_TEST(test_the_others_go_on)
+{
+    struct team t;
+
+    team_init(&t, 3, 2, 8);
+    t.on_loss = WORKER_LOSS_SHRINK;
+    t.reconnect_ms = 1500;
+    t.update = modes[_i].update;
+    t.consistency = modes[_i].consistency;
+    t.order = modes[_i].exact ? REDUCE_REPRODUCIBLE : REDUCE_FAST;
+    team_open(&t);
+    team_run_rank(&t.ranks[0]);
+    team_run_rank(&t.ranks[1]);
+    ck_assert_msg(team_start_rank(&t.ranks[2]) == STATUS_OK, "%s", t.ranks[2].err.text);
+    ck_assert_msg(team_step(&t.ranks[2], 1) == STATUS_OK, "%s", t.ranks[2].err.text);
+    ck_assert_msg(team_begin_step(&t.ranks[2], 2 + sync_skipped(t.ranks[2].sync), TEAM_COUNT / 2) ==
+                      STATUS_OK,
+                  "%s", t.ranks[2].err.text);
+    lose(&t.ranks[2], 0);
+    lose(&t.ranks[2], 1);
+    for (unsigned i = 0; i < 2; i++) {
+        team_join_rank(&t.ranks[i]);
+        ck_assert_msg(t.ranks[i].status == STATUS_OK, "rank %u: %s", i, t.ranks[i].err.text);
+    }
+    ck_assert_int_eq(memcmp(t.ranks[0].params, t.ranks[1].params, TEAM_COUNT * sizeof(float)), 0);
+    (void)error_set(&t.ranks[2].err, STATUS_PEER_LOST, "played dead");
+    team_close(&t);
+}
+END_TEST
+
+/* fail: the job ends, with who was lost, when, and how long it was waited for. */
+START_TEST(test_a_lost_worker_is_named)
+{
+    struct team t;
+    int64_t before_ns;
+
+    team_init(&t, 2, 1, 8);
+    t.reconnect_ms = 1000;
+    team_open(&t);
+    team_run_rank(&t.ranks[0]);
+    ck_assert_msg(team_start_rank(&t.ranks[1]) == STATUS_OK, "%s", t.ranks[1].err.text);
+    ck_assert_msg(team_step(&t.ranks[1], 1) == STATUS_OK, "%s", t.ranks[1].err.text);
+    before_ns = clock_now_ns();
+    lose(&t.ranks[1], 0);
+    team_join_rank(&t.ranks[0]);
+    ck_assert_int_lt(clock_now_ns() - before_ns, (t.reconnect_ms + INT64_C(10000)) * 1000000);
+    err = t.ranks[0].err;
+    assert_fails(t.ranks[0].status, STATUS_PEER_LOST, "rank 1 was lost");
+    (void)error_set(&t.ranks[1].err, STATUS_PEER_LOST, "played dead");
+    team_close(&t);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ps_recovery");
+    TCase *links = tcase_create("links"), *workers = tcase_create("workers");
+    const int mode_count = (int)(sizeof(modes) / sizeof(modes[0]));
+
+    log_set_level(LOG_QUIET); /* the services log why their jobs end */
+    tcase_set_timeout(links, 60);
+    tcase_add_loop_test(links, test_resets_change_nothing, 0, mode_count);
+    tcase_add_test(links, test_silence_is_a_loss);
+    tcase_add_test(links, test_a_long_step_is_no_silence);
+    tcase_add_loop_test(links, test_a_server_that_stays_away_is_named, 0, 2);
+    tcase_add_test(links, test_a_server_s_word_is_final);
+    suite_add_tcase(suite, links);
+    tcase_set_timeout(workers, 60);
+    tcase_add_loop_test(workers, test_another_takes_the_place, 0, 8);
+    tcase_add_loop_test(workers, test_the_others_go_on, 0, mode_count);
+    tcase_add_test(workers, test_a_lost_worker_is_named);
+    suite_add_tcase(suite, workers);
+    return support_run(suite);
+}
