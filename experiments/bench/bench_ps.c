@@ -25,6 +25,7 @@
 
 struct ps_options {
     char workers[OPTION_TEXT_MAX], servers[OPTION_TEXT_MAX], bytes[OPTION_TEXT_MAX];
+    char connections[OPTION_TEXT_MAX];
     char partition_bytes[OPTION_TEXT_MAX], transport[OPTION_TEXT_MAX], kinds[OPTION_TEXT_MAX];
     char tls[OPTION_TEXT_MAX];
     char tls_ca[OPTION_TEXT_MAX], tls_cert[OPTION_TEXT_MAX], tls_key[OPTION_TEXT_MAX];
@@ -49,6 +50,12 @@ static const struct option_spec specs[] = {
      .default_text = "1",
      .metavar = "K,...",
      .help = "Server processes."},
+    {.name = "connections",
+     .kind = OPTION_TEXT,
+     .offset = AT(connections),
+     .default_text = "1",
+     .metavar = "D,...",
+     .help = "Of each worker to each server."},
     {.name = "bytes",
      .kind = OPTION_TEXT,
      .offset = AT(bytes),
@@ -66,7 +73,7 @@ static const struct option_spec specs[] = {
      .offset = AT(transport),
      .default_text = "tcp",
      .metavar = "NAME,...",
-     .help = "tcp, unix or shm (shared memory)."},
+     .help = "tcp, unix, or shm: shared memory, with the headers over a Unix socket."},
     {.name = "kinds",
      .kind = OPTION_TEXT,
      .offset = AT(kinds),
@@ -167,7 +174,7 @@ struct list {
 };
 
 struct lists {
-    struct list workers, servers, bytes, partitions, transports, kinds, tls;
+    struct list workers, servers, connections, bytes, partitions, transports, kinds, tls;
 };
 
 /* How one word of a list is read: a number of bytes, or a name. */
@@ -227,6 +234,7 @@ static enum status read_lists(const struct ps_options *o, struct lists *l, struc
     } all[] = {
         {{"workers", NULL, 0, 1, 64}, o->workers, &l->workers},
         {{"servers", NULL, 0, 1, PS_SERVERS_MAX}, o->servers, &l->servers},
+        {{"connections", NULL, 0, 1, PS_LANES_MAX}, o->connections, &l->connections},
         {{"bytes", NULL, 0, 4, (uint64_t)4 << 30}, o->bytes, &l->bytes},
         {{"partition-bytes", NULL, 0, PARTITION_BYTES_MIN, PARTITION_BYTES_MAX},
          o->partition_bytes,
@@ -255,11 +263,13 @@ static enum status read_lists(const struct ps_options *o, struct lists *l, struc
 /* ---- cases ---- */
 
 /* Is there such a series? */
-static bool exists(enum ps_kind kind, enum ps_transport transport, bool tls)
+static bool exists(enum ps_kind kind, enum ps_transport transport, const struct ps_case *c)
 {
     if (kind == PS_TORCH_RPC)
-        return transport != PS_UNIX && !tls;
-    return transport != PS_SHM && !(kind == PS_SOCKET && tls);
+        return transport != PS_UNIX && !c->tls && c->connections == 1;
+    if (transport == PS_SHM)
+        return kind == PS_EXCHANGE && !c->tls;
+    return !(kind == PS_SOCKET && c->tls);
 }
 
 static enum status measure_case(const struct ps_plan *plan, const struct lists *l,
@@ -275,7 +285,7 @@ static enum status measure_case(const struct ps_plan *plan, const struct lists *
 
             s->kind = (enum ps_kind)l->kinds.items[k];
             s->transport = (enum ps_transport)l->transports.items[t];
-            if (!exists(s->kind, s->transport, c->tls))
+            if (!exists(s->kind, s->transport, c))
                 continue;
             length++;
             if (status == STATUS_OK)
@@ -308,6 +318,8 @@ static struct ps_case case_at(const struct ps_options *o, const struct lists *l,
     index /= l->workers.length;
     c.servers = (unsigned)l->servers.items[index % l->servers.length];
     index /= l->servers.length;
+    c.connections = (unsigned)l->connections.items[index % l->connections.length];
+    index /= l->connections.length;
     c.bytes = l->bytes.items[index % l->bytes.length];
     index /= l->bytes.length;
     c.partition_bytes = l->partitions.items[index % l->partitions.length];
@@ -328,8 +340,8 @@ static enum status measure(const struct ps_options *o, const struct lists *l,
         .peer = o->peer,
         .security = {.ca_file = o->tls_ca, .cert_file = o->tls_cert, .key_file = o->tls_key},
     };
-    size_t cases = l->workers.length * l->servers.length * l->bytes.length * l->partitions.length *
-                   l->tls.length;
+    size_t cases = l->workers.length * l->servers.length * l->connections.length * l->bytes.length *
+                   l->partitions.length * l->tls.length;
     enum status status = STATUS_OK;
 
     ps_table_open(table, &plan);

@@ -1,10 +1,11 @@
 /*
  * bench_ps: what the sources of `sparring bench ps` share.
  *
- * A case is a shape of job (workers, servers, bytes, partition, TLS).  Its series are ways to move
- * the same bytes: kinds (ours, gRPC alone, plain sockets, PyTorch) over transports.  All processes
- * of all series of a case are started together; then, in every round, each series has its turn
- * while the others wait for their next word on a pipe.  So a machine that drifts hits all alike.
+ * A case is a shape of job (workers, servers, connections of each pair, bytes, partition, TLS). Its
+ * series are ways to move the same bytes: kinds (ours, gRPC alone, plain sockets, PyTorch) over
+ * transports.  All processes of all series of a case are started together; then, in every round,
+ * each series has its turn while the others wait for their next word on a pipe.  So a machine that
+ * drifts hits all alike.
  *
  * A worker process reads lines from stdin, each the number of iterations of a turn, and answers
  * each with "SECONDS WRONG" on stdout: the time of one iteration, and the elements of the last
@@ -16,6 +17,7 @@
 
 #include "common/base/error.h"
 #include "common/base/net.h"
+#include "common/base/shared_memory.h"
 #include "common/rpc/rpc.h"
 #include "experiments/bench/bench_report.h"
 
@@ -27,7 +29,9 @@
 #define BENCH_PS_WORKER "--as-worker"
 #define BENCH_PS_SERVER "--as-server"
 
-#define PS_SERVERS_MAX 64
+#define PS_SERVERS_MAX     64
+#define PS_LANES_MAX       16
+#define PS_CONNECTIONS_MAX ((size_t)PS_SERVERS_MAX * PS_LANES_MAX) /* of a worker */
 
 enum ps_kind {
     PS_EXCHANGE,  /* our workers and servers, with the sum */
@@ -43,6 +47,7 @@ extern const char *const ps_transport_names[PS_TRANSPORTS]; /* "tcp" */
 
 struct ps_case {
     unsigned workers, servers;
+    unsigned connections;   /* of each worker to each server */
     size_t bytes;           /* of each worker's gradient, a multiple of 4 */
     size_t partition_bytes; /* as --partition-bytes of the worker */
     bool tls;
@@ -78,11 +83,12 @@ struct ps_words {
     uint64_t kind;
     uint64_t rank; /* of the worker, or index of the server */
     uint64_t workers, servers, bytes, partition_bytes, timeout_ms;
+    uint64_t transport, connections;
     const char *place; /* servers "H:P,H:P" of a worker; where a server listens */
     const char *port_file;
     struct rpc_security security;
 };
-#define PS_WORD_COUNT 12
+#define PS_WORD_COUNT 14
 
 int bench_ps_worker(int argc, char **argv);
 int bench_ps_server(int argc, char **argv);
@@ -92,6 +98,7 @@ struct ps_worker {
     struct ps_words words;
     size_t count;  /* float32 of the gradient */
     float *values; /* (count), owned by the caller: the gradient, in its place the result */
+    struct shared_memory memory; /* that they begin, with as many again behind; base NULL: none */
     struct endpoint servers[PS_SERVERS_MAX];
     size_t server_count;
     void *impl;
@@ -112,7 +119,8 @@ enum status ps_socket_serve(const struct ps_words *words, struct error *err);
 enum status ps_write_port(const struct ps_words *words, uint16_t port, struct error *err);
 
 /* Pieces of a worker's values: piece i (of ps_pieces) belongs to server i % servers, as partitions
- * do. */
+ * do, and there to connection (i / servers) % connections: so connection k of all that a worker
+ * has, which goes to server k % servers, carries every servers * connections-th piece from k on. */
 size_t ps_pieces(const struct ps_words *words);
 void ps_piece(const struct ps_words *words, size_t index, size_t *ret_offset, size_t *ret_bytes);
 

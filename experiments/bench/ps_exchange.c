@@ -10,7 +10,7 @@
 
 struct exchange {
     struct tensor_table table;
-    float *params;
+    float *params; /* owned, unless they are in the worker's shared memory */
     struct sync *sync;
     uint64_t step;
 };
@@ -28,6 +28,9 @@ static enum status exchange_open(struct ps_worker *w, struct error *err)
                                  .servers = w->words.place,
                                  .servers_origin = "bench ps",
                                  .partition_bytes = w->words.partition_bytes,
+                                 .connections = (unsigned)w->words.connections,
+                                 .priority = true,
+                                 .ps_transport = SYNC_TRANSPORT_GRPC,
                                  .optimizer = optimizer_defaults(OPTIMIZER_SGD),
                                  .security = w->words.security};
     enum status status = mem_calloc(1, sizeof(*x), "a worker", &x, err);
@@ -39,7 +42,13 @@ static enum status exchange_open(struct ps_worker *w, struct error *err)
     if (status != STATUS_OK)
         return status;
     tensor_table_layout(&x->table);
-    status = mem_calloc_aligned(w->count, sizeof(float), "parameters", &x->params, err);
+    if (w->memory.base) {
+        x->params = w->values + w->count;
+        config.memory = &w->memory;
+        config.ps_transport = SYNC_TRANSPORT_SHM;
+    } else {
+        status = mem_calloc_aligned(w->count, sizeof(float), "parameters", &x->params, err);
+    }
     config.table = &x->table;
     config.params = x->params;
     if (status == STATUS_OK)
@@ -68,7 +77,8 @@ static void exchange_close(struct ps_worker *w, const struct error *failure)
         return;
     if (x->sync)
         sync_close(x->sync, failure);
-    free(x->params);
+    if (!w->memory.base)
+        free(x->params);
     tensor_table_release(&x->table);
     free(x);
 }

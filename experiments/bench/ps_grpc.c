@@ -1,9 +1,9 @@
 /*
  * Kind grpc-echo: what gRPC's C core itself moves in the same pattern, and so the ceiling of ours.
- * One connection and one stream from each worker to each server, messages of a partition, as many
- * completion queues with a thread each as sparring-server has.  The server sends every message back
- * as it came, by reference; the worker copies what it receives to its place, since a gradient that
- * stays in slices is of no use to anybody.  No headers, no sum, no book-keeping.
+ * As many connections from each worker to each server, one stream on each, messages of a partition,
+ * as many completion queues with a thread each as sparring-server has.  The server sends every
+ * message back as it came, by reference; the worker copies what it receives to its place, since a
+ * gradient that stays in slices is of no use to anybody.  No headers, no sum, no book-keeping.
  *
  * The only source outside common/rpc that knows gRPC: it measures gRPC without common/rpc.
  *
@@ -324,7 +324,7 @@ enum status ps_grpc_serve(const struct ps_words *words, struct error *err)
 
 struct connection {
     struct echo_worker *owner;
-    size_t index; /* of the server */
+    size_t index; /* among all of the worker */
     grpc_channel *channel;
     grpc_completion_queue *queue;
     pthread_t thread;
@@ -341,7 +341,7 @@ struct connection {
 struct echo_worker {
     struct ps_worker *base;
     size_t pieces, length;
-    struct connection connections[PS_SERVERS_MAX];
+    struct connection connections[PS_CONNECTIONS_MAX];
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* under lock */
@@ -533,12 +533,12 @@ static enum status grpc_open(struct ps_worker *w, struct error *err)
     w->impl = e;
     e->base = w;
     e->pieces = ps_pieces(&w->words);
-    e->length = w->server_count;
+    e->length = w->server_count * (size_t)w->words.connections;
     (void)pthread_mutex_init(&e->lock, NULL);
     (void)pthread_cond_init(&e->changed, NULL);
     for (size_t k = 0; status == STATUS_OK && k < e->length; k++) {
         e->connections[k] = (struct connection){.owner = e, .index = k};
-        status = open_connection(&e->connections[k], &w->servers[k], err);
+        status = open_connection(&e->connections[k], &w->servers[k % w->server_count], err);
     }
     return status;
 }

@@ -170,7 +170,9 @@ static enum status start_own(struct run *r, struct team *t, const char *role, si
                          c->servers,
                          c->bytes,
                          c->partition_bytes,
-                         (uint64_t)r->plan->timeout_ms};
+                         (uint64_t)r->plan->timeout_ms,
+                         t->series->transport,
+                         c->connections};
     enum { NUMBERS = sizeof(values) / sizeof(values[0]) };
     char texts[NUMBERS][24];
     const char *words[WORDS_MAX] = {r->self, "bench", "ps", role};
@@ -235,7 +237,7 @@ static enum status start_server(struct run *r, struct team *t, size_t k, struct 
         return start_torch(r, t, k, err);
     server_path(r, t, k, "port", port_file, sizeof(port_file));
     (void)snprintf(place, sizeof(place), "127.0.0.1:0");
-    if (t->series->transport == PS_UNIX) {
+    if (t->series->transport != PS_TCP) {
         (void)snprintf(place, sizeof(place), "unix:");
         server_path(r, t, k, "s", place + 5, sizeof(place) - 5);
     }

@@ -1,7 +1,7 @@
 /*
- * Kind socket: the same pieces over plain sockets, one connection from each worker to each server.
- * A server has a thread per connection, which receives a piece and sends it back; a worker sends
- * and receives at the same time, as one that pushes and pulls does.
+ * Kind socket: the same pieces over plain sockets, the same number of connections from each
+ * worker to each server. A server has a thread per connection, which receives a piece and sends it
+ * back; a worker sends and receives at the same time, as one that pushes and pulls does.
  */
 #include "common/base/clock.h"
 #include "common/base/memory.h"
@@ -22,13 +22,18 @@ struct echo {
 static void *echo(void *user)
 {
     const struct echo *e = user;
-    size_t pieces = ps_pieces(e->words);
+    size_t pieces = ps_pieces(e->words), first = e->words->rank;
+    uint64_t lane = 0;
 
-    for (size_t i = e->words->rank;; i += e->words->servers) {
+    if (e->words->connections > 1 &&
+        net_recv_all(e->fd, &lane, sizeof(lane), INT64_MAX, NULL) != STATUS_OK)
+        return NULL;
+    first += lane * e->words->servers;
+    for (size_t i = first;; i += e->words->servers * e->words->connections) {
         size_t offset, bytes;
 
         if (i >= pieces)
-            i = e->words->rank; /* the next iteration */
+            i = first; /* the next iteration */
         ps_piece(e->words, i, &offset, &bytes);
         if (net_recv_all(e->fd, e->buffer, bytes, INT64_MAX, NULL) != STATUS_OK ||
             net_send_all(e->fd, e->buffer, bytes, INT64_MAX, NULL) != STATUS_OK)
@@ -43,18 +48,18 @@ enum status ps_socket_serve(const struct ps_words *words, struct error *err)
     pthread_t *threads = NULL;
     uint16_t port = 0;
     int fd = -1;
-    size_t started = 0;
+    size_t started = 0, count = words->workers * words->connections;
     enum status status = endpoint_parse(words->place, "bench ps", &listen, err);
 
     if (status == STATUS_OK)
-        status = mem_calloc(words->workers, sizeof(*echoes), "connections", &echoes, err);
+        status = mem_calloc(count, sizeof(*echoes), "connections", &echoes, err);
     if (status == STATUS_OK)
-        status = mem_calloc(words->workers, sizeof(*threads), "threads", &threads, err);
+        status = mem_calloc(count, sizeof(*threads), "threads", &threads, err);
     if (status == STATUS_OK)
         status = net_listen(&listen, "bench ps", &fd, &port, err);
     if (status == STATUS_OK)
         status = ps_write_port(words, port, err);
-    for (; status == STATUS_OK && started < words->workers; started++) {
+    for (; status == STATUS_OK && started < count; started++) {
         struct echo *e = &echoes[started];
 
         *e = (struct echo){.words = words, .fd = -1};
@@ -82,16 +87,25 @@ enum status ps_socket_serve(const struct ps_words *words, struct error *err)
 
 struct connection {
     struct ps_worker *worker;
-    size_t index; /* of the server */
+    size_t index;  /* among all of the worker */
+    size_t stride; /* of its pieces: how many there are */
     int fd;
     int64_t deadline_ns; /* of the iteration */
     enum status status;  /* of the sending thread */
     struct error err;
 };
 
+struct receiver {
+    pthread_t thread;
+    struct connection *connection;
+    enum status status;
+    struct error err;
+};
+
 struct sockets {
     size_t length;
-    struct connection connections[PS_SERVERS_MAX];
+    struct connection connections[PS_CONNECTIONS_MAX];
+    struct receiver receivers[PS_CONNECTIONS_MAX];
 };
 
 static void *send_pieces(void *user)
@@ -100,7 +114,7 @@ static void *send_pieces(void *user)
     const struct ps_worker *w = c->worker;
     size_t pieces = ps_pieces(&w->words);
 
-    for (size_t i = c->index; c->status == STATUS_OK && i < pieces; i += w->server_count) {
+    for (size_t i = c->index; c->status == STATUS_OK && i < pieces; i += c->stride) {
         size_t offset, bytes;
 
         ps_piece(&w->words, i, &offset, &bytes);
@@ -117,7 +131,7 @@ static enum status receive_pieces(struct connection *c, struct error *err)
     size_t pieces = ps_pieces(&w->words);
     enum status status = STATUS_OK;
 
-    for (size_t i = c->index; status == STATUS_OK && i < pieces; i += w->server_count) {
+    for (size_t i = c->index; status == STATUS_OK && i < pieces; i += c->stride) {
         size_t offset, bytes;
 
         ps_piece(&w->words, i, &offset, &bytes);
@@ -129,7 +143,7 @@ static enum status receive_pieces(struct connection *c, struct error *err)
 /* One connection: a single piece needs no second thread. */
 static enum status exchange(struct connection *c, struct error *err)
 {
-    bool alone = ps_pieces(&c->worker->words) <= c->worker->server_count;
+    bool alone = ps_pieces(&c->worker->words) <= c->stride;
     pthread_t sender;
     int failed = 0;
     enum status status;
@@ -147,13 +161,6 @@ static enum status exchange(struct connection *c, struct error *err)
     return c->status == STATUS_OK ? status : error_set(err, c->status, "%s", c->err.text);
 }
 
-struct receiver {
-    pthread_t thread;
-    struct connection *connection;
-    enum status status;
-    struct error err;
-};
-
 static void *run_receiver(void *user)
 {
     struct receiver *r = user;
@@ -165,7 +172,7 @@ static void *run_receiver(void *user)
 static enum status socket_iterate(struct ps_worker *w, struct error *err)
 {
     struct sockets *s = w->impl;
-    struct receiver receivers[PS_SERVERS_MAX];
+    struct receiver *receivers = s->receivers;
     size_t started = 1;
     enum status status = STATUS_OK;
 
@@ -190,16 +197,22 @@ static enum status socket_iterate(struct ps_worker *w, struct error *err)
 static enum status socket_open(struct ps_worker *w, struct error *err)
 {
     struct sockets *s;
+    size_t count = w->server_count * (size_t)w->words.connections;
     enum status status = mem_calloc(1, sizeof(*s), "sockets", &s, err);
 
     if (status != STATUS_OK)
         return status;
     w->impl = s;
-    for (size_t k = 0; status == STATUS_OK && k < w->server_count; k++) {
-        s->connections[k] = (struct connection){.worker = w, .index = k, .fd = -1};
-        status = net_connect(&w->servers[k], clock_deadline_ns((int64_t)w->words.timeout_ms),
-                             &s->connections[k].fd, err);
+    for (size_t k = 0; status == STATUS_OK && k < count; k++) {
+        int64_t deadline_ns = clock_deadline_ns((int64_t)w->words.timeout_ms);
+        uint64_t lane = k / w->server_count;
+
+        s->connections[k] = (struct connection){.worker = w, .index = k, .stride = count, .fd = -1};
+        status =
+            net_connect(&w->servers[k % w->server_count], deadline_ns, &s->connections[k].fd, err);
         s->length = k + 1;
+        if (status == STATUS_OK && w->words.connections > 1)
+            status = net_send_all(s->connections[k].fd, &lane, sizeof(lane), deadline_ns, err);
     }
     return status;
 }

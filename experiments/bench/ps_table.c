@@ -24,7 +24,7 @@ void ps_table_open(struct ps_table *t, const struct ps_plan *plan)
         "# parameter server on one host: every worker pushes and pulls all its bytes\n"
         "# GB/s: of all workers, both ways; median of %zu rounds in which the kinds take\n"
         "# turns.  cpu: of all servers, ns per pushed byte; rss: peak of a server, MiB\n#\n"
-        "#w  k  bytes  part net  tls kind         time us   GB/s    min wrong   cpu  rss\n",
+        "#w  k  c bytes  part net  tls kind        time us   GB/s    min wrong  cpu  rss\n",
         plan->rounds);
 }
 
@@ -87,12 +87,14 @@ static enum status ratio(const struct ps_table *t, const struct ps_series *ours,
 }
 
 /* What a server may take: the shard twice (accumulators; one of them holds the values too when the
- * server only sums), and 64 MiB for every four connections. */
-static double rss_bound(const struct ps_case *c)
+ * server only sums), and 64 MiB for every four connections.  Over shared memory also what it reads
+ * of the workers' own: gradients, and the initial values of one. */
+static double rss_bound(const struct ps_case *c, enum ps_transport transport)
 {
-    unsigned fours = (c->workers + 3) / 4;
+    unsigned fours = (c->workers * c->connections + 3) / 4;
+    unsigned slabs = transport == PS_SHM ? 3 + c->workers : 2;
 
-    return 2 * (double)c->bytes / c->servers + 64 * MIB * fours;
+    return slabs * (double)c->bytes / c->servers + 64 * MIB * fours;
 }
 
 /* ---- rows ---- */
@@ -101,14 +103,14 @@ static void print_row(const struct ps_case *c, const struct ps_series *s, const 
 {
     char bytes[24], part[24];
 
-    (void)printf("%2u %2u %6s %5s %-4s %-3s %-10s", c->workers, c->servers,
+    (void)printf("%2u %2u %2u %5s %5s %-4s %-3s %-10s", c->workers, c->servers, c->connections,
                  size_text(c->bytes, bytes, sizeof(bytes)),
                  size_text(c->partition_bytes, part, sizeof(part)),
                  ps_transport_names[s->transport], c->tls ? "yes" : "no", ps_kind_names[s->kind]);
     if (s->note[0] != '\0')
         (void)printf(" not measured: %.110s\n", s->note);
     else
-        (void)printf(" %9.1f %6.2f %6.2f %5" PRIu64 " %5.2f %4.0f\n", f->seconds.median * 1e6,
+        (void)printf(" %8.0f %6.2f %6.2f %5" PRIu64 " %4.2f %4.0f\n", f->seconds.median * 1e6,
                      f->gb_per_s.median, f->gb_per_s.min, s->wrong, f->cpu_ns_per_byte,
                      (double)s->server_rss_bytes / MIB);
 }
@@ -125,7 +127,8 @@ static void report_row(struct ps_table *t, const struct ps_case *c, const struct
     bench_row_int(r, "tls", c->tls);
     bench_row_int(r, "workers", c->workers);
     bench_row_int(r, "servers", c->servers);
-    bench_row_int(r, "connections", (int64_t)c->workers * c->servers);
+    bench_row_int(r, "connections", (int64_t)c->workers * c->servers * c->connections);
+    bench_row_int(r, "connections_per_pair", c->connections);
     bench_row_int(r, "bytes", (int64_t)c->bytes);
     bench_row_int(r, "partition_bytes", (int64_t)c->partition_bytes);
     if (s->note[0] != '\0') {
@@ -141,7 +144,7 @@ static void report_row(struct ps_table *t, const struct ps_case *c, const struct
     bench_row_double(r, "server_cpu_ns_per_byte", f->cpu_ns_per_byte);
     bench_row_int(r, "server_peak_rss_bytes", (int64_t)s->server_rss_bytes);
     if (s->kind == PS_EXCHANGE)
-        bench_row_double(r, "server_rss_bound_bytes", rss_bound(c));
+        bench_row_double(r, "server_rss_bound_bytes", rss_bound(c, s->transport));
     bench_row_end(r);
 }
 
@@ -160,6 +163,7 @@ static void report_ratio(struct ps_table *t, const struct ps_case *c, const stru
     bench_row_int(r, "tls", c->tls);
     bench_row_int(r, "workers", c->workers);
     bench_row_int(r, "servers", c->servers);
+    bench_row_int(r, "connections_per_pair", c->connections);
     bench_row_int(r, "bytes", (int64_t)c->bytes);
     bench_row_int(r, "partition_bytes", (int64_t)c->partition_bytes);
     bench_row_double(r, "speed_ratio", value);
@@ -168,7 +172,7 @@ static void report_ratio(struct ps_table *t, const struct ps_case *c, const stru
 
 static void print_rss(const struct ps_case *c, const struct ps_series *ours)
 {
-    double bound = rss_bound(c);
+    double bound = rss_bound(c, ours->transport);
 
     if ((double)ours->server_rss_bytes > bound)
         (void)printf("# exchange over %s: a server took %.0f MiB, %.0f are allowed\n",

@@ -27,9 +27,9 @@
 
 static enum status parse_words(struct ps_words *w, int argc, char **argv, struct error *err)
 {
-    uint64_t *numbers[] = {&w->kind,      &w->rank,  &w->workers,
-                           &w->servers,   &w->bytes, &w->partition_bytes,
-                           &w->timeout_ms};
+    uint64_t *numbers[] = {&w->kind,       &w->rank,      &w->workers,
+                           &w->servers,    &w->bytes,     &w->partition_bytes,
+                           &w->timeout_ms, &w->transport, &w->connections};
     size_t count = sizeof(numbers) / sizeof(numbers[0]);
 
     if (argc != 2 + PS_WORD_COUNT)
@@ -178,13 +178,25 @@ static const struct ps_worker_ops *ops_of(uint64_t kind)
     return kind < PS_KINDS ? kinds[kind] : NULL;
 }
 
+static enum status make_values(struct ps_worker *w, struct error *err)
+{
+    enum status status;
+
+    if (w->words.transport != PS_SHM)
+        return mem_calloc_aligned(w->count, sizeof(float), "gradients", &w->values, err);
+    status = shared_memory_open(2 * w->count * sizeof(float), "bench-ps", &w->memory, err);
+    if (status == STATUS_OK)
+        w->values = w->memory.base;
+    return status;
+}
+
 static enum status work(struct ps_worker *w, const struct ps_worker_ops *ops, struct error *err)
 {
     enum status status = parse_servers(w, err);
 
     w->count = (size_t)w->words.bytes / sizeof(float);
     if (status == STATUS_OK)
-        status = mem_calloc_aligned(w->count, sizeof(float), "gradients", &w->values, err);
+        status = make_values(w, err);
     if (status != STATUS_OK)
         return status;
     status = ops->open(w, err);
@@ -196,7 +208,7 @@ static enum status work(struct ps_worker *w, const struct ps_worker_ops *ops, st
 
 int bench_ps_worker(int argc, char **argv)
 {
-    struct ps_worker w = {.count = 0};
+    struct ps_worker w = {.memory = SHARED_MEMORY_NONE};
     struct error err = {0};
     enum status status = parse_words(&w.words, argc, argv, &err);
     const struct ps_worker_ops *ops = ops_of(w.words.kind);
@@ -206,7 +218,9 @@ int bench_ps_worker(int argc, char **argv)
                      : error_set(&err, STATUS_INVALID, "no worker of kind %" PRIu64, w.words.kind);
     if (status != STATUS_OK)
         _exit(log_failure(&err)); /* threads of a broken kind may still use its memory */
-    free(w.values);
+    if (!w.memory.base)
+        free(w.values);
+    shared_memory_release(&w.memory);
     return 0;
 }
 

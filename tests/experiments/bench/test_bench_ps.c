@@ -75,7 +75,8 @@ static void check_row(const json_t *row)
 
     ck_assert(has(row, "network", "loopback"));
     ck_assert(number(row, "workers") == 2 && number(row, "servers") == 2);
-    ck_assert(number(row, "connections") == 4 && number(row, "bytes") == 300000);
+    ck_assert(number(row, "connections") == 4 * number(row, "connections_per_pair"));
+    ck_assert(number(row, "bytes") == 300000);
     ck_assert(number(row, "wrong") == 0 && number(row, "rounds") == 4);
     ck_assert(number(row, "iterations") == 13); /* 4 MiB a turn */
     ck_assert_double_gt(seconds, 0);
@@ -142,6 +143,26 @@ START_TEST(test_odd_shapes)
             measured += number(row, "wrong") == 0 && number(row, "seconds") > 0;
     }
     ck_assert_uint_eq(measured, (size_t)2 * 2 * 3 * 3);
+    json_decref(report);
+}
+END_TEST
+
+/* Several connections of a pair share its pieces; the last one is short, and some have none. */
+START_TEST(test_connections)
+{
+    const char *output;
+    json_t *report = run(ARGS("--workers", "2", "--servers", "2", "--bytes", "300000",
+                              "--partition-bytes", "64K", "--rounds", "4", "--warmup", "0",
+                              "--connections", "2", "--transport", "tcp,shm"),
+                         &output);
+
+    check_lines(output);
+    check_row(row_of(report, "exchange", "tcp"));
+    check_row(row_of(report, "grpc-echo", "tcp"));
+    check_row(row_of(report, "socket", "tcp"));
+    check_row(row_of(report, "exchange", "shm"));
+    ck_assert(number(row_of(report, "exchange", "shm"), "connections_per_pair") == 2);
+    ck_assert_ptr_nonnull(strstr(output, "exchange over shm runs at"));
     json_decref(report);
 }
 END_TEST
@@ -263,7 +284,7 @@ START_TEST(test_wrong_elements_are_counted)
     ck_assert_int_eq(pthread_create(&thread, NULL, serve_wrong, &listener), 0);
     (void)snprintf(
         command, sizeof(command),
-        "printf '3\\n1\\n' | %s bench ps %s %d 0 1 1 %d 65536 60000 127.0.0.1:%u '' '' '' ''",
+        "printf '3\\n1\\n' | %s bench ps %s %d 0 1 1 %d 65536 60000 0 1 127.0.0.1:%u '' '' '' ''",
         support_program("sparring"), BENCH_PS_WORKER, PS_SOCKET, ECHO_BYTES, (unsigned)port);
     output = process_run(0, WAIT_MS, NULL, ARGS("sh", "-c", command));
     ck_assert_ptr_eq(strstr(output, "ready\n"), output);
@@ -281,6 +302,7 @@ static const struct {
     {{"--bytes", "0"}, "--bytes: '0' is no number from 4"},
     {{"--workers", "0"}, "--workers: '0' is no number from 1 to 64"},
     {{"--workers", "1,x"}, "--workers: 'x' is no number"},
+    {{"--connections", "17"}, "--connections: '17' is no number from 1 to 16"},
     {{"--servers", ","}, "--servers is empty"},
     {{"--transport", "udp"}, "--transport: 'udp' is none of tcp ... shm"},
     {{"--kinds", "exchange,grpc"}, "--kinds: 'grpc' is none of"},
@@ -308,6 +330,7 @@ int main(void)
     tcase_add_test(tests, test_a_small_run);
     tcase_add_test(tests, test_memory_of_a_server);
     tcase_add_test(tests, test_odd_shapes);
+    tcase_add_test(tests, test_connections);
     tcase_add_test(tests, test_under_tls);
     tcase_add_test(tests, test_pytorch);
     tcase_add_test(tests, test_no_pytorch);
