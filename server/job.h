@@ -42,11 +42,19 @@ enum job_join {
     JOIN_TAKE    /* the holder of a slot that another one lost */
 };
 
+/* Who comes back to a slot, or takes it. */
+struct job_newcomer {
+    uint64_t session;
+    unsigned lanes;
+    const char *peer; /* borrowed */
+};
+
 struct job_rank {
     struct slot slot;      /* once the job runs */
     struct rpc_call *join; /* waits for its answer; one reference */
     enum job_join join_kind;
     int64_t join_deadline_ns;
+    int64_t join_doubt_ns; /* JOIN_TAKE of a slot that is HELD: refused then, if it still is */
     uint64_t join_session; /* of the newest join */
     uint64_t join_round;   /* JOIN_RESUME: the last round that its worker has completed */
     unsigned join_lanes;
@@ -199,9 +207,10 @@ void job_send_away(struct job *j, const char *how, int64_t until_ns, int64_t now
 /* The slot of a rank that is lost or has left is VACANT, in a new epoch. */
 void job_vacate(struct job *j, unsigned rank, int64_t now_ns);
 
-/* Another session, from `peer`, takes the slot with what its join said, in a new epoch; it has the
- * contributions up to `clock` behind it. */
-void job_occupy(struct job *j, unsigned rank, const char *peer, uint64_t clock, int64_t now_ns);
+/* Another session, from `peer`, takes the slot in a new epoch; it has the contributions up to
+ * `clock` behind it. */
+void job_occupy(struct job *j, unsigned rank, const struct job_newcomer *by, uint64_t clock,
+                int64_t now_ns);
 
 /* Every rank waits for every other in each round. */
 bool job_is_lockstep(const struct job *j);

@@ -68,15 +68,16 @@ void job_vacate(struct job *j, unsigned rank, int64_t now_ns)
         job_count_finish(j, rank, false, now_ns);
 }
 
-void job_occupy(struct job *j, unsigned rank, const char *peer, uint64_t clock, int64_t now_ns)
+void job_occupy(struct job *j, unsigned rank, const struct job_newcomer *by, uint64_t clock,
+                int64_t now_ns)
 {
     struct job_rank *r = &j->ranks[rank];
     bool replaces = r->slot.state == SLOT_LOST;
 
     if (replaces)
         job_note_incident(j, rank, INCIDENT_REPLACED, now_ns);
-    slot_hold(&r->slot, r->join_session, r->join_lanes, now_ns);
-    membership_return(&j->members, rank, peer);
+    slot_hold(&r->slot, by->session, by->lanes, now_ns);
+    membership_return(&j->members, rank, by->peer);
     j->epoch++;
     j->totals.taken++;
     job_resume_watch(j, now_ns);

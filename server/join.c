@@ -20,6 +20,8 @@
 #define ANSWER_MARGIN_LEAST_NS INT64_C(250000000)
 #define ANSWER_MARGIN_MOST_NS  INT64_C(2000000000)
 
+#define DOUBT_MARGIN_MS 500 /* for the news of a death that everybody else has heard */
+
 struct join_call {
     struct service *service;
     struct job *job; /* NULL until admitted */
@@ -28,7 +30,8 @@ struct join_call {
 
 /* What else a join that was admitted leads to. */
 struct join_outcome {
-    struct rpc_call *displaced;           /* an earlier join of the same session; a reference */
+    struct rpc_call *displaced; /* an earlier join of the rank; a reference */
+    bool is_back;               /* it was of another session, which wanted the place of this one */
     struct rpc_call *cut[SLOT_CALLS_MAX]; /* calls of the session's that are over; references */
     size_t cut_count;
     struct rpc_call *superseded; /* this server's primary was, by now; a reference */
@@ -67,17 +70,26 @@ static enum status refuse_return(const struct service *s, const struct join_requ
     return error_set(err, s->last_failure.status, "%s", s->last_failure.text);
 }
 
-/* The join waits for the keeper; *ret_displaced (a reference) is an earlier one of the same session
- * that it takes the place of.  Lock held. */
+/* How long it takes to find out that the holder of a slot is dead, if it is.  Lock held. */
+static int64_t doubt_ms(const struct service *s, const struct job *j, const struct slot *slot)
+{
+    int64_t silence_ms = slot->attend ? j->terms.heartbeat_timeout_ms : 0;
+    int64_t open_ms = slot->has_streamed ? 0 : loss_open_ms(s, j, slot);
+
+    return (silence_ms > open_ms ? silence_ms : open_ms) + DOUBT_MARGIN_MS;
+}
+
+/* The join waits for the keeper.  Lock held. */
 static void hold_join(struct join_call *jc, struct job *j, struct rpc_call *call,
                       const struct join_request *request, enum job_join kind,
-                      struct rpc_call **ret_displaced)
+                      struct join_outcome *outcome)
 {
     struct job_rank *r = &j->ranks[request->rank];
 
     if (r->join)
         rpc_call_ref(r->join);
-    *ret_displaced = r->join;
+    outcome->displaced = r->join;
+    outcome->is_back = r->join_session != request->session;
     jc->job = j;
     jc->rank = request->rank;
     j->users++;
@@ -85,6 +97,7 @@ static void hold_join(struct join_call *jc, struct job *j, struct rpc_call *call
     r->join = call;
     r->join_kind = kind;
     r->join_deadline_ns = join_deadline(jc->service, call);
+    r->join_doubt_ns = clock_deadline_ns(doubt_ms(jc->service, j, &r->slot));
     r->join_session = request->session;
     r->join_round = request->round;
     r->join_lanes = request->lanes;
@@ -98,8 +111,8 @@ static enum status check_take(const struct job *j, const struct join_request *re
 {
     const struct job_rank *r = &j->ranks[request->rank];
     const struct member *member = &j->members.members[request->rank];
-    bool free = r->slot.state == SLOT_VACANT || r->slot.state == SLOT_LOST ||
-                (r->slot.state == SLOT_AWAY && j->terms.on_loss != WORKER_LOSS_FAIL);
+    bool ends = j->terms.on_loss == WORKER_LOSS_FAIL || request->session == 0;
+    bool free = r->slot.state == SLOT_VACANT || r->slot.state == SLOT_LOST || !ends;
 
     if (request->resume)
         return error_set(err, STATUS_PEER_LOST,
@@ -138,9 +151,6 @@ static enum status admit_running(struct join_call *jc, struct rpc_call *call,
     slot = &j->ranks[request->rank].slot;
     known = request->session != 0 && request->session == slot->session &&
             slot->state != SLOT_VACANT && j->members.members[request->rank].state == MEMBER_JOINED;
-    if (known && j->ranks[request->rank].join &&
-        j->ranks[request->rank].join_session != request->session)
-        known = false; /* another one is about to take the place */
     if (j->replica.is_kept && !known)
         return error_set(err, STATUS_UNAVAILABLE,
                          "job '%s': this server keeps a copy for a primary, which knows no session "
@@ -159,7 +169,7 @@ static enum status admit_running(struct join_call *jc, struct rpc_call *call,
     if (known && slot->state == SLOT_HELD)
         outcome->cut_count =
             loss_cut_slot(jc->service, j, request->rank, "it joined again", outcome->cut);
-    hold_join(jc, j, call, request, known ? JOIN_RESUME : JOIN_TAKE, &outcome->displaced);
+    hold_join(jc, j, call, request, known ? JOIN_RESUME : JOIN_TAKE, outcome);
     return STATUS_OK;
 }
 
@@ -185,7 +195,7 @@ static enum status admit_first(struct join_call *jc, struct rpc_call *call,
         if (status != STATUS_OK)
             return status;
     }
-    hold_join(jc, j, call, request, JOIN_START, &outcome->displaced);
+    hold_join(jc, j, call, request, JOIN_START, outcome);
     if (j->state == JOB_GATHERING && membership_is_complete(&j->members))
         j->state = JOB_BUILDING;
     return STATUS_OK;
@@ -260,7 +270,8 @@ static enum status take_join(struct join_call *jc, struct rpc_call *call,
     if (outcome.superseded)
         replica_tell_superseded(s->current, outcome.superseded);
     if (outcome.displaced) {
-        rpc_call_finish(outcome.displaced, STATUS_UNAVAILABLE, "its session has joined again");
+        rpc_call_finish(outcome.displaced, outcome.is_back ? STATUS_EXISTS : STATUS_UNAVAILABLE,
+                        outcome.is_back ? "the rank is back" : "its session has joined again");
         rpc_call_unref(outcome.displaced);
     }
     loss_end_calls(outcome.cut, outcome.cut_count);

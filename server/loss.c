@@ -17,6 +17,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#define OPEN_MS_LEAST 2000
+
 /* ------------------------------------------------------------------ notice */
 
 /* Nothing to come back to, and nothing that goes on: said at once.  Lock held. */
@@ -72,7 +74,7 @@ void loss_cut(struct service *s, struct job *j, unsigned rank, uint64_t connecti
 
 enum loss_act {
     LOSS_NONE,
-    LOSS_CUT,     /* silent */
+    LOSS_CUT,     /* silent, or never there */
     LOSS_REFUSE,  /* a join whose slot is another's, or that waited too long */
     LOSS_RETURN,  /* the session is back */
     LOSS_TAKE,    /* another one is there for the slot */
@@ -94,7 +96,9 @@ static enum loss_act judge_join(const struct job_rank *r, int64_t now_ns)
 
     if (r->join_kind == JOIN_RESUME && slot->session != r->join_session)
         return LOSS_REFUSE;
-    if (r->join_kind == JOIN_RESUME ? slot->state == SLOT_VACANT : slot->state == SLOT_HELD)
+    if (r->join_kind == JOIN_RESUME && slot->state == SLOT_VACANT)
+        return LOSS_REFUSE;
+    if (r->join_kind == JOIN_TAKE && slot->state == SLOT_HELD && now_ns >= r->join_doubt_ns)
         return LOSS_REFUSE;
     if (slot_is_quiet(slot) && r->join_kind == JOIN_RESUME)
         return LOSS_RETURN;
@@ -103,8 +107,16 @@ static enum loss_act judge_join(const struct job_rank *r, int64_t now_ns)
     return now_ns >= r->join_deadline_ns ? LOSS_REFUSE : LOSS_NONE;
 }
 
+int64_t loss_open_ms(const struct service *s, const struct job *j, const struct slot *slot)
+{
+    if (slot->connection == 1)
+        return s->timeout_ms;
+    return j->terms.reconnect_ms > OPEN_MS_LEAST ? j->terms.reconnect_ms : OPEN_MS_LEAST;
+}
+
 /* Lock held. */
-static enum loss_act judge(const struct job *j, unsigned rank, int64_t now_ns)
+static enum loss_act judge(const struct service *s, const struct job *j, unsigned rank,
+                           int64_t now_ns)
 {
     const struct job_rank *r = &j->ranks[rank];
     bool lost_start = rank == 0 && !has_values(j);
@@ -114,7 +126,8 @@ static enum loss_act judge(const struct job *j, unsigned rank, int64_t now_ns)
         act = judge_join(r, now_ns);
     if (act != LOSS_NONE || j->members.members[rank].state == MEMBER_LEFT)
         return act;
-    if (slot_is_silent(&r->slot, j->terms.heartbeat_timeout_ms, now_ns))
+    if (slot_is_silent(&r->slot, j->terms.heartbeat_timeout_ms, now_ns) ||
+        slot_is_unopened(&r->slot, loss_open_ms(s, j, &r->slot), now_ns))
         return LOSS_CUT;
     if (!slot_is_overdue(&r->slot, now_ns) || !slot_is_quiet(&r->slot))
         return LOSS_NONE;
@@ -125,13 +138,15 @@ static enum loss_act judge(const struct job *j, unsigned rank, int64_t now_ns)
 
 /* ------------------------------------------------------------------ what is done about it */
 
-/* A reference to the join that waits, which is answered now.  Lock held. */
-static struct rpc_call *take_join(struct job_rank *r)
+/* A reference to the join that waits, which is answered now, and who it is: the rank may get
+ * another one meanwhile.  Lock held. */
+static struct rpc_call *take_join(struct job_rank *r, struct job_newcomer *ret)
 {
     struct rpc_call *call = r->join;
 
-    if (call)
-        rpc_call_ref(call);
+    rpc_call_ref(call);
+    *ret = (struct job_newcomer){
+        .session = r->join_session, .lanes = r->join_lanes, .peer = rpc_call_peer(call)};
     r->join = NULL;
     return call;
 }
@@ -152,12 +167,14 @@ static void cut_silent(struct service *s, struct job *j, unsigned rank)
 static void refuse_join(struct service *s, struct job *j, unsigned rank)
 {
     struct job_rank *r = &j->ranks[rank];
-    struct rpc_call *call = take_join(r);
+    struct job_newcomer by;
+    struct rpc_call *call = take_join(r, &by);
     struct error err = {0};
 
     if (r->join_kind == JOIN_TAKE && r->slot.state == SLOT_HELD)
-        (void)error_set(&err, STATUS_EXISTS, "job '%s': rank %u is back from %s", j->members.job,
-                        rank, j->members.members[rank].peer);
+        (void)error_set(&err, STATUS_EXISTS,
+                        "job '%s': rank %u has joined from %s; %s is a second one", j->members.job,
+                        rank, j->members.members[rank].peer, by.peer);
     else if (r->slot.state == SLOT_AWAY || r->slot.state == SLOT_LOST)
         (void)error_set(&err, STATUS_UNAVAILABLE, "job '%s': rank %u is %s (%s)%s", j->members.job,
                         rank, slot_state_name(r->slot.state), r->slot.how,
@@ -177,10 +194,12 @@ static void refuse_join(struct service *s, struct job *j, unsigned rank)
 static void bring_back(struct service *s, struct job *j, unsigned rank)
 {
     struct job_rank *r = &j->ranks[rank];
-    struct rpc_call *call = take_join(r);
+    struct job_newcomer by;
+    struct rpc_call *call = take_join(r, &by);
     uint64_t completed = r->join_round, epoch = j->epoch, here;
 
     (void)pthread_mutex_unlock(&s->lock);
+    shard_suspend(&j->shard, rank);
     here = shard_clock(&j->shard, rank);
     (void)pthread_mutex_lock(&s->lock);
     if (completed > here) { /* this server is not the one that told it so */
@@ -198,7 +217,7 @@ static void bring_back(struct service *s, struct job *j, unsigned rank)
 
         if (r->slot.state != SLOT_HELD) /* it may have been quicker than the news of its loss */
             job_note_incident(j, rank, INCIDENT_BACK, now_ns);
-        slot_hold(&r->slot, r->join_session, r->join_lanes, now_ns);
+        slot_hold(&r->slot, by.session, by.lanes, now_ns);
         job_resume_watch(j, now_ns);
         r->heard_ns = now_ns;
         (void)pthread_mutex_unlock(&s->lock);
@@ -212,7 +231,8 @@ static void bring_back(struct service *s, struct job *j, unsigned rank)
 static void take_slot(struct service *s, struct job *j, unsigned rank)
 {
     struct job_rank *r = &j->ranks[rank];
-    struct rpc_call *call = take_join(r);
+    struct job_newcomer by;
+    struct rpc_call *call = take_join(r, &by);
     bool replaces = r->slot.state == SLOT_LOST;
     struct error err = {0};
     uint64_t epoch, clock;
@@ -222,11 +242,11 @@ static void take_slot(struct service *s, struct job *j, unsigned rank)
         service_end_job(s, j, &err);
     clock = shard_clock(&j->shard, rank);
     (void)pthread_mutex_lock(&s->lock);
-    job_occupy(j, rank, rpc_call_peer(call), clock, clock_now_ns());
+    job_occupy(j, rank, &by, clock, clock_now_ns());
     epoch = j->epoch;
     (void)pthread_mutex_unlock(&s->lock);
-    log_info("job '%s': %s takes the place of rank %u, epoch %" PRIu64, j->members.job,
-             rpc_call_peer(call), rank, epoch);
+    log_info("job '%s': %s takes the place of rank %u, epoch %" PRIu64, j->members.job, by.peer,
+             rank, epoch);
     join_answer(s, j, call, epoch, clock);
     rpc_call_unref(call);
     (void)pthread_mutex_lock(&s->lock);
@@ -303,7 +323,7 @@ bool loss_look(struct service *s)
     if (j && j->replica.is_kept)
         return false; /* its ranks are another server's */
     for (unsigned rank = 0; j && j->state == JOB_RUNNING && rank < j->members.world_size; rank++) {
-        switch (judge(j, rank, clock_now_ns())) {
+        switch (judge(s, j, rank, clock_now_ns())) {
         case LOSS_NONE:
             continue;
         case LOSS_CUT:

@@ -130,6 +130,10 @@ size_t loss_cut_slot(struct service *s, struct job *j, unsigned rank, const char
                      struct rpc_call **ret_calls);
 void loss_end_calls(struct rpc_call **calls, size_t count);
 
+/* How long a session may take from the answer to its join to its first stream.  The first time it
+ * may have to wait for other servers.  Lock held. */
+int64_t loss_open_ms(const struct service *s, const struct job *j, const struct slot *slot);
+
 /* Is a rank of the current job silent, back, overdue or replaced?  Do something about the first.
  * Keeper only; lock held on entry and return; returns whether anything was done. */
 bool loss_look(struct service *s);

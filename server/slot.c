@@ -46,6 +46,12 @@ bool slot_is_silent(const struct slot *s, int64_t timeout_ms, int64_t now_ns)
            now_ns - s->alive_ns > timeout_ms * 1000000;
 }
 
+bool slot_is_unopened(const struct slot *s, int64_t timeout_ms, int64_t now_ns)
+{
+    return s->state == SLOT_HELD && s->session != 0 && !s->has_streamed &&
+           now_ns - s->held_ns > timeout_ms * 1000000;
+}
+
 size_t slot_take_calls(const struct slot *s, struct rpc_call **ret)
 {
     size_t count = 0;

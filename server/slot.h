@@ -63,6 +63,9 @@ bool slot_is_quiet(const struct slot *s);
 /* HELD, attended, and no sign of life for timeout_ms (0: never). */
 bool slot_is_silent(const struct slot *s, int64_t timeout_ms, int64_t now_ns);
 
+/* HELD by a session that has not opened a stream for timeout_ms: it may have died before. */
+bool slot_is_unopened(const struct slot *s, int64_t timeout_ms, int64_t now_ns);
+
 /* References to its open calls (the caller's), at most SLOT_CALLS_MAX; their number. */
 size_t slot_take_calls(const struct slot *s, struct rpc_call **ret);
 
