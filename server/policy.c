@@ -126,6 +126,7 @@ enum policy_verdict policy_push(struct policy *p, unsigned rank, uint64_t round,
     if (verdict != POLICY_ACCEPTED && verdict != POLICY_COMPLETE && verdict != POLICY_LATE)
         return verdict;
     r->clock = round;
+    r->inherited = false;
     r->parked = true;
     r->held = p->exact;
     if (verdict == POLICY_LATE || r->held)

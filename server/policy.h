@@ -23,7 +23,9 @@
  * a round under way may become complete by it.  Who occupies it then reads first and contributes
  * from the round under way on, unless the slot has done so already; where each contribution is a
  * step, from the slowest rank's clock on.  A slot that is replaced was waited for all the time: its
- * clock stays as it is.
+ * clock stays as it is.  In lockstep a round that has the contribution of the slot's last holder
+ * waits for the newcomer's all the same: it must have read before the values change.  In ssp a
+ * newcomer's first read waits for nobody.
  *
  * Again: a contribution, read or end that is marked so may have come before.  One that did is not
  * taken a second time; what is asked is only its answer.  So every message may be sent as often as
@@ -55,6 +57,8 @@ struct policy_rank {
     bool parked;           /* waits for the answer to its contribution, or for the final values */
     bool finished;         /* contributes no more */
     bool vacant;           /* nobody holds the slot: it contributes no more until occupied */
+    bool inherited;        /* lockstep: what the slot's last holder has contributed to the round
+                              under way is in; the next one's counts, and is not to be taken */
 };
 
 struct policy {

@@ -36,12 +36,28 @@ enum policy_verdict policy_finish(struct policy *p, unsigned rank, bool wants_fi
     return go(p, r);
 }
 
+/* In lockstep the round under way is not complete before the newcomer has read and says so with its
+ * own contribution. */
+static void inherit(struct policy *p, struct policy_rank *r)
+{
+    if (!consistency_is_lockstep(&p->consistency) || !has_arrived(p, r))
+        return;
+    p->arrived--;
+    r->clock = p->steps;
+    r->inherited = true;
+}
+
 enum policy_verdict policy_vacate(struct policy *p, unsigned rank)
 {
     struct policy_rank *r = &p->ranks[rank];
 
     if (r->vacant)
         return POLICY_ACCEPTED;
+    if (r->inherited) { /* it stays, and nobody is to come who reads first */
+        p->arrived++;
+        r->clock = p->steps + 1;
+        r->inherited = false;
+    }
     r->vacant = true;
     r->parked = false;
     r->read = POLICY_READ_NONE;
@@ -80,6 +96,7 @@ void policy_occupy(struct policy *p, unsigned rank)
         return;
     p->gone--;
     p->gone_arrived -= has_arrived(p, r);
+    inherit(p, r);
     if (!r->held)
         r->clock = first_clock(p, r);
     policy_find_slowest(p);
@@ -98,6 +115,7 @@ void policy_replace(struct policy *p, unsigned rank)
 {
     policy_suspend(p, rank);
     p->ranks[rank].read = POLICY_READ_NONE;
+    inherit(p, &p->ranks[rank]);
 }
 
 /* ------------------------------------------------------------------ what outlives a server */

@@ -206,8 +206,8 @@ enum status shard_occupy(struct shard *s, uint32_t partition, unsigned rank, str
  * has contributed.  STATUS_UNSUPPORTED as above. */
 enum status shard_replace(struct shard *s, uint32_t partition, unsigned rank, struct error *err);
 
-/* The rank's connection broke: before it may send and be answered on another one.  What it waits for
- * it asks for again; until then nothing is sent to it, so that it is never answered twice. */
+/* The rank's connection broke: before it may send and be answered on another one.  What it waits
+ * for it asks for again; until then nothing is sent to it, so that it is never answered twice. */
 void shard_suspend(struct shard *s, unsigned rank);
 
 /* Has the rank contributed to that round of the partition, so that a push of it would be `again`?

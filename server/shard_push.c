@@ -209,7 +209,8 @@ static enum status contribute(struct shard *s, struct shard_part *part, unsigned
         part->first_ns = arrival_ns;
         part->sum_ns = 0;
     }
-    status = take(s, part, rank, round, source, err);
+    ret->again = part->policy.ranks[rank].inherited;
+    status = ret->again ? STATUS_OK : take(s, part, rank, round, source, err);
     if (status != STATUS_OK)
         return status;
     verdict = policy_push(&part->policy, rank, round, false);

@@ -35,6 +35,7 @@ struct model {
     uint8_t finished, wants_final; /* contributes no more; waits for the final values */
     uint8_t vacant;
     uint8_t arrived;          /* together: who is in the round under way */
+    uint8_t inherited;        /* lockstep: the slot's last holder is in it, this one has not read */
     uint8_t clock[RANKS_MAX]; /* last round that the slot contributed to, or was put at */
     uint8_t steps;
 };
@@ -167,6 +168,7 @@ static enum policy_verdict model_push(struct model *m, unsigned rank, unsigned r
         return verdict;
     REQUIRE(round > m->clock[rank] && !has(m->arrived, rank));
     m->clock[rank] = (uint8_t)round;
+    drop(&m->inherited, rank);
     if (verdict == POLICY_LATE)
         return verdict;
     m->waiting |= bit(rank);
@@ -211,6 +213,7 @@ static void check_rank(const struct model *m, const struct policy_rank *r, unsig
     REQUIRE(r->clock == m->clock[rank]);
     REQUIRE(r->vacant == has(m->vacant, rank));
     REQUIRE(r->finished == has(m->finished, rank));
+    REQUIRE(r->inherited == has(m->inherited, rank));
     REQUIRE(r->parked == has(m->waiting | m->wants_final, rank));
     REQUIRE(r->vacant || r->read == read);
 }
@@ -380,6 +383,11 @@ static void try_vacate(const struct state *from, unsigned rank)
     copy_state(&s, from);
     if (!has(s.model.vacant, rank)) {
         forget(&s.model, rank);
+        if (has(s.model.inherited, rank)) {
+            s.model.arrived |= bit(rank);
+            s.model.clock[rank]++;
+        }
+        drop(&s.model.inherited, rank);
         s.model.vacant |= bit(rank);
         contributions = complete(&s.model);
     }
@@ -390,6 +398,16 @@ static void try_vacate(const struct state *from, unsigned rank)
     visit(&s);
 }
 
+/* A newcomer has to read and contribute before the round can be complete. */
+static void inherit(struct model *m, unsigned rank)
+{
+    if (!consistency_is_lockstep(&world.consistency) || !has(m->arrived, rank))
+        return;
+    drop(&m->arrived, rank);
+    m->inherited |= bit(rank);
+    m->clock[rank]--;
+}
+
 static void try_occupy(const struct state *from, unsigned rank)
 {
     struct state s;
@@ -397,6 +415,7 @@ static void try_occupy(const struct state *from, unsigned rank)
     copy_state(&s, from);
     if (has(s.model.vacant, rank)) {
         drop(&s.model.vacant, rank);
+        inherit(&s.model, rank);
         if (!has(s.model.finished, rank))
             s.model.clock[rank] = model_start(&s.model, rank);
     }
@@ -427,6 +446,7 @@ static void try_replace(const struct state *from, unsigned rank)
     if (has(s.model.vacant, rank))
         return;
     forget(&s.model, rank);
+    inherit(&s.model, rank);
     policy_replace(&s.policy, rank);
     visit(&s);
 }
@@ -448,7 +468,7 @@ static void try_crash(const struct state *from)
     for (unsigned rank = 0; together() && rank < world.ranks; rank++)
         if (m->clock[rank] > m->steps)
             m->clock[rank] = m->steps;
-    m->arrived = m->waiting = m->wants_final = m->asked = m->got = 0;
+    m->arrived = m->inherited = m->waiting = m->wants_final = m->asked = m->got = 0;
     m->unknown = m->set ? all() & (uint8_t)~m->vacant : 0;
     visit(&s);
 }

@@ -1,0 +1,520 @@
+/*
+ * Thousands of whole jobs in which connections break, workers die and others come, and the server
+ * itself dies, each decided by its seed; see simulation.h.  Of every run it must be true that
+ *
+ *   - it ends: somebody can always move until all have what they wanted;
+ *   - no contribution is applied twice, whoever sent it, and none that was acknowledged is lost;
+ *   - in exact runs every single answer has the bits of the run without faults;
+ *   - in ssp who is answered at clock c sees everything up to c - s, and its own;
+ *   - every question has one answer, and its data stays as it is until it has arrived.
+ *
+ * SPARRING_SEEDS=n: so many of them.  SPARRING_SEED=s: only this one, and say what it is.
+ */
+#include "tests/server/simulation.h"
+
+#include "tests/support/support.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SEEDS_DEFAULT 20000u
+#define RECORDS       4096u
+#define EVENTS_MAX    200000u
+
+static struct error err;
+static struct sim sim; /* 200 kB */
+static uint64_t seed;
+
+uint64_t sim_random(struct sim *s)
+{
+    uint64_t x = s->random += 0x9e3779b97f4a7c15u;
+
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+unsigned sim_below(struct sim *s, unsigned bound)
+{
+    return (unsigned)(sim_random(s) % bound);
+}
+
+static void describe(const struct sim *s, FILE *to)
+{
+    static const char *const losses[] = {"fail", "shrink", "wait"};
+    static const char *const durabilities[] = {"nothing", "a journal", "a replica"};
+    const struct sim_plan *p = &s->plan;
+
+    (void)fprintf(to,
+                  "SPARRING_SEED=%" PRIu64 ": %s staleness %" PRIu32 " backup %" PRIu32
+                  ", %u ranks, %u partitions, %u lanes, %" PRIu64 " rounds, %s%s, on loss %s, with "
+                  "%s, %u faults\n",
+                  seed, consistency_name(p->consistency.mode), p->consistency.staleness,
+                  p->consistency.backup, p->ranks, p->partitions, p->lanes, p->rounds,
+                  p->update ? "values" : "sums", p->exact ? ", exact" : "", losses[p->on_loss],
+                  durabilities[p->durability], p->faults);
+}
+
+_Noreturn void sim_fail(const char *format, ...)
+{
+    va_list args;
+
+    describe(&sim, stderr);
+    va_start(args, format);
+    (void)vfprintf(stderr, format, args);
+    va_end(args);
+    (void)fprintf(stderr, "\n");
+    ck_abort_msg("seed %" PRIu64, seed);
+    abort();
+}
+
+/* ------------------------------------------------------------------ queues, places */
+
+void sim_enqueue(struct sim *s, struct sim_queue *q, struct sim_message m)
+{
+    (void)s;
+    if (q->length == SIM_QUEUE)
+        sim_fail("%u messages on one lane", SIM_QUEUE);
+    q->messages[(q->first + q->length++) % SIM_QUEUE] = m;
+}
+
+struct sim_message sim_dequeue(struct sim_queue *q)
+{
+    struct sim_message m = q->messages[q->first];
+
+    q->first = (q->first + 1) % SIM_QUEUE;
+    q->length--;
+    return m;
+}
+
+uint32_t sim_sum(const float *data, size_t count)
+{
+    uint32_t sum = 0, bits;
+
+    for (size_t i = 0; i < count; i++) {
+        memcpy(&bits, &data[i], sizeof(bits));
+        sum = (sum << 1 | sum >> 31) + bits;
+    }
+    return sum;
+}
+
+size_t sim_offset(uint32_t partition)
+{
+    return partition * SIM_FULL;
+}
+
+size_t sim_count(const struct sim *s, uint32_t partition)
+{
+    return partition + 1 == s->plan.partitions ? SIM_LAST : SIM_FULL;
+}
+
+/* ------------------------------------------------------------------ what must be true of values */
+
+/* Has the contribution of that rank and round been applied? */
+static bool is_applied(const float *data, unsigned rank, uint64_t round)
+{
+    return data[rank * (SIM_ROUNDS + 1) + round] != 0;
+}
+
+/* Together: of so many contributions each counts for this much. */
+static float share(const struct sim *s, unsigned contributions)
+{
+    unsigned divisor = consistency_divisor(&s->plan.consistency, s->plan.ranks);
+
+    return contributions == divisor ? 1 : 1 * (float)((double)divisor / contributions);
+}
+
+/* Each is in it once or not at all; a round that is complete is so with the right weight. */
+static void check_once(const struct sim *s, const float *data, bool sums)
+{
+    for (uint64_t round = 1; round <= s->plan.rounds; round++) {
+        unsigned contributions = 0;
+        float weight = 1;
+
+        for (unsigned rank = 0; rank < s->plan.ranks; rank++)
+            contributions += is_applied(data, rank, round);
+        if (contributions > 0 && !consistency_steps_each(&s->plan.consistency))
+            weight = share(s, contributions);
+        for (unsigned rank = 0; rank < s->plan.ranks; rank++) {
+            float value = data[rank * (SIM_ROUNDS + 1) + round];
+
+            if (value != 0 && value != (sums ? weight : -weight))
+                sim_fail("round %d of rank %u counts %g, not %g (%u contributions)", (int)round,
+                         rank, (double)value, (double)weight, contributions);
+        }
+    }
+}
+
+/* All contributions of the rank to rounds first..last are in it. */
+static void check_holds(const struct sim *s, const float *data, unsigned rank, uint64_t first,
+                        uint64_t last)
+{
+    for (uint64_t round = first; round <= last && round <= s->plan.rounds; round++)
+        if (!is_applied(data, rank, round))
+            sim_fail("round %d of rank %u is missing", (int)round, rank);
+}
+
+static void check_lacks(const struct sim *s, const float *data, uint64_t first, uint64_t last)
+{
+    for (unsigned rank = 0; rank < s->plan.ranks; rank++)
+        for (uint64_t round = first; round <= last; round++)
+            if (is_applied(data, rank, round))
+                sim_fail("round %d of rank %u is in it too early", (int)round, rank);
+}
+
+/* What the definition of the mode promises to a rank that is answered at that clock. */
+static void check_counted(const struct sim *s, unsigned rank, const struct sim_message *m)
+{
+    const struct consistency *c = &s->plan.consistency;
+    bool sums = !s->plan.update && m->kind == SIM_PUSH;
+
+    check_once(s, m->data, sums);
+    if (consistency_is_lockstep(c))
+        check_lacks(s, m->data, m->round + 1, s->plan.rounds);
+    if (sums)
+        check_lacks(s, m->data, 1, m->round - 1);
+    for (unsigned other = 0; other < s->plan.ranks; other++) {
+        if (s->workers[other].killed)
+            continue;
+        if (consistency_is_lockstep(c))
+            check_holds(s, m->data, other, sums ? m->round : 1, m->round);
+        else if (other == rank && c->backup == 0)
+            check_holds(s, m->data, other, 1, m->round);
+        else if (c->mode == CONSISTENCY_SSP && m->kind != SIM_PULL && m->round > c->staleness)
+            check_holds(s, m->data, other, 1, m->round - c->staleness);
+    }
+}
+
+static void check_answer(struct sim *s, unsigned rank, const struct sim_message *m)
+{
+    float *wanted = s->history + m->round * SIM_ELEMENTS + sim_offset(m->partition);
+    size_t bytes = m->count * sizeof(float);
+
+    if (sim_sum(m->data, m->count) != m->sum)
+        sim_fail("what rank %u is answered with changed before it was there", rank);
+    if (m->round > s->plan.rounds)
+        sim_fail("rank %u is answered with round %d", rank, (int)m->round);
+    if (!s->plan.exact)
+        check_counted(s, rank, m);
+    else if (s->writes_history)
+        memcpy(wanted, m->data, bytes);
+    else if (memcmp(wanted, m->data, bytes) != 0)
+        sim_fail("rank %u, partition %u, round %d differs from the run without faults", rank,
+                 (unsigned)m->partition, (int)m->round);
+}
+
+/* What the shard holds when all are done. */
+static void check_end(struct sim *s)
+{
+    const struct consistency *c = &s->plan.consistency;
+
+    for (uint32_t i = 0; i < s->plan.partitions; i++) {
+        const struct policy *p = &s->shard.parts[i].policy;
+        const float *data = s->shard.values + s->shard.parts[i].offset;
+
+        if (!consistency_steps_each(c) && p->steps != s->plan.rounds)
+            sim_fail("partition %u ends at round %d", (unsigned)i, (int)p->steps);
+        if (s->plan.exact || !s->plan.update)
+            continue;
+        check_once(s, data, false);
+        for (uint64_t round = 1; round <= s->plan.rounds; round++) {
+            bool any = consistency_steps_each(c);
+
+            for (unsigned rank = 0; rank < s->plan.ranks; rank++) {
+                bool told = s->workers[rank].acknowledged[i] >> round & 1;
+
+                any = any || is_applied(data, rank, round);
+                if (c->backup == 0 && told)
+                    check_holds(s, data, rank, round, round);
+            }
+            if (!any)
+                sim_fail("round %d is lost", (int)round);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ what happens next */
+
+enum event_kind { UP, DOWN, RECONNECT, LOSE, ADMIT, REPLICATE, ACKNOWLEDGE };
+
+struct event {
+    enum event_kind kind;
+    unsigned rank, lane;
+};
+
+/* All that can happen without a fault. */
+static unsigned find_events(const struct sim *s, struct event *events)
+{
+    unsigned count = 0;
+
+    for (unsigned rank = 0; rank < s->plan.ranks; rank++) {
+        const struct sim_worker *w = &s->workers[rank];
+        bool waits = s->plan.on_loss == SIM_WAIT;
+
+        for (unsigned lane = 0; lane < s->plan.lanes; lane++) {
+            if (w->up[lane].length > 0)
+                events[count++] = (struct event){UP, rank, lane};
+            if (w->down[lane].length > 0)
+                events[count++] = (struct event){DOWN, rank, lane};
+        }
+        if (w->life == SIM_ALIVE && !w->connected)
+            events[count++] = (struct event){RECONNECT, rank, 0};
+        if ((w->life == SIM_LOST && !waits) || w->life == SIM_VACATING)
+            events[count++] = (struct event){LOSE, rank, 0};
+        if ((w->life == SIM_LOST && waits) || (w->life == SIM_VACANT && w->succeeded) ||
+            w->life == SIM_JOINING)
+            events[count++] = (struct event){ADMIT, rank, 0};
+    }
+    if (s->durability == SIM_REPLICA && s->replicated < s->record_count)
+        events[count++] = (struct event){REPLICATE, 0, 0};
+    if (s->durability == SIM_REPLICA && s->acknowledged < s->replicated)
+        events[count++] = (struct event){ACKNOWLEDGE, 0, 0};
+    return count;
+}
+
+static void happen(struct sim *s, const struct event *e)
+{
+    struct sim_worker *w = &s->workers[e->rank];
+    struct sim_message m;
+
+    switch (e->kind) {
+    case UP:
+        m = sim_dequeue(&w->up[e->lane]);
+        sim_server_take(s, e->rank, &m);
+        break;
+    case DOWN:
+        m = sim_dequeue(&w->down[e->lane]);
+        check_answer(s, e->rank, &m);
+        sim_worker_answer(s, e->rank, &m);
+        break;
+    case RECONNECT:
+        sim_worker_reconnect(s, e->rank);
+        break;
+    case LOSE:
+        sim_server_lose(s, e->rank);
+        break;
+    case ADMIT:
+        sim_server_admit(s, e->rank);
+        break;
+    case REPLICATE:
+        sim_server_replicate(s);
+        break;
+    case ACKNOWLEDGE:
+        sim_server_acknowledge(s);
+        break;
+    }
+}
+
+/* Kill a worker, unless nobody else could ever give what it has. */
+static void kill_worker(struct sim *s, unsigned rank)
+{
+    struct sim_worker *w = &s->workers[rank];
+    bool needed = rank == 0 && w->phase == SIM_PULLING; /* the initial values */
+    unsigned alive = 0;
+
+    for (unsigned other = 0; other < s->plan.ranks; other++)
+        alive += s->workers[other].life == SIM_ALIVE;
+    if (w->life != SIM_ALIVE || s->plan.on_loss == SIM_FAIL)
+        return;
+    if (s->plan.on_loss == SIM_SHRINK && (alive < 2 || (needed && !s->plan.update)))
+        return;
+    sim_break(s, rank);
+    w->killed = true;
+    w->life = SIM_LOST;
+    w->next = 0;
+    w->succeeded = s->plan.update && (needed || sim_below(s, 3) > 0);
+    s->kills++;
+}
+
+static void fault(struct sim *s)
+{
+    unsigned rank = sim_below(s, s->plan.ranks), kind = sim_below(s, 8);
+
+    if (kind < 3 && s->workers[rank].connected) {
+        s->breaks++;
+        sim_break(s, rank);
+    } else if (kind < 5) {
+        kill_worker(s, rank);
+    } else if (s->durability == SIM_VOLATILE) {
+        return;
+    } else if (kind == 5) {
+        sim_server_crash(s);
+    } else if (kind == 6) {
+        s->die_in = 1 + sim_below(s, 5);
+    } else if (s->durability == SIM_JOURNAL) {
+        sim_server_snapshot(s);
+    }
+}
+
+static bool is_over(const struct sim *s)
+{
+    for (unsigned rank = 0; rank < s->plan.ranks; rank++) {
+        const struct sim_worker *w = &s->workers[rank];
+
+        if (w->life != SIM_DONE && (w->life != SIM_VACANT || w->succeeded))
+            return false;
+    }
+    return true;
+}
+
+/* One run, from its plan and a random state to the end. */
+static void run(struct sim *s)
+{
+    unsigned faults = s->plan.faults, snapshots = 0;
+
+    for (unsigned rank = 0; rank < s->plan.ranks; rank++)
+        sim_worker_start(s, rank, false);
+    for (unsigned i = 0; !is_over(s); i++) {
+        struct event events[SIM_RANKS * (2 * SIM_LANES + 3) + 2];
+        unsigned count = find_events(s, events);
+
+        if (faults > 0 && sim_below(s, s->plan.calm) == 0) {
+            faults--;
+            fault(s);
+        } else if (s->taken > 0 && sim_below(s, 4) == 0) {
+            sim_server_snapshot(s);
+        } else if (s->durability == SIM_JOURNAL && snapshots < 3 && sim_below(s, 64) == 0) {
+            snapshots++;
+            sim_server_snapshot(s);
+        } else if (count > 0) {
+            happen(s, &events[sim_below(s, count)]);
+        } else {
+            sim_fail("nobody can move");
+        }
+        if (i == EVENTS_MAX)
+            sim_fail("no end after %u events", i);
+    }
+    check_end(s);
+}
+
+/* ------------------------------------------------------------------ seeds */
+
+static struct sim_plan choose(struct sim *s)
+{
+    struct sim_plan p = {.ranks = 1 + sim_below(s, SIM_RANKS),
+                         .partitions = 1 + sim_below(s, SIM_PARTITIONS),
+                         .lanes = 1 + sim_below(s, SIM_LANES),
+                         .rounds = 2 + sim_below(s, SIM_ROUNDS - 1),
+                         .update = true,
+                         .on_loss = (enum sim_loss)sim_below(s, 3),
+                         .durability = (enum sim_durability)sim_below(s, 3),
+                         .faults = sim_below(s, 12),
+                         .calm = 4u << sim_below(s, 5)};
+    unsigned mode = sim_below(s, 6);
+
+    if (mode < 2) {
+        p.exact = true;
+        p.update = p.on_loss == SIM_WAIT || sim_below(s, 2) == 0;
+        if (p.on_loss == SIM_SHRINK)
+            p.on_loss = SIM_FAIL;
+    } else if (mode == 2) {
+        p.update = p.on_loss == SIM_WAIT || sim_below(s, 2) == 0;
+    } else if (mode == 3) {
+        p.consistency.backup = sim_below(s, p.ranks);
+        if (p.on_loss == SIM_WAIT)
+            p.on_loss = SIM_SHRINK;
+    } else if (mode == 4) {
+        p.consistency.mode = CONSISTENCY_SSP;
+        p.consistency.staleness = sim_below(s, 4);
+    } else {
+        p.consistency.mode = CONSISTENCY_ASP;
+    }
+    return p;
+}
+
+static void run_plan(struct sim *s, const struct sim_plan *plan, struct sim_record *records,
+                     float *history, bool writes_history)
+{
+    struct sim_queue none = {.length = 0};
+
+    memset(s, 0, sizeof(*s));
+    for (unsigned rank = 0; rank < SIM_RANKS; rank++)
+        s->workers[rank].up[0] = none;
+    s->random = seed * 977 + !writes_history;
+    s->plan = *plan;
+    s->records = records;
+    s->record_capacity = RECORDS;
+    s->history = history;
+    s->writes_history = writes_history;
+    assert_ok(shard_map_make((plan->partitions - 1) * SIM_FULL + SIM_LAST, PARTITION_BYTES_MIN, 1,
+                             &s->map, &err));
+    sim_server_open(s);
+    run(s);
+    sim_server_close(s);
+    shard_map_release(&s->map);
+}
+
+static void add(struct sim *total, const struct sim *s)
+{
+    total->crashes += s->crashes;
+    total->failovers += s->failovers;
+    total->kills += s->kills;
+    total->newcomers += s->newcomers;
+    total->breaks += s->breaks;
+    total->repeats += s->repeats;
+}
+
+static void run_seed(struct sim_record *records, float *history, struct sim *total, bool talk)
+{
+    struct sim_plan plan, calm;
+
+    sim.random = seed;
+    plan = calm = choose(&sim);
+    calm.faults = 0;
+    calm.durability = SIM_VOLATILE;
+    sim.plan = plan;
+    if (talk)
+        describe(&sim, stdout);
+    if (plan.exact)
+        run_plan(&sim, &calm, records, history, true);
+    run_plan(&sim, &plan, records, history, false);
+    add(total, &sim);
+}
+
+static uint64_t number(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+START_TEST(test_whole_jobs)
+{
+    struct sim_record *records = calloc(RECORDS, sizeof(*records));
+    float *history = calloc(SIM_ROUNDS + 1, SIM_ELEMENTS * sizeof(*history));
+    static struct sim total;
+    uint64_t count = number("SPARRING_SEEDS", SEEDS_DEFAULT);
+
+    ck_assert(records && history);
+    if (getenv("SPARRING_SEED")) {
+        seed = number("SPARRING_SEED", 0);
+        run_seed(records, history, &total, true);
+    } else {
+        for (seed = 1; seed <= count; seed++)
+            run_seed(records, history, &total, false);
+    }
+    printf("%zu crashes, %zu of them failovers, %zu workers killed, %zu newcomers, %zu broken "
+           "connections, %zu messages sent again\n",
+           total.crashes, total.failovers, total.kills, total.newcomers, total.breaks,
+           total.repeats);
+    if (!getenv("SPARRING_SEED") && count >= SEEDS_DEFAULT)
+        ck_assert(total.crashes > total.failovers && total.failovers > 0 && total.kills > 0 &&
+                  total.newcomers > 0 && total.breaks > 0 && total.repeats > 0);
+    free(records);
+    free(history);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("simulation");
+    TCase *tests = tcase_create("simulation");
+
+    tcase_set_timeout(tests, 120 + (double)number("SPARRING_SEEDS", 0) / 20);
+    tcase_add_test(tests, test_whole_jobs);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
