@@ -501,6 +501,13 @@ static const struct option_spec specs[] = {
      .choices = "on|off",
      .help = "Of ps: on sends what the next forward needs first ahead of whatever waits (P3), both "
              "ways; off in order of readiness."},
+    {.name = "overlap-forward",
+     .env = "SPARRING_OVERLAP_FORWARD",
+     .kind = OPTION_BOOL,
+     .offset = AT(overlap_forward),
+     .default_text = "true",
+     .help = "Of ps in bsp with --ps-update server, on a processor: parameters come back while the "
+             "next step's forward goes on, each layer waiting for its own."},
     {.name = "partition-bytes",
      .env = "SPARRING_PARTITION_BYTES",
      .kind = OPTION_BYTES,

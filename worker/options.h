@@ -64,6 +64,7 @@ struct worker_options {
     char priority[OPTION_TEXT_MAX];
     char compression[OPTION_TEXT_MAX], compression_down[OPTION_TEXT_MAX];
     double top_k; /* percent */
+    bool overlap_forward;
     uint64_t partition_bytes;
     char delay_schedule[OPTION_TEXT_MAX];
     /* device */

@@ -82,16 +82,21 @@ static enum status run_batches(struct trainer *t, struct step_record *step, bool
         batches++;
     }
     step->loss = loss_sum / (double)batches;
+    overlap_computed(t, step);
     return STATUS_OK;
 }
 
 /* The part of an update when this rank's inputs have ended and others' have not: zeros. */
-static void shadow_batches(struct trainer *t)
+static enum status shadow_batches(struct trainer *t, struct error *err)
 {
     size_t count = model_table(t->model)->count;
+    enum status status = overlap_settle(t, err);
 
+    if (status != STATUS_OK)
+        return status;
     memset(model_grads(t->model), 0, count * sizeof(float));
     sync_ready(t->sync, count);
+    return STATUS_OK;
 }
 
 /* Which parameters have a gradient: all, unless some may go unused. */
@@ -182,7 +187,7 @@ static enum status compute_and_sync(struct trainer *t, struct step_record *step,
 
     step->loss = (double)NAN;
     if (shadow)
-        shadow_batches(t);
+        status = shadow_batches(t, err);
     else
         status = run_batches(t, step, ret_epoch_end, err);
     t->computed_ns = clock_now_ns();
@@ -208,6 +213,7 @@ static enum status run_step(struct trainer *t, uint64_t index, bool *ret_go, boo
     int64_t updating;
     enum status status;
 
+    overlap_begin(t, before.rx_payload_bytes);
     recovery_begin(t);
     status = enlist(t, ret_go, err);
     if (status != STATUS_OK || !*ret_go)
@@ -223,11 +229,10 @@ static enum status run_step(struct trainer *t, uint64_t index, bool *ret_go, boo
     step.optimizer_ns = step.step_ns - (updating - started);
     after = sync_counters(t->sync);
     step.tx_payload_bytes = after.tx_payload_bytes - before.tx_payload_bytes;
-    step.rx_payload_bytes = after.rx_payload_bytes - before.rx_payload_bytes;
     *ret_step = step;
     if (status != STATUS_OK)
         return status;
-    status = run_record_step(&t->record, &step, err);
+    status = overlap_record(t, &step, err);
     return status == STATUS_OK
                ? ddp_record_step(&t->ddp, &t->record.metrics, t->sync, &step, t->computed_ns, err)
                : status;
@@ -249,8 +254,10 @@ static void show_progress(struct progress *bar, const struct trainer *t,
 static enum status end_together(struct trainer *t, struct run_outcome *outcome, struct error *err)
 {
     unsigned active;
-    enum status status;
+    enum status status = overlap_settle(t, err);
 
+    if (status != STATUS_OK)
+        return status;
     if (worker_options_uneven(t->options) && t->total_steps > 0) {
         status = sync_enlist(t->sync, 0, &active, err);
         if (status != STATUS_OK)
@@ -337,9 +344,13 @@ static enum status run_steps(struct trainer *t, struct run_outcome *outcome, str
         }
         status = advance(t, &index, outcome, &bar, &epoch_end, err);
         if (status == STATUS_OK && epoch_end && each_epoch)
+            status = overlap_settle(t, err);
+        if (status == STATUS_OK && epoch_end && each_epoch)
             status = finish_evaluate(t, outcome, err);
     }
     progress_close(&bar);
+    if (status != STATUS_OK)
+        overlap_abandon(t);
     return status == STATUS_OK ? end_together(t, outcome, err) : status;
 }
 

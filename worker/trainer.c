@@ -324,11 +324,14 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .partition_bytes = t->partition_bytes,
         .optimizer = t->optimizer_config,
         .compression = t->compression,
+        .overlap_forward = overlap_is_wanted(t),
         .security = worker_options_security(o),
     };
     enum status status = sync_open(&config, &t->sync, err);
 
-    if (status == STATUS_OK) { /* the backend that was opened, in place of the one asked for */
+    if (status == STATUS_OK) {
+        overlap_open(t);
+        /* the backend that was opened, in place of the one asked for */
         t->facts.sync_detail = sync_backend(t->sync);
         status = run_record_manifest(&t->record, &t->facts, err);
     }

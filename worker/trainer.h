@@ -17,6 +17,7 @@
 #include "worker/delay_schedule.h"
 #include "worker/model/model.h"
 #include "worker/options.h"
+#include "worker/overlap.h"
 #include "worker/recovery.h"
 #include "worker/run_record.h"
 #include "worker/sync/sync.h"
@@ -48,6 +49,7 @@ struct trainer {
     struct consistency consistency;
     struct compression compression;
     struct delay_schedule delays;
+    struct overlap overlap;
     uint64_t total_steps;       /* updates of the whole run */
     uint64_t updates_per_epoch; /* of the rank with the most samples */
     uint64_t skipped_steps;     /* that the others made while this rank was late */

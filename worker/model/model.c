@@ -353,6 +353,13 @@ int64_t model_forward_ns(const struct model *m)
     return m->forward_ns;
 }
 
+void model_set_await(struct model *m, model_await_fn *await, void *user)
+{
+    assert(compute_is_host(m->compute) || !await);
+    m->await = await;
+    m->await_user = user;
+}
+
 void model_set_layer_drop(struct model *m, double p, uint64_t seed)
 {
     m->drop = p;

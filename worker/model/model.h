@@ -62,6 +62,15 @@ enum status model_init(struct model *m, uint64_t seed, enum random_rounding roun
 /* The host parameters were changed: make the device see them. */
 enum status model_params_changed(struct model *m, struct error *err);
 
+/* Called during forward of model_step: parameters [offset, offset + count) of the slab are read
+ * when it has returned.  Once for each layer before it is computed, and before backward with the
+ * whole slab. */
+typedef enum status model_await_fn(void *user, size_t offset, size_t count, struct error *err);
+
+/* Parameters may still be on their way into the slab when model_step is called; only where the
+ * device is the host.  NULL: they are there. */
+void model_set_await(struct model *m, model_await_fn *await, void *user);
+
 /* Called during backward: gradient elements [0, ready_count) of the slab are final on the host.
  * Parameters of the elements that are new in this call are read until the next call; after the last
  * one none are. */

@@ -31,6 +31,8 @@ struct model {
     struct layer layers[SPEC_LAYERS_MAX];
     size_t length; /* layers */
     size_t max_batch;
+    model_await_fn *await; /* NULL: parameters are there */
+    void *await_user;
     struct shared_memory memory; /* of the slabs on the host; else none */
     float *params, *grads;       /* device, table.count; owned with a GPU */
     float *host_params,

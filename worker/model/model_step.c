@@ -50,6 +50,12 @@ static bool draw_drop(struct model *m, const struct layer *layer)
            (double)random_u32(&m->random) < m->drop * 4294967296.0;
 }
 
+static enum status await_params(const struct model *m, size_t offset, size_t count,
+                                struct error *err)
+{
+    return m->await ? m->await(m->await_user, offset, count, err) : STATUS_OK;
+}
+
 static enum status forward(struct model *m, const float *x, size_t batch, bool training,
                            struct error *err)
 {
@@ -62,7 +68,10 @@ static enum status forward(struct model *m, const float *x, size_t batch, bool t
         layer->dropped = training && draw_drop(m, layer);
         if (layer->dropped)
             continue;
-        status = forward_layer(m, layer, batch, training, err);
+        if (training)
+            status = await_params(m, layer->start, layer->ready_count - layer->start, err);
+        if (status == STATUS_OK)
+            status = forward_layer(m, layer, batch, training, err);
         x = layer->output;
     }
     return status;
@@ -178,6 +187,8 @@ enum status model_step(struct model *m, const float *x, const int32_t *labels, s
     m->current = 0;
     if (status == STATUS_OK)
         status = forward(m, input, batch, true, err);
+    if (status == STATUS_OK) /* backward writes where gradients may still be sent from */
+        status = await_params(m, 0, m->table.count, err);
     if (status == STATUS_OK)
         status = compute_softmax_cross_entropy(m->compute, last->output, labels, m->flow[0], batch,
                                                last->out, err);

@@ -41,8 +41,6 @@
 #include <string.h>
 #include <time.h>
 
-#define STOP_LOOK_MS 200 /* between looks whether to stop, while others still train */
-
 /* ------------------------------------------------------------------ what comes down */
 
 /* May an answer be of that round?  One that the servers are ahead by is where there are backup
@@ -97,9 +95,10 @@ static void count_answer(struct sync_ps *s, const struct chunk_header *h)
     s->partitions[h->partition].of = h->round;
     if (s->catching_up && h->round > s->newest)
         s->newest = h->round;
+    s->partitions[h->partition].here = s->round + 1;
     if (h->round < s->oldest)
         s->oldest = h->round;
-    if (++s->received == s->map.length)
+    if (++s->received == s->map.length || s->awaited)
         (void)pthread_cond_broadcast(&s->changed);
     (void)pthread_mutex_unlock(&s->lock);
 }
@@ -124,99 +123,6 @@ enum status ps_take_chunk(void *user, struct ps_link *link, const struct chunk_h
     status = ps_payload_take(s, h, message, err);
     if (status == STATUS_OK)
         count_answer(s, h);
-    return status;
-}
-
-/* ------------------------------------------------------------------ waiting */
-
-struct timespec ps_timespec(int64_t deadline_ns)
-{
-    return (struct timespec){.tv_sec = (time_t)(deadline_ns / 1000000000),
-                             .tv_nsec = (long)(deadline_ns % 1000000000)};
-}
-
-/* "2 of 8 partitions of round 7 did not come ... from A, B".  Lock held. */
-static enum status describe_timeout(const struct sync_ps *s, struct error *err)
-{
-    struct strbuf names = STRBUF_INIT;
-
-    for (unsigned k = 0; k < s->link_count; k++) {
-        const uint32_t *held;
-        size_t length = shard_map_held(&s->map, k, &held);
-        bool missing = false;
-
-        for (size_t i = 0; i < length && !missing; i++)
-            missing = s->partitions[held[i]].answered != s->round + 1;
-        if (missing)
-            strbuf_addf(&names, "%s%s", names.length ? ", " : "", s->links[k].name);
-    }
-    (void)error_set(err, STATUS_TIMEOUT,
-                    "rank %u: %zu of %zu partitions of round %" PRIu64
-                    " did not come within %" PRId64 " ms from %s",
-                    s->rank, s->map.length - s->received, s->map.length, s->round, s->timeout_ms,
-                    names.text);
-    strbuf_release(&names);
-    return STATUS_TIMEOUT;
-}
-
-/* A link that is away is given its own time, and servers say when a round waits for a rank that
- * comes back or is replaced.  Lock held. */
-static int64_t round_deadline(const struct sync_ps *s, int64_t deadline_ns)
-{
-    if (s->extended_ns > deadline_ns)
-        deadline_ns = s->extended_ns;
-    for (unsigned k = 0; k < s->link_count; k++) {
-        const struct ps_link *l = &s->links[k];
-        int64_t back_ns =
-            l->state == PS_LINK_AWAY ? l->lost_ns + (s->reconnect_ms + s->timeout_ms) * 1000000 : 0;
-
-        if (back_ns > deadline_ns)
-            deadline_ns = back_ns;
-    }
-    return deadline_ns;
-}
-
-/* Until every partition of the round is here. */
-static enum status wait_for_round(struct sync_ps *s, struct error *err)
-{
-    int64_t margin_ms = s->timeout_ms < PS_MARGIN_MS ? s->timeout_ms : PS_MARGIN_MS;
-    int64_t deadline_ns = clock_deadline_ns(s->timeout_ms + margin_ms);
-    enum status status = STATUS_OK;
-
-    (void)pthread_mutex_lock(&s->lock);
-    while (s->received < s->map.length && !s->failed) {
-        struct timespec until = ps_timespec(round_deadline(s, deadline_ns));
-
-        if (pthread_cond_timedwait(&s->changed, &s->lock, &until) != 0 &&
-            clock_now_ns() >= round_deadline(s, deadline_ns))
-            break;
-    }
-    if (s->received < s->map.length)
-        status = s->failed ? error_set(err, s->failure.status, "%s", s->failure.text)
-                           : describe_timeout(s, err);
-    (void)pthread_mutex_unlock(&s->lock);
-    return status;
-}
-
-/* Until the final values are here: when the last rank has made its last step, which nobody can know
- * beforehand.  The servers watch over the ranks, and the beats over the servers.
- */
-static enum status wait_for_the_others(struct sync_ps *s, struct error *err)
-{
-    enum status status = STATUS_OK;
-
-    (void)pthread_mutex_lock(&s->lock);
-    while (s->received < s->map.length && !s->failed && !stop_requested()) {
-        struct timespec look = ps_timespec(clock_deadline_ns(STOP_LOOK_MS));
-
-        (void)pthread_cond_timedwait(&s->changed, &s->lock, &look);
-    }
-    if (s->received < s->map.length)
-        status = s->failed ? error_set(err, s->failure.status, "%s", s->failure.text)
-                           : error_set(err, STATUS_CANCELLED,
-                                       "stopped by signal %d while other ranks still trained",
-                                       stop_requested());
-    (void)pthread_mutex_unlock(&s->lock);
     return status;
 }
 
@@ -272,7 +178,7 @@ static enum status begin_round(struct sync_ps *s, uint64_t round, struct error *
 
 static enum status end_round(struct sync_ps *s, struct error *err)
 {
-    enum status status = wait_for_round(s, err);
+    enum status status = ps_wait(s, 0, s->map.length, ps_deadline(s), err);
 
     if (status == STATUS_OK && !ps_wait_release(s, clock_deadline_ns(s->timeout_ms)))
         return error_set(err, STATUS_INTERNAL,
@@ -342,16 +248,15 @@ static enum status ps_begin(struct sync *base, uint64_t step, struct error *err)
     struct sync_ps *s = (struct sync_ps *)base;
 
     (void)step; /* rounds are counted from this job's start, also after a resume */
-    return begin_round(s, s->round + 1, err);
+    s->begin_waits = s->base.outstanding;
+    return s->base.outstanding ? STATUS_OK : begin_round(s, s->round + 1, err);
 }
 
-static enum status ps_finish(struct sync *base, struct error *err)
+/* All of the round is here. */
+static enum status complete_round(struct sync_ps *s, struct error *err)
 {
-    struct sync_ps *s = (struct sync_ps *)base;
-    enum status status;
+    enum status status = end_round(s, err);
 
-    assert(s->queued == s->map.length); /* ready was called with the whole slab */
-    status = end_round(s, err);
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&s->lock);
@@ -360,6 +265,60 @@ static enum status ps_finish(struct sync *base, struct error *err)
     s->round = s->oldest;
     (void)pthread_mutex_unlock(&s->lock);
     return STATUS_OK;
+}
+
+/* Where answers are of the round that was asked for, and nothing else can come of it, the step's
+ * books are closed before its parameters are here. */
+static enum status ps_finish(struct sync *base, struct error *err)
+{
+    struct sync_ps *s = (struct sync_ps *)base;
+    bool repeats;
+
+    assert(s->queued == s->map.length); /* ready was called with the whole slab */
+    (void)pthread_mutex_lock(&s->lock);
+    repeats = ps_may_repeat(s);
+    (void)pthread_mutex_unlock(&s->lock);
+    if (!s->overlaps || repeats)
+        return complete_round(s, err);
+    s->skipped = 0;
+    s->deadline_ns = ps_deadline(s);
+    s->base.outstanding = true;
+    return STATUS_OK;
+}
+
+/* Partitions that elements [offset, offset + count) lie in: [*ret_first, *ret_end). */
+static void find_partitions(const struct sync_ps *s, size_t offset, size_t count, size_t *ret_first,
+                            size_t *ret_end)
+{
+    size_t first = 0, end;
+
+    while (first < s->map.length &&
+           s->map.partitions[first].offset + s->map.partitions[first].count <= offset)
+        first++;
+    for (end = first; end < s->map.length && s->map.partitions[end].offset < offset + count; end++)
+        ;
+    *ret_first = first;
+    *ret_end = end;
+}
+
+static enum status ps_await(struct sync *base, size_t offset, size_t count, struct error *err)
+{
+    struct sync_ps *s = (struct sync_ps *)base;
+    size_t first, end;
+    enum status status;
+
+    find_partitions(s, offset, count, &first, &end);
+    status = ps_wait(s, first, end, s->deadline_ns, err);
+    if (status != STATUS_OK || end - first < s->map.length)
+        return status;
+    status = complete_round(s, err);
+    if (status != STATUS_OK)
+        return status;
+    s->base.outstanding = false;
+    if (!s->begin_waits)
+        return STATUS_OK;
+    s->begin_waits = false;
+    return begin_round(s, s->round + 1, err);
 }
 
 static uint64_t ps_skipped(const struct sync *base)
@@ -382,7 +341,7 @@ static enum status ps_end(struct sync *base, struct error *err)
     (void)pthread_mutex_unlock(&s->lock);
     for (size_t i = 0; i < s->map.length; i++)
         ps_ask(s, i);
-    return wait_for_the_others(s, err);
+    return ps_wait_others(s, err);
 }
 
 /* ------------------------------------------------------------------ figures */
@@ -431,6 +390,7 @@ const struct sync_ops sync_ps_ops = {
     .begin = ps_begin,
     .ready = ps_ready,
     .finish = ps_finish,
+    .await = ps_await,
     .skipped = ps_skipped,
     .end = ps_end,
     .counters = ps_counters,

@@ -1,7 +1,8 @@
 /*
  * ps: what the sources of the parameter server's worker share; see ps.c for the model.
  *
- *   ps.c         rounds: what comes down, the waits, the calls of sync
+ *   ps.c         rounds: what comes down, the calls of sync
+ *   ps_wait.c    the waits
  *   ps_send.c    what goes up, and up again after a loss
  *   ps_tend.c    the thread that beats, judges silence and sees lost links off to ...
  *   ps_resume.c  ... their way back
@@ -43,7 +44,10 @@ struct sync_ps {
     uint32_t *weights;     /* owned; of the servers; NULL: equal */
     struct ps_link *links; /* owned, one per server */
     unsigned link_count;
-    size_t marked; /* what ready said last; the training thread's */
+    size_t marked;       /* what ready said last; the training thread's */
+    bool overlaps;       /* finish does not wait for parameters */
+    bool begin_waits;    /* begin was called while they are outstanding; the training thread's */
+    int64_t deadline_ns; /* of those outstanding; the training thread's */
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* CLOCK_MONOTONIC: received, the links' states or failed changed */
@@ -51,6 +55,7 @@ struct sync_ps {
     size_t queued;          /* (L) partitions of this round handed over; the training thread's */
     size_t received;        /* (L) partitions of this round that are here */
     uint64_t contributed;   /* (L) last round that this process pushed and had all answers of */
+    bool awaited;           /* (L) somebody waits for single partitions */
     uint64_t oldest;        /* (L) least round of their answers */
     uint64_t skipped;       /* rounds that the last one was late by; the training thread's */
     bool ending;            /* (L) the round is the final values */
@@ -78,6 +83,7 @@ struct ps_partition {
     uint64_t sent;       /* round + 1 that it was last asked for in ... */
     uint64_t connection; /* ... on this one of its link's */
     uint64_t answered;   /* round + 1 that it was last received in */
+    uint64_t here;       /* round + 1 whose answer is in the slab */
     uint64_t of;         /* round of the values that came */
     uint32_t extra;      /* answers that may still come twice, because it was asked for again */
 };
@@ -96,6 +102,18 @@ struct timespec ps_timespec(int64_t deadline_ns);
 /* May the servers have what is sent now from an earlier process of this rank, or be ahead of it?
  * Lock held. */
 bool ps_may_repeat(const struct sync_ps *s);
+
+/* When a round that begins to be waited for now is late. */
+int64_t ps_deadline(const struct sync_ps *s);
+
+/* Until partitions [first, end) of the round are here.  STATUS_TIMEOUT: not by deadline_ns, or what
+ * links that are away and servers that wait for a rank ask for; or the sync's failure. */
+enum status ps_wait(struct sync_ps *s, size_t first, size_t end, int64_t deadline_ns,
+                    struct error *err);
+
+/* Until the final values are here: when the last rank has made its last step, which nobody can know
+ * beforehand.  The servers watch over the ranks, and the beats over the servers. */
+enum status ps_wait_others(struct sync_ps *s, struct error *err);
 
 /* From now on the answer to `partition` is expected, the next one of the round; send what asks for
  * it, now or when its link is back. */

@@ -273,6 +273,8 @@ enum status ps_open(const struct sync_config *config, struct sync **ret_sync, st
     s->grads = config->grads;
     s->count = config->table->count;
     s->consistency = config->consistency;
+    s->overlaps = config->overlap_forward && config->update_on_server &&
+                  consistency_is_lockstep(&s->consistency);
     s->scale = (float)(1.0 / consistency_divisor(&s->consistency, config->world_size));
     s->rank = config->rank;
     s->world_size = config->world_size;

@@ -48,6 +48,16 @@ enum status sync_finish(struct sync *s, struct error *err)
     return s->ops->finish(s, err);
 }
 
+enum status sync_await(struct sync *s, size_t offset, size_t count, struct error *err)
+{
+    return s->outstanding ? s->ops->await(s, offset, count, err) : STATUS_OK;
+}
+
+bool sync_outstanding(const struct sync *s)
+{
+    return s->outstanding;
+}
+
 uint64_t sync_skipped(const struct sync *s)
 {
     return s->ops->skipped ? s->ops->skipped(s) : 0;

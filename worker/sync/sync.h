@@ -2,10 +2,11 @@
  * sync: how the ranks of a job come to the same parameters; the one thing that differs between the
  * two sides of the match.
  *
- * A step:  sync_begin, then backward calls sync_ready with a rising count, then sync_finish waits
- * for the result.  What comes back is said by sync_yields: the mean gradient (the worker's
- * optimizer runs next) or updated parameters (the server's optimizer ran). Threads: begin, ready
- * and finish come from the training thread; implementations own their I/O threads.
+ * A step:  sync_begin, then (see sync_await) forward, then backward calls sync_ready with a rising
+ * count, then sync_finish waits for the result.  What comes back is said by sync_yields: the mean
+ * gradient (the worker's optimizer runs next) or updated parameters (the server's optimizer ran).
+ * Threads: begin, ready and finish come from the training thread; implementations own their I/O
+ * threads.
  */
 #ifndef SPARRING_WORKER_SYNC_SYNC_H
 #define SPARRING_WORKER_SYNC_SYNC_H
@@ -70,6 +71,7 @@ struct sync_config {
     size_t partition_bytes;
     struct optimizer_config optimizer;
     struct compression compression; /* zeroed: none */
+    bool overlap_forward;           /* finish may return before parameters are here: sync_await */
     struct rpc_security security;   /* its texts are borrowed until sync_close */
 };
 
@@ -122,6 +124,8 @@ struct sync_ops {
     void (*ready)(struct sync *s, size_t ready_count);
     /* Blocks until the slab that `yields` names is complete. */
     enum status (*finish)(struct sync *s, struct error *err);
+    /* NULL: finish leaves nothing outstanding.  See sync_await. */
+    enum status (*await)(struct sync *s, size_t offset, size_t count, struct error *err);
     /* NULL: none ever.  See sync_skipped. */
     uint64_t (*skipped)(const struct sync *s);
     /* NULL: nothing is left to find out or to fetch.  See sync_end. */
@@ -151,6 +155,7 @@ struct sync_ops {
 struct sync {
     const struct sync_ops *ops;
     enum sync_yield yields;
+    bool outstanding; /* the training thread's: parameters are not all here, see sync_await */
 };
 
 enum status sync_open(const struct sync_config *config, struct sync **ret_sync, struct error *err);
@@ -165,6 +170,15 @@ enum status sync_enlist(struct sync *s, size_t samples, unsigned *ret_active, st
 enum status sync_begin(struct sync *s, uint64_t step, struct error *err);
 void sync_ready(struct sync *s, size_t ready_count);
 enum status sync_finish(struct sync *s, struct error *err);
+
+/* With overlap_forward, where it is possible (a parameter server in lockstep, parameters come
+ * back): finish returns while parameters are still on their way.  Until they are here
+ *   - sync_outstanding is true, and only begin and await may be called,
+ *   - parameters [offset, offset + count) may be read once sync_await has returned for them,
+ *   - gradients may be written, and ready called, once it has returned for the whole slab.
+ * Blocks as finish does, and fails as it does.  Nothing to do when nothing is outstanding. */
+enum status sync_await(struct sync *s, size_t offset, size_t count, struct error *err);
+bool sync_outstanding(const struct sync *s);
 
 /* After finish, where some parameters may have had no gradient: used (one per view, table order)
  * says which had one on this rank and then which had one on any.  Gradients of unused ones must be

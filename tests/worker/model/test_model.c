@@ -230,6 +230,60 @@ START_TEST(test_ready_order)
 END_TEST
 
 /* A shorter batch gives what a model of just that size gives. */
+/* Parameters on their way: each range comes when it is awaited, and not before. */
+struct arrival {
+    struct fixture *f;
+    const float *params; /* as they will be */
+    size_t calls, whole; /* with the slab in parts, and whole */
+    bool fails;
+};
+
+static enum status arrive(void *user, size_t offset, size_t count, struct error *why)
+{
+    struct arrival *a = user;
+    size_t all = model_table(a->f->model)->count;
+
+    ck_assert_uint_le(offset + count, all);
+    a->calls++;
+    a->whole += count == all;
+    ck_assert_uint_eq(a->whole, count == all); /* the last call, and the only such */
+    if (a->fails && a->calls == 2)
+        return error_set(why, STATUS_PEER_LOST, "they do not come");
+    memcpy(model_params(a->f->model) + offset, a->params + offset, count * sizeof(float));
+    return STATUS_OK;
+}
+
+START_TEST(test_awaited_parameters)
+{
+    static const char *const specs[] = {"linear:7-5-4-3", "mlp:9-8-6-4", "mlp-bn:6-5-3"};
+    struct fixture f = fixture_open(specs[_i], 5, 5);
+    size_t count = model_table(f.model)->count;
+    float *params = malloc(count * sizeof(float));
+    struct arrival a = {.f = &f, .params = params};
+    double wanted, loss;
+    float *wanted_grads;
+
+    ck_assert_ptr_nonnull(params);
+    memcpy(params, model_params(f.model), count * sizeof(float));
+    wanted = step(&f, false);
+    wanted_grads = copy_grads(&f);
+    for (size_t i = 0; i < count; i++)
+        model_params(f.model)[i] = NAN;
+    model_set_await(f.model, arrive, &a);
+    loss = step(&f, false);
+    ck_assert_mem_eq(&loss, &wanted, sizeof(loss));
+    ck_assert_mem_eq(model_grads(f.model), wanted_grads, count * sizeof(float));
+    ck_assert_uint_eq(a.calls, f.spec.layers + 1);
+    a = (struct arrival){.f = &f, .params = params, .fails = true};
+    assert_fails(model_step(f.model, f.x, f.labels, f.batch, false, NULL, NULL, &loss, &err),
+                 STATUS_PEER_LOST, "they do not come");
+    ck_assert_uint_eq(a.calls, 2);
+    free(wanted_grads);
+    free(params);
+    fixture_close(&f);
+}
+END_TEST
+
 START_TEST(test_short_batch)
 {
     struct fixture f = fixture_open("mlp:9-8-4", 5, 32);
@@ -320,6 +374,7 @@ int main(void)
     tcase_add_loop_test(values, test_loss, 0, count);
     tcase_add_test(values, test_accumulate);
     tcase_add_test(values, test_ready_order);
+    tcase_add_loop_test(values, test_awaited_parameters, 0, 3);
     tcase_add_test(values, test_short_batch);
     suite_add_tcase(suite, values);
     tcase_add_test(contracts, test_table);

@@ -1,0 +1,327 @@
+/*
+ * Parameters that come back while forward goes on: what may be read when, the same bits as without,
+ * and the ends: a rank that is silent, a close while something is outstanding.
+ */
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/memory.h"
+#include "server/service.h"
+#include "tests/support/support.h"
+#include "worker/sync/sync.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RANKS   2u
+#define SERVERS 2u
+#define ROUNDS  12u
+#define FULL    (PARTITION_BYTES / sizeof(float))
+#define COUNT   (9 * FULL + 50)
+
+enum {
+    PARTITION_BYTES = 4096,
+    TIMEOUT_MS = 20000,
+    RUN_OUT_MS = 4000, /* of a time-out that is to run out: it bounds the join before, too */
+};
+
+static struct error err;
+
+struct team {
+    struct service *services[SERVERS];
+    char servers[128];
+    struct tensor_table table;
+    bool overlap, update;
+    struct consistency consistency;
+    int64_t timeout_ms;
+    unsigned silent_from; /* rank 1 pushes no more from this round on; 0: it does */
+};
+
+struct rank {
+    struct team *team;
+    unsigned index;
+    pthread_t thread;
+    float *params, *grads;
+    float *read[ROUNDS]; /* the parameters that each round's gradient was made from */
+    struct sync *sync;
+    enum status status;
+    struct error err;
+};
+
+static void team_open(struct team *t, bool overlap)
+{
+    size_t shape[1] = {COUNT};
+    size_t used = 0;
+
+    memset(t, 0, sizeof(*t));
+    log_set_level(LOG_QUIET);
+    t->overlap = overlap;
+    t->update = true;
+    t->timeout_ms = TIMEOUT_MS;
+    assert_ok(tensor_table_add(&t->table, "weight", 1, shape, &err));
+    tensor_table_layout(&t->table);
+    for (unsigned k = 0; k < SERVERS; k++) {
+        struct service_config config = {.listen = {.host = "127.0.0.1"},
+                                        .listen_origin = "test",
+                                        .threads = 2,
+                                        .timeout_ms = TIMEOUT_MS};
+
+        assert_ok(service_open(&config, &t->services[k], &err));
+        used += (size_t)snprintf(t->servers + used, sizeof(t->servers) - used, "%s127.0.0.1:%u",
+                                 k ? "," : "", service_port(t->services[k]));
+    }
+}
+
+static void team_close(struct team *t)
+{
+    for (unsigned k = 0; k < SERVERS; k++)
+        service_close(t->services[k]);
+    tensor_table_release(&t->table);
+}
+
+static float *new_slab(void)
+{
+    float *slab = NULL;
+
+    assert_ok(mem_calloc_aligned(COUNT, sizeof(float), "slab", &slab, &err));
+    ck_assert_ptr_nonnull(slab);
+    return slab;
+}
+
+/* "Forward": read the parameters in uneven ranges from the slab's end, as the layers lie. */
+static enum status forward(struct rank *r, unsigned round)
+{
+    size_t end = COUNT;
+
+    while (end > 0) {
+        size_t step = 1 + (size_t)(support_random() * (double)(2 * FULL));
+        size_t begin = step < end ? end - step : 0;
+        enum status status = sync_await(r->sync, begin, end - begin, &r->err);
+
+        if (status != STATUS_OK)
+            return status;
+        memcpy(r->read[round] + begin, r->params + begin, (end - begin) * sizeof(float));
+        end = begin;
+    }
+    return sync_await(r->sync, 0, COUNT, &r->err);
+}
+
+/* "Backward": a gradient that depends on what was read. */
+static void backward(struct rank *r, unsigned round)
+{
+    for (size_t at = 0; at < COUNT;) {
+        size_t end = at + 900 < COUNT ? at + 900 : COUNT;
+
+        for (; at < end; at++)
+            r->grads[at] = r->read[round][at] * 0.25f + (float)(at % 7 + r->index);
+        sync_ready(r->sync, end);
+    }
+}
+
+static enum status run_step(struct rank *r, unsigned round)
+{
+    enum status status = sync_begin(r->sync, round, &r->err);
+
+    if (status == STATUS_OK)
+        status = forward(r, round);
+    if (status != STATUS_OK)
+        return status;
+    ck_assert(!sync_outstanding(r->sync));
+    backward(r, round);
+    return sync_finish(r->sync, &r->err);
+}
+
+static struct sync_config rank_config(const struct rank *r)
+{
+    const struct team *t = r->team;
+
+    return (struct sync_config){.kind = "ps",
+                                .table = &t->table,
+                                .params = r->params,
+                                .grads = r->grads,
+                                .rank = r->index,
+                                .world_size = RANKS,
+                                .timeout_ms = t->timeout_ms,
+                                .order = REDUCE_FAST,
+                                .manifest = "model\ttest\n",
+                                .job = "test",
+                                .servers = t->servers,
+                                .servers_origin = "--servers",
+                                .update_on_server = t->update,
+                                .consistency = t->consistency,
+                                .partition_bytes = PARTITION_BYTES,
+                                .optimizer = optimizer_defaults(OPTIMIZER_SGD),
+                                .overlap_forward = t->overlap};
+}
+
+static bool overlaps(const struct team *t)
+{
+    return t->overlap && t->update && t->consistency.mode == CONSISTENCY_BSP;
+}
+
+static enum status run_rounds(struct rank *r)
+{
+    struct sync_config config = rank_config(r);
+    enum status status = sync_open(&config, &r->sync, &r->err);
+    unsigned left = 0;
+
+    if (status == STATUS_OK)
+        status = sync_start(r->sync, &r->err);
+    for (unsigned round = 0; status == STATUS_OK && round < ROUNDS; round++) {
+        if (r->index == 1 && r->team->silent_from == round + 1)
+            break;
+        status = run_step(r, round);
+        left += status == STATUS_OK && sync_outstanding(r->sync);
+        if (status == STATUS_OK && round % 5 == 2) /* as before an evaluation */
+            status = sync_await(r->sync, 0, COUNT, &r->err);
+    }
+    if (status == STATUS_OK && r->team->silent_from == 0) {
+        ck_assert_uint_eq(left, overlaps(r->team) ? ROUNDS : 0);
+        status = sync_await(r->sync, 0, COUNT, &r->err);
+    }
+    return status == STATUS_OK ? sync_end(r->sync, &r->err) : status;
+}
+
+static void *run_rank(void *user)
+{
+    struct rank *r = user;
+
+    r->status = run_rounds(r);
+    return NULL;
+}
+
+static void start_all(struct team *t, struct rank *ranks)
+{
+    for (unsigned i = 0; i < RANKS; i++) {
+        ranks[i] = (struct rank){.team = t, .index = i, .params = new_slab(), .grads = new_slab()};
+        for (unsigned k = 0; k < ROUNDS; k++)
+            ranks[i].read[k] = new_slab();
+        for (size_t e = 0; e < COUNT; e++)
+            ranks[i].params[e] = i == 0 ? (float)(e % 13) : -1.0f;
+    }
+    for (unsigned i = 0; i < RANKS; i++)
+        ck_assert_int_eq(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
+    for (unsigned i = 0; i < RANKS; i++)
+        ck_assert_int_eq(pthread_join(ranks[i].thread, NULL), 0);
+}
+
+static void release_all(struct rank *ranks)
+{
+    for (unsigned i = 0; i < RANKS; i++) {
+        for (unsigned k = 0; k < ROUNDS; k++)
+            free(ranks[i].read[k]);
+        free(ranks[i].params);
+        free(ranks[i].grads);
+    }
+}
+
+START_TEST(test_same_bits)
+{
+    struct team teams[2];
+    struct rank ranks[2][RANKS];
+
+    for (unsigned on = 0; on < 2; on++) {
+        team_open(&teams[on], on);
+        start_all(&teams[on], ranks[on]);
+        for (unsigned i = 0; i < RANKS; i++) {
+            struct sync_counters c = sync_counters(ranks[on][i].sync);
+
+            ck_assert_msg(ranks[on][i].status == STATUS_OK, "%s", ranks[on][i].err.text);
+            ck_assert_uint_eq(c.rx_payload_bytes, (ROUNDS + 1) * COUNT * sizeof(float));
+            sync_close(ranks[on][i].sync, NULL);
+        }
+    }
+    for (unsigned i = 0; i < RANKS; i++) {
+        ck_assert_mem_eq(ranks[0][i].params, ranks[1][i].params, COUNT * sizeof(float));
+        for (unsigned k = 0; k < ROUNDS; k++)
+            ck_assert_mem_eq(ranks[0][i].read[k], ranks[1][i].read[k], COUNT * sizeof(float));
+    }
+    for (unsigned on = 0; on < 2; on++) {
+        release_all(ranks[on]);
+        team_close(&teams[on]);
+    }
+}
+END_TEST
+
+/* Where it makes no sense finish waits, as ever. */
+START_TEST(test_not_everywhere)
+{
+    struct team t;
+    struct rank ranks[RANKS];
+
+    team_open(&t, true);
+    if (_i == 0)
+        t.update = false;
+    else
+        t.consistency = (struct consistency){.mode = CONSISTENCY_ASP};
+    start_all(&t, ranks);
+    for (unsigned i = 0; i < RANKS; i++) {
+        ck_assert_msg(ranks[i].status == STATUS_OK, "%s", ranks[i].err.text);
+        ck_assert(!sync_outstanding(ranks[i].sync));
+        sync_close(ranks[i].sync, NULL);
+    }
+    release_all(ranks);
+    team_close(&t);
+}
+END_TEST
+
+/* The other rank is silent: the wait in forward ends with its name, and not late. */
+START_TEST(test_a_silent_rank)
+{
+    struct team t;
+    struct rank ranks[RANKS];
+    int64_t begun_ns;
+
+    team_open(&t, true);
+    t.timeout_ms = RUN_OUT_MS;
+    t.silent_from = 5;
+    begun_ns = clock_now_ns();
+    start_all(&t, ranks);
+    ck_assert_int_eq(ranks[0].status, STATUS_TIMEOUT);
+    ck_assert_msg(strstr(ranks[0].err.text, "partitions of round 5 did not come"), "%s",
+                  ranks[0].err.text);
+    ck_assert_int_lt(clock_now_ns() - begun_ns, (RUN_OUT_MS + TIMEOUT_MS) * INT64_C(1000000));
+    for (unsigned i = 0; i < RANKS; i++)
+        sync_close(ranks[i].sync, &ranks[0].err);
+    release_all(ranks);
+    team_close(&t);
+}
+END_TEST
+
+/* Closed between finish and await: nothing is written into the slabs afterwards. */
+START_TEST(test_closed_while_outstanding)
+{
+    struct team t;
+    struct rank r = {.team = &t, .params = new_slab(), .grads = new_slab()};
+    struct sync_config config;
+
+    team_open(&t, true);
+    config = rank_config(&r);
+    config.world_size = 1;
+    assert_ok(sync_open(&config, &r.sync, &err));
+    assert_ok(sync_start(r.sync, &err));
+    assert_ok(sync_begin(r.sync, 0, &err));
+    sync_ready(r.sync, COUNT);
+    assert_ok(sync_finish(r.sync, &err));
+    ck_assert(sync_outstanding(r.sync));
+    sync_close(r.sync, NULL);
+    free(r.params); /* a sanitizer sees who still writes */
+    free(r.grads);
+    team_close(&t);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ps_overlap");
+    TCase *tests = tcase_create("ps_overlap");
+
+    tcase_set_timeout(tests, 120);
+    tcase_add_test(tests, test_same_bits);
+    tcase_add_loop_test(tests, test_not_everywhere, 0, 2);
+    tcase_add_test(tests, test_a_silent_rank);
+    tcase_add_test(tests, test_closed_while_outstanding);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}

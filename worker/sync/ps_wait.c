@@ -1,0 +1,119 @@
+/*
+ * Waiting for answers: of a round, whole or in part, or for the final values.  Answers come on the
+ * I/O threads, which signal `changed`; everything else that may end a wait (a failure, time that
+ * servers grant) signals it, too.
+ */
+#include "common/base/clock.h"
+#include "common/base/stop.h"
+#include "common/base/strbuf.h"
+#include "worker/sync/ps.h"
+
+#include <inttypes.h>
+#include <time.h>
+
+#define STOP_LOOK_MS 200 /* between looks whether to stop, while others still train */
+
+struct timespec ps_timespec(int64_t deadline_ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(deadline_ns / 1000000000),
+                             .tv_nsec = (long)(deadline_ns % 1000000000)};
+}
+
+/* "2 of 8 partitions of round 7 did not come ... from A, B".  Lock held. */
+static enum status describe_timeout(const struct sync_ps *s, struct error *err)
+{
+    struct strbuf names = STRBUF_INIT;
+
+    for (unsigned k = 0; k < s->link_count; k++) {
+        const uint32_t *held;
+        size_t length = shard_map_held(&s->map, k, &held);
+        bool missing = false;
+
+        for (size_t i = 0; i < length && !missing; i++)
+            missing = s->partitions[held[i]].answered != s->round + 1;
+        if (missing)
+            strbuf_addf(&names, "%s%s", names.length ? ", " : "", s->links[k].name);
+    }
+    (void)error_set(err, STATUS_TIMEOUT,
+                    "rank %u: %zu of %zu partitions of round %" PRIu64
+                    " did not come within %" PRId64 " ms from %s",
+                    s->rank, s->map.length - s->received, s->map.length, s->round, s->timeout_ms,
+                    names.text);
+    strbuf_release(&names);
+    return STATUS_TIMEOUT;
+}
+
+/* A link that is away is given its own time, and servers say when a round waits for a rank that
+ * comes back or is replaced.  Lock held. */
+static int64_t round_deadline(const struct sync_ps *s, int64_t deadline_ns)
+{
+    if (s->extended_ns > deadline_ns)
+        deadline_ns = s->extended_ns;
+    for (unsigned k = 0; k < s->link_count; k++) {
+        const struct ps_link *l = &s->links[k];
+        int64_t back_ns =
+            l->state == PS_LINK_AWAY ? l->lost_ns + (s->reconnect_ms + s->timeout_ms) * 1000000 : 0;
+
+        if (back_ns > deadline_ns)
+            deadline_ns = back_ns;
+    }
+    return deadline_ns;
+}
+
+/* Lock held. */
+static bool are_here(const struct sync_ps *s, size_t first, size_t end)
+{
+    if (end - first == s->map.length)
+        return s->received == s->map.length;
+    while (first < end && s->partitions[first].here == s->round + 1)
+        first++;
+    return first == end;
+}
+
+int64_t ps_deadline(const struct sync_ps *s)
+{
+    int64_t margin_ms = s->timeout_ms < PS_MARGIN_MS ? s->timeout_ms : PS_MARGIN_MS;
+
+    return clock_deadline_ns(s->timeout_ms + margin_ms);
+}
+
+enum status ps_wait(struct sync_ps *s, size_t first, size_t end, int64_t deadline_ns,
+                    struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    (void)pthread_mutex_lock(&s->lock);
+    s->awaited = end - first < s->map.length;
+    while (!are_here(s, first, end) && !s->failed) {
+        struct timespec until = ps_timespec(round_deadline(s, deadline_ns));
+
+        if (pthread_cond_timedwait(&s->changed, &s->lock, &until) != 0 &&
+            clock_now_ns() >= round_deadline(s, deadline_ns))
+            break;
+    }
+    s->awaited = false;
+    if (!are_here(s, first, end))
+        status = s->failed ? error_set(err, s->failure.status, "%s", s->failure.text)
+                           : describe_timeout(s, err);
+    (void)pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+enum status ps_wait_others(struct sync_ps *s, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    (void)pthread_mutex_lock(&s->lock);
+    while (s->received < s->map.length && !s->failed && !stop_requested()) {
+        struct timespec look = ps_timespec(clock_deadline_ns(STOP_LOOK_MS));
+
+        (void)pthread_cond_timedwait(&s->changed, &s->lock, &look);
+    }
+    if (s->received < s->map.length)
+        status = s->failed ? error_set(err, s->failure.status, "%s", s->failure.text)
+                           : error_set(err, STATUS_CANCELLED,
+                                       "stopped by signal %d while other ranks still trained",
+                                       stop_requested());
+    (void)pthread_mutex_unlock(&s->lock);
+    return status;
+}
