@@ -17,20 +17,30 @@
 #define PARAMETERS (40 * 64 + 64 + 64 * 48 + 48 + 48 * 7 + 7)
 #define BYTES      ((int64_t)PARAMETERS * 4)
 
-static const char *run(unsigned ranks, unsigned servers, const char *sync, const char *update,
-                       const char *reduce, const char *batch, const char *save)
+static const char *run_over(const char *transport, unsigned ranks, unsigned servers,
+                            const char *sync, const char *update, const char *reduce,
+                            const char *batch, const char *save)
 {
+    bool on_gpu = strcmp(job_device(), "cpu") != 0; /* its memory is not shared */
     struct job job = {
         .ranks = ranks,
         .servers = servers,
         .worker = ARGS("--model", MODEL, "--data", "random:960,40,7", "--batch-size", batch,
                        "--epochs", "2", "--lr", "0.05", "--momentum", "0.9", "--nesterov",
                        "--weight-decay", "0.01", "--seed", "3", "--sync", sync, "--ps-update",
-                       update, "--reduce", reduce, "--partition-bytes", "4K", "--threads", "1",
-                       "--device", job_device(), "--evaluate", "never", "--save", save),
+                       update, "--ps-transport", on_gpu ? "auto" : transport, "--connections",
+                       strcmp(update, "server") == 0 ? "1" : "3", "--reduce", reduce,
+                       "--partition-bytes", "4K", "--threads", "1", "--device", job_device(),
+                       "--evaluate", "never", "--save", save),
     };
 
     return job_run(&job, 0);
+}
+
+static const char *run(unsigned ranks, unsigned servers, const char *sync, const char *update,
+                       const char *reduce, const char *batch, const char *save)
+{
+    return run_over("auto", ranks, servers, sync, update, reduce, batch, save);
 }
 
 START_TEST(test_reproducible_is_bit_identical)
@@ -40,13 +50,13 @@ START_TEST(test_reproducible_is_bit_identical)
     const char *other = support_path("other.safetensors");
 
     (void)run(ranks, 0, "allreduce", "server", "reproducible", "16", ring);
-    for (unsigned servers = 1; servers <= 2; servers++) {
-        (void)run(ranks, servers, "ps", "server", "reproducible", "16", other);
-        ck_assert_msg(job_same_tensors(ring, other), "%u ranks, %u servers, update on the server",
-                      ranks, servers);
-        (void)run(ranks, servers, "ps", "worker", "reproducible", "16", other);
-        ck_assert_msg(job_same_tensors(ring, other), "%u ranks, %u servers, update on the worker",
-                      ranks, servers);
+    for (unsigned way = 0; way < 8; way++) {
+        const char *transport = way & 1 ? "shm" : "grpc", *update = way & 2 ? "worker" : "server";
+        unsigned servers = way & 4 ? 2 : 1;
+
+        (void)run_over(transport, ranks, servers, "ps", update, "reproducible", "16", other);
+        ck_assert_msg(job_same_tensors(ring, other), "%u ranks, %u servers, update on the %s, %s",
+                      ranks, servers, update, transport);
     }
 }
 END_TEST
@@ -123,6 +133,27 @@ static const char *run_large(unsigned ranks, const char *backend)
     return job_run(&job, 0);
 }
 
+/* Every step moves the slab once each way; what stays in shared memory is not on the wire. */
+static void check_ps_bytes(const char *run_dir, unsigned rank, const char *transport)
+{
+    int64_t steps = job_record_int(run_dir, rank, "end", "steps");
+    bool shared = strcmp(transport, "shm") == 0 && strcmp(job_device(), "cpu") == 0;
+    int64_t wanted[] = {BYTES * (steps + (rank == 0)), BYTES * (steps + 1)}; /* initial values */
+
+    for (int way = 0; way < 2; way++) {
+        const char *payload = way ? "rx_payload_bytes" : "tx_payload_bytes";
+        const char *reference = way ? "rx_reference_bytes" : "tx_reference_bytes";
+        const char *wire = way ? "rx_wire_bytes" : "tx_wire_bytes";
+        int64_t on_wire = shared ? 0 : wanted[way];
+        int64_t extra = job_record_int(run_dir, rank, "end", wire) - on_wire;
+
+        ck_assert_int_eq(job_record_int(run_dir, rank, "step", payload), BYTES);
+        ck_assert_int_eq(job_record_int(run_dir, rank, "end", reference), shared ? wanted[way] : 0);
+        ck_assert_msg(extra > 0 && extra < (steps + 2) * 6 * 48, "%s: %jd beside the payload", wire,
+                      (intmax_t)extra);
+    }
+}
+
 START_TEST(test_bytes_reconcile)
 {
     const char *save = support_path("x.safetensors");
@@ -143,10 +174,10 @@ START_TEST(test_bytes_reconcile)
         }
         ck_assert_int_eq(total, 2 * (ranks - 1) * (int64_t)LARGE_COUNT * 4);
     }
-    run_dir = run(ranks, 2, "ps", "worker", "fast", "16", save);
-    for (unsigned rank = 0; rank < ranks; rank++) {
-        ck_assert_int_eq(job_record_int(run_dir, rank, "step", "tx_payload_bytes"), BYTES);
-        ck_assert_int_eq(job_record_int(run_dir, rank, "step", "rx_payload_bytes"), BYTES);
+    for (const char *const *transport = ARGS("grpc", "shm"); *transport; transport++) {
+        run_dir = run_over(*transport, ranks, 2, "ps", "worker", "fast", "16", save);
+        for (unsigned rank = 0; rank < ranks; rank++)
+            check_ps_bytes(run_dir, rank, *transport);
     }
 }
 END_TEST

@@ -50,23 +50,26 @@ struct way {
     const char *ps_update, *reduce, *init;
     unsigned servers;
     unsigned trajectories;
+    const char *ps_transport; /* NULL: auto */
 };
 
 static const struct way ways[] = {
-    {"shm", "server", "fast", "torch-fma", 0, ALL},
-    {"shm", "server", "reproducible", "file", 0, ALL},
-    {"ring", "server", "fast", "file", 0, ALL},
-    {"ring", "server", "reproducible", "torch-fma", 0, ALL},
-    {"hier", "server", "fast", "torch-fma", 0, LINEAR10_W4},
-    {"hier", "server", "reproducible", "file", 0, MNIST_W3},
-    {"grpc", "server", "fast", "torch-fma", 0, MNIST_W2},
-    {"grpc", "server", "reproducible", "file", 0, LINEAR10_W4},
-    {"gloo", "server", "fast", "file", 0, MNIST_W2},
-    {"gloo", "server", "reproducible", "torch-fma", 0, SEED_W2},
-    {"mpi", "server", "fast", "torch-fma", 0, SEED_W2},
-    {"mpi", "server", "reproducible", "file", 0, MNIST_W3},
-    {NULL, "server", "fast", "torch-fma", 1, ALL},
-    {NULL, "worker", "fast", "file", 2, ALL},
+    {"shm", "server", "fast", "torch-fma", 0, ALL, NULL},
+    {"shm", "server", "reproducible", "file", 0, ALL, NULL},
+    {"ring", "server", "fast", "file", 0, ALL, NULL},
+    {"ring", "server", "reproducible", "torch-fma", 0, ALL, NULL},
+    {"hier", "server", "fast", "torch-fma", 0, LINEAR10_W4, NULL},
+    {"hier", "server", "reproducible", "file", 0, MNIST_W3, NULL},
+    {"grpc", "server", "fast", "torch-fma", 0, MNIST_W2, NULL},
+    {"grpc", "server", "reproducible", "file", 0, LINEAR10_W4, NULL},
+    {"gloo", "server", "fast", "file", 0, MNIST_W2, NULL},
+    {"gloo", "server", "reproducible", "torch-fma", 0, SEED_W2, NULL},
+    {"mpi", "server", "fast", "torch-fma", 0, SEED_W2, NULL},
+    {"mpi", "server", "reproducible", "file", 0, MNIST_W3, NULL},
+    {NULL, "server", "fast", "torch-fma", 1, ALL, "grpc"},
+    {NULL, "server", "reproducible", "file", 2, ALL, "shm"},
+    {NULL, "worker", "fast", "file", 2, ALL, "grpc"},
+    {NULL, "worker", "fast", "torch-fma", 1, MNIST_W3, "shm"},
 };
 
 static bool is_in_build(const char *backend)
@@ -113,6 +116,12 @@ static void compare_losses(const struct trajectory *t, const char *run_dir)
 static const char *const two_a_host[] = {
     "/bin/sh", "-c", "SPARRING_HOSTID=host$((RANK / 2)) exec \"$@\"", "sh", NULL};
 
+/* Memory of a GPU is not shared. */
+static const char *ps_transport(const struct way *way)
+{
+    return way->ps_transport && strcmp(job_device(), "cpu") == 0 ? way->ps_transport : "auto";
+}
+
 static void run_one(const struct trajectory *t, const struct way *way, const char *data,
                     const char *samples)
 {
@@ -129,8 +138,8 @@ static void run_one(const struct trajectory *t, const struct way *way, const cha
                        "--weight-decay", t->weight_decay, "--seed", "0", "--init",
                        from_file ? data_file(t, ".init.safetensors") : way->init, "--sync",
                        way->backend ? "allreduce" : "ps", "--ps-update", way->ps_update, "--reduce",
-                       way->reduce, "--threads", "1", "--device", job_device(), "--evaluate",
-                       "never", "--save", save),
+                       way->reduce, "--ps-transport", ps_transport(way), "--threads", "1",
+                       "--device", job_device(), "--evaluate", "never", "--save", save),
     };
     const char *run_dir = job_run(&job, 0);
     double distance;

@@ -167,10 +167,10 @@ struct peer {
 };
 
 /* A worker of bench ps: see bench_ps.h. */
-static void start_peer(struct peer *p, unsigned rank, uint16_t port)
+static void start_peer(struct peer *p, unsigned rank, uint16_t port, enum ps_transport transport)
 {
     posix_spawn_file_actions_t actions;
-    char rank_text[16], bytes[32], place[64];
+    char rank_text[16], bytes[32], place[64], transport_text[16];
     const char *words[] = {support_program("sparring"),
                            "bench",
                            "ps",
@@ -182,6 +182,8 @@ static void start_peer(struct peer *p, unsigned rank, uint16_t port)
                            bytes,
                            PARTITION,
                            "100000",
+                           transport_text,
+                           "2", /* connections */
                            place,
                            "",
                            "",
@@ -192,6 +194,7 @@ static void start_peer(struct peer *p, unsigned rank, uint16_t port)
     int in[2], out[2];
 
     (void)snprintf(rank_text, sizeof(rank_text), "%u", rank);
+    (void)snprintf(transport_text, sizeof(transport_text), "%d", (int)transport);
     (void)snprintf(bytes, sizeof(bytes), "%zu", COUNT * sizeof(float));
     (void)snprintf(place, sizeof(place), "127.0.0.1:%u", (unsigned)port);
     memcpy(argv, words, sizeof(argv)); /* exec does not write to them */
@@ -305,17 +308,20 @@ START_TEST(server_allocates_nothing)
     struct service_config config = {.listen = {.host = "127.0.0.1"},
                                     .listen_origin = "test",
                                     .timeout_ms = WAIT_MS,
+                                    .share_memory = true,
                                     .run_dir = _i == 0 ? NULL : support_folder()};
+    const char *const sides[] = {"server", "server with records",
+                                 "server with records, over shared memory"};
     struct service *service;
     struct peer peers[WORKERS];
 
     (void)signal(SIGPIPE, SIG_IGN);
     assert_ok(service_open(&config, &service, &err));
     for (unsigned i = 0; i < WORKERS; i++)
-        start_peer(&peers[i], i, service_port(service));
+        start_peer(&peers[i], i, service_port(service), _i == 2 ? PS_SHM : PS_TCP);
     for (unsigned i = 0; i < WORKERS; i++)
         await_ready(&peers[i]);
-    find_quiet_window(_i == 0 ? "server" : "server with records", play_with_peers, peers);
+    find_quiet_window(sides[_i], play_with_peers, peers);
     for (unsigned i = 0; i < WORKERS; i++)
         stop_peer(&peers[i]);
     service_close(service);
@@ -348,7 +354,7 @@ static bool play_as_worker(void *user)
 
 START_TEST(worker_allocates_nothing)
 {
-    static float params[COUNT], grads[COUNT];
+    struct shared_memory memory = SHARED_MEMORY_NONE;
     const size_t count = COUNT;
     struct process server;
     struct peer peer;
@@ -356,8 +362,10 @@ START_TEST(worker_allocates_nothing)
     struct tensor_table table = {.count = 0};
     struct sync_config config = {.kind = "ps",
                                  .table = &table,
-                                 .params = params,
-                                 .grads = grads,
+                                 .memory = &memory,
+                                 .ps_transport = _i == 1 ? SYNC_TRANSPORT_SHM : SYNC_TRANSPORT_GRPC,
+                                 .connections = 2,
+                                 .priority = true,
                                  .world_size = 2,
                                  .timeout_ms = WAIT_MS,
                                  .order = REDUCE_FAST,
@@ -370,6 +378,9 @@ START_TEST(worker_allocates_nothing)
     size_t size;
     int port;
 
+    assert_ok(shared_memory_open(2 * COUNT * sizeof(float), "test", &memory, &err));
+    config.params = memory.base;
+    config.grads = config.params + COUNT;
     process_start(
         &server, NULL,
         ARGS(support_program("sparring-server"), "--listen", "127.0.0.1:0", "--port-file", file));
@@ -379,18 +390,20 @@ START_TEST(worker_allocates_nothing)
     free(text);
     (void)snprintf(place, sizeof(place), "127.0.0.1:%d", port);
     config.servers = place;
-    start_peer(&peer, 1, (uint16_t)port);
+    start_peer(&peer, 1, (uint16_t)port, _i == 1 ? PS_SHM : PS_TCP);
     assert_ok(tensor_table_add(&table, "slab", 1, &count, &err));
     tensor_table_layout(&table);
     assert_ok(sync_open(&config, &own.sync, &err));
     assert_ok(sync_start(own.sync, &err));
     await_ready(&peer);
-    find_quiet_window("worker", play_as_worker, &own);
+    ck_assert_str_eq(sync_backend(own.sync), _i == 1 ? "shm" : "grpc");
+    find_quiet_window(_i == 1 ? "worker over shared memory" : "worker", play_as_worker, &own);
     (void)close(peer.in);
     sync_close(own.sync, NULL);
     process_signal(&server, SIGTERM);
     ck_assert_int_eq(process_wait(&server, WAIT_MS), 0);
     tensor_table_release(&table);
+    shared_memory_release(&memory);
 }
 END_TEST
 
@@ -416,8 +429,8 @@ int main(void)
 
     tcase_set_timeout(tests, 280);
     tcase_add_test(tests, allocations_are_seen);
-    tcase_add_loop_test(tests, server_allocates_nothing, 0, 2);
-    tcase_add_test(tests, worker_allocates_nothing);
+    tcase_add_loop_test(tests, server_allocates_nothing, 0, 3);
+    tcase_add_loop_test(tests, worker_allocates_nothing, 0, 2);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }
