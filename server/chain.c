@@ -176,7 +176,7 @@ static void step_down(struct chain *c, uint64_t epoch)
     (void)pthread_mutex_unlock(&c->lock);
     if (!first)
         return;
-    (void)error_set(&why, STATUS_PEER_LOST,
+    (void)error_set(&why, STATUS_UNAVAILABLE, /* here; the ranks find the job at the replica */
                     "superseded by epoch %" PRIu64 ": %s has taken over, because a worker had lost "
                     "this server",
                     epoch, c->name);

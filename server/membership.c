@@ -106,6 +106,8 @@ static void add_terms(struct strbuf *text, const struct join_request *r)
                  : r->on_loss == WORKER_LOSS_SHRINK ? "shrink"
                                                     : "wait",
                  r->reconnect_ms);
+    if (r->replica[0])
+        manifest_add(text, "replica", "%s", r->replica);
     for (size_t i = 0; i < r->rule_count; i++)
         manifest_add(text, "rule of staleness",
                      "rank %" PRIu32 " rounds %" PRIu64 "-%" PRIu64 ": %" PRIu32, r->rules[i].rank,

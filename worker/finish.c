@@ -174,6 +174,7 @@ enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct er
     total = sync_counters(t->sync);
     sync_expected_bytes(t->sync, &outcome->expected_tx, &outcome->expected_rx);
     outcome->reconnects = total.reconnects;
+    outcome->takeovers = total.takeovers;
     outcome->retries = total.retries;
     outcome->away_seconds = (double)total.away_ns * 1e-9;
     outcome->tx_reference = total.tx_reference_bytes;

@@ -357,6 +357,15 @@ static const struct option_spec specs[] = {
      .metavar = "H:P,...",
      .help = "Parameter servers, host:port or unix:/path each; sparring launch --servers K sets "
              "them."},
+    {.name = "replicas",
+     .env = "SPARRING_REPLICAS",
+     .kind = OPTION_TEXT,
+     .offset = AT(replicas),
+     .metavar = "H:P,...",
+     .help = "For each of the --servers another one that keeps a copy of its shard, in the same "
+             "order: when the first is lost the second goes on with everything that the workers "
+             "were told, and when the second is lost the first does.  sparring launch --replicas "
+             "sets them."},
     {.name = "server-weights",
      .env = "SPARRING_SERVER_WEIGHTS",
      .kind = OPTION_TEXT,

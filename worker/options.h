@@ -59,6 +59,7 @@ struct worker_options {
     char ps_update[OPTION_TEXT_MAX];
     char on_worker_loss[OPTION_TEXT_MAX];
     int64_t reconnect_ms;
+    char replicas[OPTION_TEXT_MAX];
     char ps_transport[OPTION_TEXT_MAX];
     int64_t connections;
     char priority[OPTION_TEXT_MAX];

@@ -345,6 +345,7 @@ enum status run_record_finish(struct run_record *r, const struct run_facts *fact
     metrics_add_int(m, "tx_reference_bytes", (int64_t)outcome->tx_reference);
     metrics_add_int(m, "rx_reference_bytes", (int64_t)outcome->rx_reference);
     metrics_add_int(m, "reconnects", (int64_t)outcome->reconnects);
+    metrics_add_int(m, "takeovers", (int64_t)outcome->takeovers);
     metrics_add_double(m, "away_seconds", outcome->away_seconds);
     metrics_add_int(m, "retries", (int64_t)outcome->retries);
     metrics_add_int(m, "tx_wire_bytes", (int64_t)outcome->tx_wire);

@@ -56,6 +56,7 @@ struct run_outcome {
     uint64_t samples_lost;               /* that nobody saw for it */
     uint64_t skipped_steps;              /* made by the others while this rank was late */
     uint64_t tx_reference, rx_reference; /* payload that stayed in shared memory */
+    uint64_t takeovers;                  /* of servers by their replicas */
     uint64_t reconnects;                 /* of lost connections to servers ... */
     double away_seconds;                 /* ... which took so long, summed ... */
     uint64_t retries;                    /* ... and for which so many chunks were sent once more */

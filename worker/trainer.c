@@ -311,6 +311,8 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .ddp = &ddp,
         .servers = o->servers,
         .servers_origin = option_origin_text(&worker_option_set, t->origins, "servers"),
+        .replicas = o->replicas,
+        .replicas_origin = option_origin_text(&worker_option_set, t->origins, "replicas"),
         .server_weights = t->server_weights,
         .reconnect_ms = o->reconnect_ms,
         .on_worker_loss = worker_options_on_loss(o),

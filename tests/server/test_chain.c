@@ -183,7 +183,7 @@ START_TEST(test_promotion)
     check_result("a follower", session_join(&workers[0], &request), STATUS_UNAVAILABLE,
                  "keeps a copy");
     come_over(0, 2, false);
-    check_result("rank 1", raw_wait_closed(&workers[1].stream), STATUS_PEER_LOST,
+    check_result("rank 1", raw_wait_closed(&workers[1].stream), STATUS_UNAVAILABLE,
                  "superseded by epoch 2");
     wait_ended(service, 0, 1);
     move(1, service_port(replica));
@@ -526,7 +526,7 @@ START_TEST(test_superseded_with_answers_waiting)
     start_unanswered(count);
     hand_reply(0, 0, 2);
     for (unsigned i = 0; i < 2; i++)
-        check_result("worker", raw_wait_closed(&workers[i].stream), STATUS_PEER_LOST,
+        check_result("worker", raw_wait_closed(&workers[i].stream), STATUS_UNAVAILABLE,
                      "superseded by epoch 2");
     for (unsigned i = 0; i < 2; i++)
         ck_assert_uint_eq(workers[i].stream.length, workers[i].stream.taken);

@@ -5,7 +5,8 @@
  *   ps_wait.c    the waits
  *   ps_send.c    what goes up, and up again after a loss
  *   ps_tend.c    the thread that beats, judges silence and sees lost links off to ...
- *   ps_resume.c  ... their way back
+ *   ps_resume.c  ... their way back,
+ *   ps_replica.c which leads to the other one of two servers with the same shard
  *   ps_open.c, ps_close.c
  */
 #ifndef SPARRING_WORKER_SYNC_PS_H
@@ -75,6 +76,7 @@ struct sync_ps {
     pthread_t tender;
     bool tending;        /* the thread is there */
     bool tended;         /* (L) it is to end */
+    bool beat_soon;      /* (L) there is something to tell the servers */
     pthread_cond_t tend; /* CLOCK_MONOTONIC: something for the tender to do */
 };
 
@@ -129,6 +131,20 @@ bool ps_wait_release(struct sync_ps *s, int64_t deadline_ns);
  * The link is open. */
 enum status ps_join(struct sync_ps *s, struct ps_link *l, bool resume, int64_t deadline_ns,
                     struct error *err);
+
+/* Take config's replicas for the links that are parsed.  STATUS_CONFIG. */
+enum status ps_replica_parse(struct sync_ps *s, const struct sync_config *config,
+                             struct error *err);
+
+/* Where the next attempt to bring the link back goes, until when at most; `count` rises from 0 with
+ * the attempts, which end at deadline_ns.  The link is shut. */
+int64_t ps_replica_aim(struct sync_ps *s, struct ps_link *l, unsigned count, int64_t deadline_ns);
+
+/* What the attempt's failure means: may another one, perhaps at the other server, succeed? */
+bool ps_replica_may_retry(struct sync_ps *s, struct ps_link *l, enum status status);
+
+/* The server asks to go on without its replica.  Lock held. */
+void ps_replica_propose(struct sync_ps *s, struct ps_link *l, uint64_t epoch);
 
 /* Bring an AWAY link back, or give it up; the body of its resumer. */
 void *ps_resume(void *link);

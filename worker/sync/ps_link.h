@@ -19,6 +19,7 @@
 #include "common/base/shared_memory.h"
 #include "common/rpc/rpc.h"
 #include "common/rpc/wire.h"
+#include "common/succession/succession.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -53,7 +54,7 @@ enum ps_link_state {
 };
 
 struct ps_link {
-    struct endpoint server;
+    struct endpoint server;       /* that it is connected to, or tries to be */
     char name[400];               /* "parameter server 127.0.0.1:5757 (--servers)"; for messages */
     unsigned index;               /* of the server */
     unsigned rank;                /* of this worker */
@@ -76,8 +77,18 @@ struct ps_link {
     struct shared_memory arena; /* owned: what the server answers from, to be read; changes only
                                    while no stream is open */
 
+    /* ps_replica.c's; no replica: replica_text is "". */
+    struct endpoint primary, replica;
+    char replica_text[WIRE_ADDRESS_MAX]; /* as the primary is told */
+    char origin[64];                     /* of both addresses, for messages */
+    bool at_replica;                     /* server is the replica */
+    bool promoted;                       /* which has taken this worker in: it stays there */
+    bool follows;                        /* its join must not make it the primary */
+
     /* The owner's, under its lock. */
-    bool by_reference; /* both see the other's memory */
+    struct succession_worker succession;
+    uint64_t vote_epoch; /* to be told with each beat; 0: nothing */
+    bool by_reference;   /* both see the other's memory */
     enum ps_link_state state;
     uint64_t connections; /* times that it came UP */
     struct error loss;    /* AWAY: why it was lost ... */

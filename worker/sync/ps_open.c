@@ -82,6 +82,8 @@ enum status ps_join(struct sync_ps *s, struct ps_link *l, bool resume, int64_t d
 
     request.server_index = l->index;
     request.resume = resume;
+    request.follows = resume && l->follows;
+    memcpy(request.replica, l->replica_text, sizeof(request.replica));
     if (resume) {
         (void)pthread_mutex_lock(&s->lock);
         request.round = s->contributed;
@@ -221,6 +223,8 @@ static enum status open_parts(struct sync_ps *s, const struct sync_config *confi
         status = make_terms(s, config, err);
     if (status == STATUS_OK)
         status = parse_servers(s, config, err);
+    if (status == STATUS_OK)
+        status = ps_replica_parse(s, config, err);
     if (status == STATUS_OK)
         status = place(s, config, err);
     s->terms.server_count = s->link_count;

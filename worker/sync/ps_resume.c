@@ -3,7 +3,8 @@
  * that no answer of theirs can come any more.  Then: connect, join as the session that was cut off,
  * open the lanes, and put every question again that has no answer.  An attempt that fails because
  * nobody is there, or because the connection breaks again, is repeated until reconnect_ms after the
- * loss; any other answer of the server ends it.
+ * loss; any other answer of the server ends it.  A server that is kept twice is looked for at both
+ * places (ps_replica.c).
  */
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -11,21 +12,7 @@
 
 #include <inttypes.h>
 
-#define ATTEMPT_LEAST_MS                                                                           \
-    1000 /* for one that nobody answers, which half of what is left may take                       \
-          */
 #define PAUSE_MS 50
-
-/* As long as nobody answers: another connection may find somebody. */
-static int64_t attempt_deadline(int64_t deadline_ns)
-{
-    int64_t now_ns = clock_now_ns();
-    int64_t least_ns = clock_deadline_ns(ATTEMPT_LEAST_MS);
-    int64_t half_ns = now_ns + (deadline_ns - now_ns) / 2;
-    int64_t longer_ns = half_ns > least_ns ? half_ns : least_ns;
-
-    return longer_ns < deadline_ns ? longer_ns : deadline_ns;
-}
 
 static enum status attempt(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns,
                            struct error *err)
@@ -60,6 +47,8 @@ static enum status come_up(struct sync_ps *s, struct ps_link *l, struct error *e
         l->connections++;
         s->counters.reconnects++;
         s->counters.away_ns += (uint64_t)away_ns;
+        s->counters.takeovers += l->at_replica && !l->promoted;
+        l->promoted = l->at_replica;
         s->extended_ns = clock_deadline_ns(s->timeout_ms + PS_MARGIN_MS);
     }
     (void)pthread_cond_broadcast(&s->changed);
@@ -68,9 +57,10 @@ static enum status come_up(struct sync_ps *s, struct ps_link *l, struct error *e
 }
 
 /* False: there is no use in another attempt, or no time. */
-static bool pause_between(struct sync_ps *s, const struct ps_link *l, enum status last,
+static bool pause_between(struct sync_ps *s, struct ps_link *l, enum status last,
                           int64_t deadline_ns)
 {
+    bool may_retry = ps_replica_may_retry(s, l, last);
     struct timespec until = ps_timespec(clock_deadline_ns(PAUSE_MS));
     bool again;
     int late = 0;
@@ -78,7 +68,7 @@ static bool pause_between(struct sync_ps *s, const struct ps_link *l, enum statu
     (void)pthread_mutex_lock(&s->lock);
     while (!s->giving_up && late == 0)
         late = pthread_cond_timedwait(&s->changed, &s->lock, &until);
-    again = !s->giving_up && ps_link_may_return(last, l->told) && clock_now_ns() < deadline_ns;
+    again = !s->giving_up && may_retry && clock_now_ns() < deadline_ns;
     (void)pthread_mutex_unlock(&s->lock);
     return again;
 }
@@ -115,16 +105,19 @@ void *ps_resume(void *link)
     int64_t lost_ns = l->lost_ns;
     int64_t deadline_ns = lost_ns + s->reconnect_ms * 1000000;
     struct error last = {0};
+    bool was_promoted = l->promoted;
+    unsigned count = 0;
     enum status status;
 
     do {
         ps_link_shut(l);
-        status = attempt(s, l, attempt_deadline(deadline_ns), &last);
+        status = attempt(s, l, ps_replica_aim(s, l, count++, deadline_ns), &last);
         if (status == STATUS_OK)
             status = come_up(s, l, &last);
     } while (status != STATUS_OK && pause_between(s, l, status, deadline_ns));
     if (status == STATUS_OK) {
-        log_warning("%s; it is back after %" PRId64 " ms", loss.text,
+        log_warning("%s; %s after %" PRId64 " ms", loss.text,
+                    l->promoted && !was_promoted ? "its replica has taken over" : "it is back",
                     (clock_now_ns() - lost_ns) / 1000000);
         ps_ask_again(s, l);
     } else {

@@ -21,7 +21,11 @@ void ps_take_beat(void *user, struct ps_link *link, const struct beat *beat)
     struct sync_ps *s = user;
     int64_t until_ns;
 
-    (void)link;
+    if (beat->propose_epoch != 0) {
+        (void)pthread_mutex_lock(&s->lock);
+        ps_replica_propose(s, link, beat->propose_epoch);
+        (void)pthread_mutex_unlock(&s->lock);
+    }
     if (beat->waiting_ms == 0)
         return;
     until_ns = clock_deadline_ns((int64_t)beat->waiting_ms + s->timeout_ms + PS_MARGIN_MS);
@@ -135,6 +139,7 @@ static void beat(struct sync_ps *s, struct ps_link *l)
         beat.session = l->session;
         beat.epoch = l->epoch;
         beat.count = ++l->beats;
+        beat.vote_epoch = l->vote_epoch;
     }
     (void)pthread_mutex_unlock(&s->lock);
     if (!attend)
@@ -155,7 +160,8 @@ static void *tend(void *user)
         see_off_all(s);
         if (s->tended)
             break;
-        if (s->heartbeat_ms > 0 && clock_now_ns() >= next_ns) {
+        if (s->heartbeat_ms > 0 && (s->beat_soon || clock_now_ns() >= next_ns)) {
+            s->beat_soon = false;
             (void)pthread_mutex_unlock(&s->lock);
             for (unsigned k = 0; k < s->link_count; k++)
                 beat(s, &s->links[k]);

@@ -59,6 +59,8 @@ struct sync_config {
     const char *servers_origin;     /* "--servers", "SPARRING_SERVERS" */
     const uint32_t *server_weights; /* one per server, borrowed until sync_open returns; NULL: equal
                                      */
+    const char *replicas;         /* as servers, one for each; NULL or "": none */
+    const char *replicas_origin;  /* "--replicas", "SPARRING_REPLICAS" */
     bool update_on_server;
     int64_t reconnect_ms; /* how long a lost connection may be away; 0: it ends the job */
     enum worker_loss on_worker_loss;
@@ -80,6 +82,7 @@ struct sync_counters { /* monotone, of this rank */
     uint64_t tx_reference_bytes, rx_reference_bytes; /* of the payload: in shared memory, so not on
                                                         the wire */
     /* ps: */
+    uint64_t takeovers;  /* servers whose replicas this rank goes on with */
     uint64_t reconnects; /* lost connections to a server that came back ... */
     uint64_t away_ns;    /* ... after so long, summed */
     uint64_t retries;    /* chunks sent once more for it; their payload is counted once */

@@ -1,0 +1,133 @@
+/*
+ * Servers that are kept twice.  A worker that loses such a server tries it once more for a moment,
+ * then votes for the replica by coming back there; if it has agreed before that the server goes on
+ * without one (common/succession), it may only follow others.
+ */
+#include "common/base/clock.h"
+#include "worker/sync/ps.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define PRIMARY_TRY_MS   300  /* for a server that was lost and may be there all the same */
+#define ATTEMPT_LEAST_MS 1000 /* for one that nobody answers */
+
+static enum status parse_one(struct ps_link *l, const char *entry, const char *origin,
+                             struct error *err)
+{
+    enum status status = endpoint_parse(entry, origin, &l->replica, err);
+
+    if (status == STATUS_OK && l->replica.port == l->server.port &&
+        strcmp(l->replica.host, l->server.host) == 0)
+        status = error_set(err, STATUS_CONFIG, "%s: '%s' would be its own replica", origin, entry);
+    if (status != STATUS_OK)
+        return status;
+    (void)snprintf(l->replica_text, sizeof(l->replica_text), "%s", entry);
+    (void)snprintf(l->origin, sizeof(l->origin), "%s", origin);
+    l->primary = l->server;
+    return STATUS_OK;
+}
+
+enum status ps_replica_parse(struct sync_ps *s, const struct sync_config *config, struct error *err)
+{
+    const char *origin = config->replicas_origin ? config->replicas_origin : "replicas";
+    const char *text = config->replicas ? config->replicas : "";
+    unsigned count = text[0] != '\0';
+    enum status status = STATUS_OK;
+
+    for (const char *c = text; *c; c++)
+        count += *c == ',';
+    if (count > 0 && count != s->link_count)
+        return error_set(err, STATUS_CONFIG, "%s has %u addresses for %u servers", origin, count,
+                         s->link_count);
+    if (count > 0 && (s->reconnect_ms == 0 || s->heartbeat_ms == 0))
+        return error_set(err, STATUS_CONFIG,
+                         "%s: replicas are for workers that come back and beat (--reconnect-ms and "
+                         "--heartbeat-timeout-ms above 0)",
+                         origin);
+    for (unsigned k = 0; status == STATUS_OK && k < count; k++) {
+        size_t length = strcspn(text, ",");
+        char entry[WIRE_ADDRESS_MAX];
+
+        (void)snprintf(entry, sizeof(entry), "%.*s", (int)(length < 300 ? length : 300), text);
+        status = parse_one(&s->links[k], entry, origin, err);
+        text += length + (text[length] == ',');
+    }
+    return status;
+}
+
+/* ------------------------------------------------------------------ the way back */
+
+static int64_t earlier(int64_t a_ns, int64_t b_ns)
+{
+    return a_ns < b_ns ? a_ns : b_ns;
+}
+
+/* As long as nobody answers another connection may find somebody. */
+static int64_t part_of(int64_t deadline_ns)
+{
+    int64_t now_ns = clock_now_ns();
+    int64_t least_ns = clock_deadline_ns(ATTEMPT_LEAST_MS);
+    int64_t half_ns = now_ns + (deadline_ns - now_ns) / 2;
+
+    return earlier(half_ns > least_ns ? half_ns : least_ns, deadline_ns);
+}
+
+static void turn_to(struct ps_link *l, bool replica)
+{
+    char address[300];
+
+    l->at_replica = replica;
+    l->server = replica ? l->replica : l->primary;
+    endpoint_format(&l->server, address, sizeof(address));
+    (void)snprintf(l->name, sizeof(l->name), "parameter server %.290s (%s)", address,
+                   replica ? l->origin : "its primary");
+}
+
+int64_t ps_replica_aim(struct sync_ps *s, struct ps_link *l, unsigned count, int64_t deadline_ns)
+{
+    bool promotes, turns = l->replica_text[0] != '\0' && !l->promoted;
+
+    if (!turns)
+        return part_of(deadline_ns);
+    (void)pthread_mutex_lock(&s->lock);
+    promotes = l->succession.vote == SUCCESSION_REPLICA; /* then there is no way back */
+    if (!promotes && count % 2 == 1) {
+        l->follows = !succession_worker_leave(&l->succession);
+        turn_to(l, true);
+    } else if (!promotes) {
+        l->follows = false;
+        turn_to(l, false);
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    if (l->at_replica)
+        return part_of(deadline_ns);
+    return earlier(clock_deadline_ns(PRIMARY_TRY_MS), deadline_ns);
+}
+
+bool ps_replica_may_retry(struct sync_ps *s, struct ps_link *l, enum status status)
+{
+    bool may_return = ps_link_may_return(status, l->told);
+
+    if (l->replica_text[0] == '\0' || l->promoted)
+        return may_return;
+    if (!l->at_replica) /* one that knows nothing of us may have been started anew */
+        return may_return || status == STATUS_NOT_FOUND;
+    if (status == STATUS_UNREACHABLE) { /* it has heard nothing, so that was no vote */
+        (void)pthread_mutex_lock(&s->lock);
+        succession_worker_withdraw(&l->succession);
+        (void)pthread_mutex_unlock(&s->lock);
+    }
+    return may_return;
+}
+
+void ps_replica_propose(struct sync_ps *s, struct ps_link *l, uint64_t epoch)
+{
+    uint64_t vote = l->replica_text[0] ? succession_worker_propose(&l->succession, epoch) : 0;
+
+    if (vote == 0 || vote == l->vote_epoch)
+        return;
+    l->vote_epoch = vote;
+    s->beat_soon = true;
+    (void)pthread_cond_signal(&s->tend);
+}
