@@ -61,7 +61,7 @@ static enum status count_retry(const struct tie *t, bool is_push, struct error *
     size_t retries, most = RETRIES_PER_PARTITION * j->shard.length;
 
     (void)pthread_mutex_lock(&t->service->lock);
-    job_count_retry(j, t->rank, is_push);
+    job_count_retry(j, t->rank, is_push, clock_now_ns());
     retries = j->ranks[t->rank].slot.retries;
     (void)pthread_mutex_unlock(&t->service->lock);
     if (retries <= most)
@@ -285,6 +285,8 @@ static enum status admit(const struct tie *t, const struct chunk_header *h, bool
     r->heard_ns = r->slot.alive_ns = now_ns;
     r->slot.has_chunks = true;
     r->by_reference = h->flags & CHUNK_BY_REFERENCE;
+    if (h->kind == CHUNK_PUSH && !(h->flags & CHUNK_AGAIN))
+        r->fresh = false;
     if (j->members.left > 0 && lockstep && j->terms.on_loss != WORKER_LOSS_SHRINK)
         status = error_set(err, STATUS_PEER_LOST,
                            "round %" PRIu64 " cannot be completed: %u of %u ranks have left",

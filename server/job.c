@@ -211,17 +211,6 @@ void job_count_push(struct job *j, unsigned rank, uint64_t round, size_t bytes, 
         park(r, now_ns);
 }
 
-void job_count_retry(struct job *j, unsigned rank, bool is_push)
-{
-    struct job_rank *r = &j->ranks[rank];
-
-    j->totals.retries++;
-    r->slot.retries++;
-    if (is_push && r->fresh &&
-        r->pushed < j->shard.length) /* its part in the round it began with */
-        r->pushed++;
-}
-
 static void keep_record(struct job *j)
 {
     if (j->records_count == JOB_RECORDS) {
@@ -304,6 +293,16 @@ static void count_use(struct job *j, struct job_rank *r, const struct shard_answ
     stats_count_staleness(&j->totals.lateness, answer->staleness, 1);
 }
 
+/* The rank has pushed one more round whole. */
+static void end_rank_round(struct job *j, struct job_rank *r, int64_t now_ns)
+{
+    r->pushed = 0;
+    if (!consistency_steps_each(&j->terms.consistency))
+        return;
+    r->clock++;
+    follow_slowest(j, now_ns);
+}
+
 void job_count_outcome(struct job *j, unsigned rank, const struct shard_answer *answer,
                        int64_t now_ns)
 {
@@ -311,18 +310,25 @@ void job_count_outcome(struct job *j, unsigned rank, const struct shard_answer *
     bool whole = r->pushed == j->shard.length;
 
     count_use(j, r, answer);
+    if (consistency_steps_each(&j->terms.consistency))
+        j->current.sum_ns += answer->sum_ns;
+    else if (answer->complete)
+        job_count_whole(j, answer, now_ns);
     if (whole)
-        r->pushed = 0;
-    if (!consistency_steps_each(&j->terms.consistency)) {
-        if (answer->complete)
-            job_count_whole(j, answer, now_ns);
+        end_rank_round(j, r, now_ns);
+}
+
+void job_count_retry(struct job *j, unsigned rank, bool is_push, int64_t now_ns)
+{
+    struct job_rank *r = &j->ranks[rank];
+
+    j->totals.retries++;
+    r->slot.retries++;
+    if (!is_push || !r->fresh || r->pushed == j->shard.length)
         return;
-    }
-    j->current.sum_ns += answer->sum_ns;
-    if (whole) {
-        r->clock++;
-        follow_slowest(j, now_ns);
-    }
+    r->pushed++; /* its part in the rounds that it came into */
+    if (r->pushed == j->shard.length && !job_is_lockstep(j))
+        end_rank_round(j, r, now_ns);
 }
 
 void job_count_whole(struct job *j, const struct shard_answer *answer, int64_t now_ns)

@@ -60,7 +60,7 @@ struct job_rank {
     unsigned join_lanes;
     int64_t heard_ns; /* its last chunk, or the start of the job; see job_resume_watch */
     size_t pushed;    /* partitions of the current round */
-    bool fresh;       /* took a slot and has not pushed a whole round: what is in already counts */
+    bool fresh;       /* took a slot and pushes as if it had before: what is in already counts */
     uint64_t clock;   /* rounds that it has pushed whole; only where each push is a step */
     bool finished;    /* pushes no more; its clock counts as infinite */
     size_t parked;    /* answers that it waits for; not in lockstep */
@@ -175,7 +175,7 @@ void job_count_initial(struct job *j, size_t bytes);
 void job_count_push(struct job *j, unsigned rank, uint64_t round, size_t bytes, int64_t now_ns);
 
 /* A contribution, or a wish, that had been taken before. */
-void job_count_retry(struct job *j, unsigned rank, bool is_push);
+void job_count_retry(struct job *j, unsigned rank, bool is_push, int64_t now_ns);
 
 /* Everyone's contribution is summed, as `answer` says; the answers to all are counted, too. In
  * lockstep. */

@@ -293,7 +293,8 @@ static void give_up(struct service *s, struct job *j, unsigned rank)
 static void vacate(struct service *s, struct job *j, unsigned rank)
 {
     struct error err = {0};
-    bool nobody;
+    unsigned joined;
+    uint64_t epoch;
 
     describe(j, rank, "it to come back", clock_now_ns(), &err);
     membership_lose(&j->members, rank);
@@ -305,11 +306,12 @@ static void vacate(struct service *s, struct job *j, unsigned rank)
     j->totals.lost++;
     job_vacate(j, rank, clock_now_ns());
     job_note_incident(j, rank, INCIDENT_VACATED, clock_now_ns());
-    nobody = j->members.joined == 0;
+    joined = j->members.joined;
+    epoch = j->epoch;
     (void)pthread_mutex_unlock(&s->lock);
     log_warning("job '%s': %s; it goes on with %u of %u ranks, epoch %" PRIu64, j->members.job,
-                err.text, j->members.joined, j->members.world_size, j->epoch);
-    if (nobody) {
+                err.text, joined, j->members.world_size, epoch);
+    if (joined == 0) {
         (void)error_prefix(&err, "no rank is left: ");
         service_end_job(s, j, &err);
     }

@@ -23,7 +23,7 @@ struct join_request session_request(unsigned rank)
     r.reconnect_ms = session_terms.reconnect_ms;
     r.heartbeat_timeout_ms = session_terms.heartbeat_timeout_ms;
     r.consistency = session_terms.consistency;
-    r.optimizer.learning_rate = 1;
+    r.optimizer.learning_rate = session_terms.learning_rate > 0 ? session_terms.learning_rate : 1;
     r.session = workers[rank].session;
     memcpy(r.replica, session_terms.replica, sizeof(session_terms.replica));
     return r;

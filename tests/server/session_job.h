@@ -15,6 +15,7 @@ struct session_terms {
     unsigned world_size, lanes, on_loss, update;
     uint32_t reconnect_ms, heartbeat_timeout_ms;
     struct consistency consistency;
+    double learning_rate; /* 0: 1 */
     char replica[64]; /* "": none */
 };
 extern struct session_terms session_terms;

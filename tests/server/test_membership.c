@@ -346,6 +346,126 @@ START_TEST(test_nobody_takes_the_place)
 }
 END_TEST
 
+/* ------------------------------------------------------------------ not in lockstep */
+
+static const struct consistency modes[] = {
+    {.mode = CONSISTENCY_ASP},
+    {.mode = CONSISTENCY_SSP, .staleness = 1},
+    {.mode = CONSISTENCY_BSP, .backup = 1},
+};
+
+/* One answer for each partition: their first elements, added up. */
+static float take_answers(unsigned rank)
+{
+    float sum = 0;
+
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
+        float first;
+
+        (void)raw_take(&workers[rank], &first);
+        sum += first;
+    }
+    return sum;
+}
+
+/* A round of the ranks first..last, each of whose pushes is a step of 1 where it is a step. */
+static void play(unsigned first, unsigned last, uint64_t round)
+{
+    for (unsigned i = first; i <= last; i++)
+        for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+            raw_send_right(&workers[i], CHUNK_PUSH, p, round, 1);
+    for (unsigned i = first; i <= last; i++)
+        (void)take_answers(i);
+}
+
+/* The newcomer reads and pushes what it would have pushed, while the others play from round `next`
+ * on. */
+static void play_first(unsigned rank, uint64_t next)
+{
+    uint64_t least = UINT64_MAX, most = 0;
+    float value;
+
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+        raw_send_again(&workers[rank], CHUNK_PULL, p, 0, 0);
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
+        struct chunk_header h = raw_take(&workers[rank], &value);
+
+        least = h.round < least ? h.round : least;
+        most = h.round > most ? h.round : most;
+    }
+    for (uint64_t round = least + 1; round <= most + 1; round++) {
+        for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+            raw_send_again(&workers[rank], CHUNK_PUSH, p, round, 1);
+        play(0, 1, next++);
+        (void)take_answers(rank);
+    }
+}
+
+static void finish_all(void)
+{
+    float final[3];
+
+    for (unsigned i = 0; i < 3; i++)
+        for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+            raw_send_again(&workers[i], CHUNK_FINAL, p, 9, 0);
+    for (unsigned i = 0; i < 3; i++)
+        final[i] = take_answers(i);
+    ck_assert(final[0] == final[1] && final[1] == final[2]);
+    if (session_terms.consistency.mode != CONSISTENCY_BSP) /* each push once */
+        ck_assert(final[0] == 100.0f * RAW_PARTITIONS - (float)session_counters(NULL).pushes);
+}
+
+/* Rank 2 is lost; those who are left do not wait for it, one of them breaks and comes back;
+ * somebody takes the place; all end with the same values. */
+START_TEST(test_shrink_in_other_modes)
+{
+    session_terms.consistency = modes[_i];
+    session_terms.learning_rate = consistency_steps_each(&modes[_i]) ? 3 : 1;
+    set_up(3, WORKER_LOSS_SHRINK);
+    play(0, 2, 1);
+    for (uint32_t p = 0; p < 2; p++) /* and never reads what comes */
+        raw_send_right(&workers[2], CHUNK_PUSH, p, 2, 1);
+    session_wait_taken(9 + 2);
+    lose(2);
+    for (uint64_t round = 2; round <= 4; round++)
+        play(0, 1, round);
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+        raw_send_right(&workers[1], CHUNK_PUSH, p, 5, 1);
+    session_wait_taken(9 + 2 + 18 + 3);
+    raw_cut(&workers[1]);
+    session_resume(1);
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+        raw_send_again(&workers[1], CHUNK_PUSH, p, 5, 1);
+    play(0, 0, 5);
+    (void)take_answers(1);
+    take_place(2, 202);
+    play_first(2, 6);
+    finish_all();
+    session_end();
+    close_service();
+}
+END_TEST
+
+/* The same with a place that the others wait for, where they are not in lockstep: a new one does
+ * what is left to do. */
+START_TEST(test_wait_in_other_modes)
+{
+    session_terms.consistency = modes[_i];
+    session_terms.learning_rate = consistency_steps_each(&modes[_i]) ? 3 : 1;
+    set_up(3, WORKER_LOSS_WAIT);
+    play(0, 2, 1);
+    for (uint32_t p = 0; p < 2; p++)
+        raw_send_right(&workers[2], CHUNK_PUSH, p, 2, 1);
+    session_wait_taken(9 + 2);
+    lose(2);
+    take_place(2, 202);
+    play_first(2, 2);
+    finish_all();
+    session_end();
+    close_service();
+}
+END_TEST
+
 /* ------------------------------------------------------------------ who may join */
 
 START_TEST(test_joins_of_a_job_that_runs)
@@ -535,6 +655,8 @@ int main(void)
     tcase_add_test(tests, test_a_replacement_that_comes_early);
     tcase_add_test(tests, test_a_replacement_before_the_silence_is_noticed);
     tcase_add_test(tests, test_nobody_takes_the_place);
+    tcase_add_loop_test(tests, test_shrink_in_other_modes, 0, 3);
+    tcase_add_loop_test(tests, test_wait_in_other_modes, 0, 3);
     tcase_add_test(tests, test_joins_of_a_job_that_runs);
     tcase_add_test(tests, test_values_that_are_not_here);
     tcase_add_loop_test(tests, test_rank_0_is_lost_before_its_values_are_here, 0, 2);
