@@ -1,10 +1,12 @@
 #include "tests/integration/job.h"
 
+#include "common/base/clock.h"
 #include "common/checkpoint/safetensors.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,6 +153,43 @@ json_t *job_server_record(const char *run_dir, unsigned server, const char *kind
         json_decref(record);
     }
     ck_abort_msg("server %u has no record of kind '%s'", server, kind);
+}
+
+int64_t job_newest_int(const char *run_dir, unsigned rank, const char *kind, const char *member)
+{
+    char path[4200];
+    char line[4096];
+    char start[64];
+    char name[64];
+    int64_t value = -1;
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/rank%u.jsonl", run_dir, rank);
+    (void)snprintf(start, sizeof(start), "{\"kind\":\"%s\",", kind);
+    (void)snprintf(name, sizeof(name), "\"%s\":", member);
+    file = fopen(path, "re");
+    while (file && fgets(line, sizeof(line), file)) {
+        const char *at = strncmp(line, start, strlen(start)) == 0
+                             ? strstr(line + strlen(start) - 1, name)
+                             : NULL;
+
+        if (at)
+            value = strtoll(at + strlen(name), NULL, 10);
+    }
+    if (file)
+        (void)fclose(file);
+    return value;
+}
+
+void job_await_step(const char *run_dir, unsigned rank, int64_t step)
+{
+    int64_t deadline_ns = clock_deadline_ns(60000);
+
+    while (job_newest_int(run_dir, rank, "step", "step") < step) {
+        ck_assert_msg(clock_now_ns() < deadline_ns, "rank %u does not come to step %jd", rank,
+                      (intmax_t)step);
+        (void)poll(NULL, 0, 2);
+    }
 }
 
 json_t *job_summary(const char *run_dir)

@@ -11,9 +11,6 @@
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 
-#include "common/base/clock.h"
-
-#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -62,42 +59,10 @@ static const char *start_job(struct process *launch, const char *backend, const 
     return run_dir;
 }
 
-/* The newest step in a rank's records; -1: none yet. */
-static int64_t newest_step(const char *run_dir, unsigned rank)
-{
-    char path[4200];
-    char line[4096];
-    int64_t step = -1;
-    FILE *file;
-
-    (void)snprintf(path, sizeof(path), "%s/rank%u.jsonl", run_dir, rank);
-    file = fopen(path, "re");
-    while (file && fgets(line, sizeof(line), file)) {
-        const char *at = strstr(line, "\"kind\":\"step\",\"step\":");
-
-        if (at)
-            step = strtoll(at + strlen("\"kind\":\"step\",\"step\":"), NULL, 10);
-    }
-    if (file)
-        (void)fclose(file);
-    return step;
-}
-
-static void await_step(const char *run_dir, unsigned rank, int64_t step)
-{
-    int64_t deadline_ns = clock_deadline_ns(60000);
-
-    while (newest_step(run_dir, rank) < step) {
-        ck_assert_msg(clock_now_ns() < deadline_ns, "rank %u does not come to step %jd", rank,
-                      (intmax_t)step);
-        (void)poll(NULL, 0, 2);
-    }
-}
-
 static void strike(const char *run_dir, const struct loss *loss)
 {
     for (unsigned i = 0; i < loss->count; i++)
-        await_step(run_dir, loss->victims[i], 20 + (int64_t)(support_random() * 60));
+        job_await_step(run_dir, loss->victims[i], 20 + (int64_t)(support_random() * 60));
     for (unsigned i = 0; i < loss->count; i++)
         ck_assert_int_eq(
             kill((pid_t)job_record_int(run_dir, loss->victims[i], "start", "pid"), loss->number),
@@ -264,7 +229,7 @@ START_TEST(test_inspect_names_a_killed_rank)
     const char *run_dir = start_job(&launch, loss.backend, "fail", "--steps", "100000000");
     const char *text;
 
-    await_step(run_dir, 2, 20);
+    job_await_step(run_dir, 2, 20);
     text = process_run(0, 60000, NULL, ARGS(support_program("sparring"), "inspect", run_dir));
     ck_assert_msg(strstr(text, "running.") != NULL, "%.3000s", text);
     strike(run_dir, &loss);

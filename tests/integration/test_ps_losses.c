@@ -1,0 +1,326 @@
+/*
+ * Jobs with parameter servers lose workers and connections, at no moment in particular.
+ *
+ * What must hold: where a lost worker's place is taken, and where a connection or a process only
+ * pauses, the final parameters are those of the job that lost nothing, bit for bit; where the
+ * others go on alone all of them end well; and where the job is to end, everybody ends in time and
+ * names who was lost.
+ */
+#include "tests/integration/job.h"
+#include "tests/support/fault_proxy.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include "common/base/clock.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define STEPS     1200
+#define STEP_TEXT "1200"
+#define STRIKES   40
+
+#define JOB                                                                                        \
+    "--sync", "ps", "--model", "mlp:64-96-64-8", "--data", "random:4096,64,8", "--batch-size",     \
+        "8", "--momentum", "0.9", "--partition-bytes", "4K", "--reduce", "reproducible",           \
+        "--threads", "1", "--device", "cpu", "--seed", "7", "--evaluate", "never"
+
+struct run {
+    struct process launch;
+    const char *folder;
+    const char *checkpoint;
+};
+
+/* `sparring launch` with 3 ranks and 2 servers, or other servers. */
+static void start(struct run *r, const char *const *launch_words, const char *const *worker_words)
+{
+    static unsigned serial;
+    const char *words[64] = {support_program("sparring"), "launch", "--standalone",
+                             "--nproc-per-node",          "3",      "--run-dir"};
+    const char *job[] = {support_program("sparring-worker"), JOB, "--steps", STEP_TEXT, "--save"};
+    size_t count = 6;
+    char name[48];
+
+    (void)snprintf(name, sizeof(name), "run-%u", serial);
+    words[count++] = r->folder = support_path(name);
+    (void)snprintf(name, sizeof(name), "run-%u.safetensors", serial++);
+    r->checkpoint = support_path(name);
+    while (*launch_words)
+        words[count++] = *launch_words++;
+    words[count++] = "--";
+    for (size_t i = 0; i < sizeof(job) / sizeof(job[0]); i++)
+        words[count++] = job[i];
+    words[count++] = r->checkpoint;
+    while (*worker_words)
+        words[count++] = *worker_words++;
+    ck_assert_uint_lt(count, sizeof(words) / sizeof(words[0]));
+    process_start(&r->launch, NULL, words);
+}
+
+static void end(struct run *r, int wanted)
+{
+    int code = process_wait(&r->launch, JOB_TIMEOUT_MS);
+
+    ck_assert_msg(code == wanted, "exit code %d:\n%.3000s", code, process_output(&r->launch));
+}
+
+static const char *undisturbed(void)
+{
+    struct run r;
+
+    start(&r, ARGS("--servers", "2"), ARGS("--log-level", "info"));
+    end(&r, 0);
+    return r.checkpoint;
+}
+
+static void assert_holds(const char *text, const char *part)
+{
+    ck_assert_msg(strstr(text, part) != NULL, "no '%s' in:\n%.3000s", part, text);
+}
+
+static pid_t pid_of(const struct run *r, unsigned rank)
+{
+    return (pid_t)job_newest_int(r->folder, rank, "start", "pid");
+}
+
+/* Somewhere in the job, and further than the last one. */
+static int64_t draw_step(int64_t last)
+{
+    return last + 1 + (int64_t)(support_random() * 150);
+}
+
+/* ------------------------------------------------------------------ workers */
+
+/* Any rank, rank 0 too, one after the other, one of them twice. */
+START_TEST(test_killed_workers_are_replaced)
+{
+    static const unsigned victims[] = {1, 0, 2, 1};
+    const char *wanted = undisturbed();
+    struct run r;
+    int64_t step = 0;
+
+    start(&r, ARGS("--servers", "2", "--on-worker-loss", "wait", "--max-restarts", "4"),
+          ARGS("--reconnect-ms", "500"));
+    for (unsigned i = 0; i < 4; i++) {
+        step = draw_step(step);
+        ck_assert_int_lt(step, STEPS);
+        job_await_step(r.folder, victims[i], step);
+        ck_assert_int_eq(kill(pid_of(&r, victims[i]), SIGKILL), 0);
+        step = job_newest_int(r.folder, victims[i], "step", "step");
+        for (unsigned rank = 0; rank < 3; rank++) /* the whole job goes on */
+            job_await_step(r.folder, rank, step + 2);
+    }
+    end(&r, 0);
+    assert_holds(process_output(&r.launch), "started again (0 restarts left)");
+    ck_assert(job_same_tensors(r.checkpoint, wanted));
+    ck_assert_int_eq(job_newest_int(r.folder, 2, "end", "steps") +
+                         job_newest_int(r.folder, 2, "end", "skipped_steps"),
+                     STEPS);
+}
+END_TEST
+
+static const char *const shrink_updates[] = {"server", "worker"};
+
+START_TEST(test_the_others_go_on)
+{
+    struct run r;
+
+    start(&r, ARGS("--servers", "2", "--on-worker-loss", "shrink"),
+          ARGS("--reconnect-ms", "500", "--ps-update", shrink_updates[_i]));
+    job_await_step(r.folder, 1, draw_step(0));
+    ck_assert_int_eq(kill(pid_of(&r, 1), SIGKILL), 0);
+    end(&r, 7);
+    assert_holds(process_output(&r.launch), "is lost: killed by signal 9 (SIGKILL)");
+    for (unsigned rank = 0; rank < 3; rank += 2) {
+        int64_t steps = job_newest_int(r.folder, rank, "end", "steps");
+
+        ck_assert_int_eq(steps, STEPS);
+    }
+}
+END_TEST
+
+/* The others do not wait, and the newcomer goes on where they are. */
+START_TEST(test_a_newcomer_joins_the_others)
+{
+    struct run r;
+
+    start(&r, ARGS("--servers", "2", "--on-worker-loss", "shrink", "--max-restarts", "1"),
+          ARGS("--reconnect-ms", "200"));
+    job_await_step(r.folder, 1, draw_step(0));
+    ck_assert_int_eq(kill(pid_of(&r, 1), SIGKILL), 0);
+    end(&r, 0);
+    ck_assert_int_gt(job_newest_int(r.folder, 1, "end", "skipped_steps"), 0);
+    ck_assert_int_eq(job_newest_int(r.folder, 1, "end", "steps") +
+                         job_newest_int(r.folder, 1, "end", "skipped_steps"),
+                     STEPS);
+}
+END_TEST
+
+/* One worker alone, as somebody would start it by hand. */
+static void start_worker(struct process *p, unsigned rank, const char *store, const char *servers,
+                         const char *folder, const char *const *words)
+{
+    const char *all[64] = {support_program("sparring-worker"),
+                           JOB,
+                           "--steps",
+                           "100000000",
+                           "--world-size",
+                           "2",
+                           "--rank",
+                           rank ? "1" : "0",
+                           "--init-method",
+                           store,
+                           "--servers",
+                           servers,
+                           "--run-dir",
+                           folder};
+    size_t count = 0;
+
+    while (all[count])
+        count++;
+    while (*words)
+        all[count++] = *words++;
+    process_start(p, NULL, all);
+}
+
+static const char *start_server(struct process *p)
+{
+    static char address[64];
+    const char *at;
+
+    process_start(p, NULL, ARGS(support_program("sparring-server"), "--listen", "127.0.0.1:0"));
+    process_wait_output(p, "serving on 127.0.0.1:", 20000);
+    at = strstr(process_output(p), "127.0.0.1:");
+    (void)snprintf(address, sizeof(address), "%.*s", (int)strcspn(at, " \n"), at);
+    return address;
+}
+
+/* Stopped, it is as lost as if it were dead, once it was silent for the heartbeats' time-out. */
+START_TEST(test_a_lost_worker_is_named_in_time)
+{
+    static const int blows[] = {SIGKILL, SIGSTOP};
+    struct process server, workers[2];
+    const char *folder = support_path("run");
+    char store[600];
+    const char *address = start_server(&server);
+    int64_t before_ns;
+
+    (void)snprintf(store, sizeof(store), "file://%s", support_path("store"));
+    for (unsigned rank = 0; rank < 2; rank++)
+        start_worker(&workers[rank], rank, store, address, folder,
+                     ARGS("--reconnect-ms", "1000", "--timeout-ms", "60000"));
+    job_await_step(folder, 1, draw_step(0));
+    before_ns = clock_now_ns();
+    process_signal(&workers[1], blows[_i]);
+    ck_assert_int_eq(process_wait(&workers[0], JOB_TIMEOUT_MS), 1);
+    ck_assert_int_lt(clock_now_ns() - before_ns, INT64_C(15000) * 1000000);
+    assert_holds(process_output(&workers[0]), "rank 1 was lost (");
+    assert_holds(process_output(&workers[0]), blows[_i] == SIGSTOP ? "silent" : "closed");
+    process_signal(&workers[1], SIGKILL);
+    ck_assert_int_eq(process_wait(&workers[1], 20000), 128 + SIGKILL);
+    process_signal(&server, SIGTERM);
+    ck_assert_int_eq(process_wait(&server, 20000), 0);
+}
+END_TEST
+
+/* ------------------------------------------------------------------ pauses and connections */
+
+/* Silent for longer than the heartbeats' time-out, and then there again. */
+START_TEST(test_a_pause_changes_nothing)
+{
+    const bool is_server = _i == 1;
+    const char *wanted = undisturbed();
+    struct process server;
+    struct run r;
+    const char *address = start_server(&server);
+    pid_t pid;
+
+    start(&r, ARGS("--server-addresses", address), ARGS("--reconnect-ms", "30000"));
+    job_await_step(r.folder, 1, draw_step(0));
+    pid = is_server ? server.pid : pid_of(&r, 1);
+    ck_assert_int_eq(kill(pid, SIGSTOP), 0);
+    (void)nanosleep(&(struct timespec){.tv_sec = 4}, NULL); /* the pause */
+    ck_assert_int_eq(kill(pid, SIGCONT), 0);
+    end(&r, 0);
+    ck_assert(job_same_tensors(r.checkpoint, wanted));
+    ck_assert_int_ge(job_newest_int(r.folder, is_server ? 0 : 1, "end", "reconnects"), 1);
+    process_signal(&server, SIGTERM);
+    ck_assert_int_eq(process_wait(&server, 20000), 0);
+}
+END_TEST
+
+struct breaker {
+    struct fault_proxy *proxy;
+    unsigned left;
+    double most_bytes; /* between two strikes */
+};
+
+static void strike(void *user)
+{
+    struct breaker *b = user;
+    enum fault_way way = b->left % 2 ? FAULT_UP : FAULT_DOWN;
+
+    fault_proxy_reset(b->proxy);
+    if (--b->left > 0)
+        fault_proxy_at(b->proxy, way,
+                       fault_proxy_bytes(b->proxy, way) + 1 +
+                           (uint64_t)(support_random() * b->most_bytes),
+                       strike, b);
+}
+
+static const struct {
+    const char *transport, *connections;
+    double most_bytes;
+} ways[] = {{"grpc", "1", 4e6}, {"grpc", "3", 4e6}, {"shm", "1", 5e4}, {"shm", "2", 5e4}};
+
+/* All connections of all ranks to the server, again and again, in the middle of whatever. */
+START_TEST(test_resets_change_nothing)
+{
+    const char *wanted = undisturbed();
+    struct process server;
+    struct breaker breaker = {.left = STRIKES, .most_bytes = ways[_i].most_bytes};
+    const char *address = start_server(&server);
+    char proxied[64];
+    struct run r;
+    int64_t retries = 0;
+
+    breaker.proxy = fault_proxy_open((uint16_t)atol(strchr(address, ':') + 1), 1);
+    (void)snprintf(proxied, sizeof(proxied), "127.0.0.1:%u", fault_proxy_port(breaker.proxy));
+    fault_proxy_at(breaker.proxy, FAULT_UP, 20000, strike, &breaker);
+    start(&r, ARGS("--server-addresses", proxied),
+          ARGS("--reconnect-ms", "30000", "--ps-transport", ways[_i].transport, "--connections",
+               ways[_i].connections));
+    end(&r, 0);
+    ck_assert(job_same_tensors(r.checkpoint, wanted));
+    for (unsigned rank = 0; rank < 3; rank++) {
+        ck_assert_int_ge(job_newest_int(r.folder, rank, "end", "reconnects"), STRIKES / 2);
+        retries += job_newest_int(r.folder, rank, "end", "retries");
+    }
+    ck_assert_int_gt(retries, 0);
+    fault_proxy_close(breaker.proxy);
+    process_signal(&server, SIGTERM);
+    ck_assert_int_eq(process_wait(&server, 20000), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ps_losses");
+    TCase *cases = tcase_create("workers"), *links = tcase_create("links");
+
+    tcase_set_timeout(cases, 300);
+    tcase_add_test(cases, test_killed_workers_are_replaced);
+    tcase_add_loop_test(cases, test_the_others_go_on, 0, 2);
+    tcase_add_test(cases, test_a_newcomer_joins_the_others);
+    tcase_add_loop_test(cases, test_a_lost_worker_is_named_in_time, 0, 2);
+
+    tcase_add_loop_test(links, test_resets_change_nothing, 0, 4);
+    tcase_add_loop_test(links, test_a_pause_changes_nothing, 0, 2);
+    tcase_set_timeout(links, 300);
+    suite_add_tcase(suite, links);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
