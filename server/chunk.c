@@ -83,11 +83,11 @@ static enum status take_push(const struct tie *t, const struct chunk_header *h, 
         status = count_retry(t, true, err);
     if (status != STATUS_OK)
         return status;
-    if (!again)
+    if (!again || answer.complete)
         count_push(s, j, t->rank, &answer);
-    if (answer.late || (again && answer.data))
+    if (answer.data) /* late, or only its answer was lost */
         answer_push(s, j, t->rank, h->partition, &answer);
-    else if (!again && (answer.complete || answer.held))
+    else if (answer.complete || answer.held)
         return go_on(s, j, h->partition, err);
     return STATUS_OK;
 }

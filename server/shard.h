@@ -214,7 +214,8 @@ void shard_suspend(struct shard *s, unsigned rank);
  */
 bool shard_is_in(struct shard *s, uint32_t partition, unsigned rank, uint64_t round);
 
-/* Last round that the rank has contributed to in all partitions held; UINT64_MAX: none is held. */
+/* The last round of which, in all partitions held, the rank's contribution was taken or no longer
+ * waited for; UINT64_MAX: none is held. */
 uint64_t shard_clock(struct shard *s, unsigned rank);
 
 /* Bytes of the tensors that shard_init allocates. */

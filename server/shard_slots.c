@@ -134,27 +134,33 @@ void shard_suspend(struct shard *s, unsigned rank)
 bool shard_is_in(struct shard *s, uint32_t partition, unsigned rank, uint64_t round)
 {
     struct shard_part *part = shard_find(s, partition);
+    const struct policy_rank *r;
     bool in;
 
     if (!part)
         return false;
     (void)pthread_mutex_lock(&part->lock);
-    in = part->policy.ranks[rank].clock >= round;
+    r = &part->policy.ranks[rank];
+    in = round <= r->clock + r->inherited;
     (void)pthread_mutex_unlock(&part->lock);
     return in;
 }
 
 uint64_t shard_clock(struct shard *s, unsigned rank)
 {
+    bool steps_each = consistency_steps_each(&s->config.consistency);
     uint64_t least = UINT64_MAX;
 
     for (size_t i = 0; i < s->length; i++) {
         struct shard_part *part = &s->parts[i];
+        uint64_t clock, steps;
 
         (void)pthread_mutex_lock(&part->lock);
-        if (part->policy.ranks[rank].clock < least)
-            least = part->policy.ranks[rank].clock;
+        clock = part->policy.ranks[rank].clock;
+        steps = steps_each ? 0 : part->policy.steps;
         (void)pthread_mutex_unlock(&part->lock);
+        clock = clock > steps ? clock : steps;
+        least = clock < least ? clock : least;
     }
     return least;
 }

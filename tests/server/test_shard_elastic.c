@@ -353,9 +353,10 @@ START_TEST(test_a_newcomer_takes_a_vacant_slot)
     assert_ok(shard_occupy(&shard, 1, 1, &err));
     answer = pull(1, 0);
     check(&answer, 2, 94);
+    ck_assert(shard_is_in(&shard, 1, 1, 3));
+    ck_assert(!push(0, 3, 1, false).complete); /* the newcomer may not have read yet */
     answer = push(1, 3, 7, true);
-    ck_assert(answer.again && !answer.data);
-    (void)push(0, 3, 1, false);
+    ck_assert(answer.again && !answer.data && answer.complete);
     expect(3, 3, 88);
     close_shard();
 }
