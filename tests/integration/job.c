@@ -140,6 +140,24 @@ int64_t job_record_int(const char *run_dir, unsigned rank, const char *kind, con
     return value;
 }
 
+const char *job_record_text(const char *run_dir, unsigned rank, const char *kind,
+                            const char *member)
+{
+    static char text[1024];
+    FILE *file = open_records(run_dir, rank);
+    json_t *record;
+
+    text[0] = '\0';
+    while (text[0] == '\0' && next_record(file, &record)) {
+        if (is_kind(record, kind) && json_object_get(record, member))
+            (void)snprintf(text, sizeof(text), "%s",
+                           json_string_value(json_object_get(record, member)));
+        json_decref(record);
+    }
+    (void)fclose(file);
+    return text;
+}
+
 json_t *job_server_record(const char *run_dir, unsigned server, const char *kind)
 {
     FILE *file = open_lines(run_dir, "server", server);

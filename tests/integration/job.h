@@ -36,6 +36,10 @@ size_t job_losses(const char *run_dir, unsigned rank, double *losses, size_t max
 /* A member of the first record of that kind in rank<r>.jsonl. */
 int64_t job_record_int(const char *run_dir, unsigned rank, const char *kind, const char *member);
 
+/* The same of a text; "" when there is none.  Valid until the next call. */
+const char *job_record_text(const char *run_dir, unsigned rank, const char *kind,
+                            const char *member);
+
 /* The first record of that kind in server<k>.jsonl; the caller decrefs. */
 json_t *job_server_record(const char *run_dir, unsigned server, const char *kind);
 

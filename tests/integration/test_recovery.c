@@ -77,46 +77,22 @@ static bool is_victim(const struct loss *loss, unsigned rank)
     return false;
 }
 
-/* A member of a rank's first record of that kind. */
-static void record_text(const char *run_dir, unsigned rank, const char *kind, const char *member,
-                        char *text, size_t size)
-{
-    char path[4200];
-    char line[4096];
-    FILE *file;
-
-    text[0] = '\0';
-    (void)snprintf(path, sizeof(path), "%s/rank%u.jsonl", run_dir, rank);
-    file = fopen(path, "re");
-    ck_assert_ptr_nonnull(file);
-    while (text[0] == '\0' && fgets(line, sizeof(line), file)) {
-        json_t *record = json_loads(line, 0, NULL);
-        const char *found = json_string_value(json_object_get(record, "kind"));
-
-        if (found && strcmp(found, kind) == 0 && json_object_get(record, member))
-            (void)snprintf(text, size, "%s", json_string_value(json_object_get(record, member)));
-        json_decref(record);
-    }
-    (void)fclose(file);
-}
-
 static void check_survivor(const char *run_dir, unsigned rank, const struct loss *loss,
                            const double *undisturbed, char *hash, size_t size)
 {
     static double got[STEPS + 1];
     int64_t redone = job_record_int(run_dir, rank, "recovery", "step");
-    char text[32];
+    const char *text;
 
     ck_assert_int_ge(redone, 20);
-    record_text(run_dir, rank, "recovery", "fault", text, sizeof(text));
-    ck_assert_str_eq(text, loss->fault);
+    ck_assert_str_eq(job_record_text(run_dir, rank, "recovery", "fault"), loss->fault);
     ck_assert_uint_eq(job_losses(run_dir, rank, got, STEPS + 1), STEPS); /* each once, in order */
     for (int64_t step = 0; step <= redone; step++)
         ck_assert_msg(got[step] == undisturbed[step], "rank %u, step %jd of %jd: %.17g, not %.17g",
                       rank, (intmax_t)step, (intmax_t)redone, got[step], undisturbed[step]);
     ck_assert_msg(memcmp(got, undisturbed, STEPS * sizeof(double)) != 0,
                   "rank %u went on as if nobody was lost", rank);
-    record_text(run_dir, rank, "end", "parameters_hash", text, sizeof(text));
+    text = job_record_text(run_dir, rank, "end", "parameters_hash");
     ck_assert_uint_eq(strlen(text), 16);
     if (hash[0] == '\0')
         (void)snprintf(hash, size, "%s", text);
