@@ -204,7 +204,9 @@ void job_restore(struct job *j, int64_t now_ns);
 /* Every rank that holds its slot is AWAY, and all of those may come back until until_ns. */
 void job_send_away(struct job *j, const char *how, int64_t until_ns, int64_t now_ns);
 
-/* The slot of a rank that is lost or has left is VACANT, in a new epoch. */
+/* A rank is lost or has left, and the others go on without it: out of the membership, in a new epoch;
+ * and, when no partition waits for it any more, its slot is VACANT. */
+void job_lose(struct job *j, unsigned rank);
 void job_vacate(struct job *j, unsigned rank, int64_t now_ns);
 
 /* Another session, from `peer`, takes the slot in a new epoch; it has the contributions up to

@@ -56,13 +56,18 @@ int64_t job_waiting_ms(const struct job *j, int64_t timeout_ms, int64_t now_ns, 
     return longest_ms;
 }
 
+void job_lose(struct job *j, unsigned rank)
+{
+    membership_lose(&j->members, rank);
+    j->epoch++;
+}
+
 void job_vacate(struct job *j, unsigned rank, int64_t now_ns)
 {
     struct job_rank *r = &j->ranks[rank];
 
     r->slot.state = SLOT_VACANT;
     r->parked = 0;
-    j->epoch++;
     job_resume_watch(j, now_ns);
     if (!r->finished)
         job_count_finish(j, rank, false, now_ns);

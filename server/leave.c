@@ -63,8 +63,11 @@ static enum status note_leave(struct service *s, const struct leave_request *req
         lose_now(s, j, request, effect);
         return STATUS_OK;
     }
-    membership_lose(&j->members, request->rank);
-    shrinks = j->terms.on_loss == WORKER_LOSS_SHRINK;
+    shrinks = j->terms.on_loss == WORKER_LOSS_SHRINK && j->state == JOB_RUNNING;
+    if (shrinks)
+        job_lose(j, request->rank);
+    else
+        membership_lose(&j->members, request->rank);
     if (request->reason[0] != '\0')
         (void)error_set(&effect->failure, STATUS_PEER_LOST, "rank %u failed: %s", request->rank,
                         request->reason);
@@ -73,7 +76,7 @@ static enum status note_leave(struct service *s, const struct leave_request *req
                         "rank %u left in the middle of round %" PRIu64, request->rank,
                         job_round(j));
     effect->ends = effect->failure.status != STATUS_OK || j->members.left == j->members.world_size;
-    effect->vacates = shrinks && j->state == JOB_RUNNING;
+    effect->vacates = shrinks;
     effect->finishes = !shrinks && j->state == JOB_RUNNING && !job_is_lockstep(j);
     job_resume_watch(j, clock_now_ns());
     return STATUS_OK;

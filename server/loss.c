@@ -297,7 +297,7 @@ static void vacate(struct service *s, struct job *j, unsigned rank)
     uint64_t epoch;
 
     describe(j, rank, "it to come back", clock_now_ns(), &err);
-    membership_lose(&j->members, rank);
+    job_lose(j, rank);
     (void)pthread_mutex_unlock(&s->lock);
     exchange_vacate_rank(s, j, rank);
     (void)pthread_mutex_lock(&s->lock);

@@ -145,6 +145,12 @@ void session_wait_cuts(uint64_t cuts)
         (void)sched_yield();
 }
 
+void session_wait_lost(uint64_t ranks)
+{
+    while (session_counters(NULL).lost_ranks < ranks)
+        (void)sched_yield();
+}
+
 void session_wait_taken(uint64_t count)
 {
     struct stats_counters c;

@@ -56,6 +56,9 @@ struct stats_counters session_counters(struct stats_job *ret_job);
 /* Until so many ranks have been cut off. */
 void session_wait_cuts(uint64_t cuts);
 
+/* Until so many ranks have been given up. */
+void session_wait_lost(uint64_t ranks);
+
 /* Until so many pushes have been taken, or found to have been taken before. */
 void session_wait_taken(uint64_t count);
 

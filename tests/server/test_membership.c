@@ -40,8 +40,7 @@ static void lose(unsigned rank)
     uint64_t before = session_counters(NULL).lost_ranks;
 
     raw_cut(&workers[rank]);
-    while (session_counters(NULL).lost_ranks == before)
-        ;
+    session_wait_lost(before + 1);
 }
 
 /* A new process takes the rank's place; its reply has the epoch. */
@@ -152,8 +151,7 @@ START_TEST(test_shrink_until_nobody_is_left)
 
     set_up(2, WORKER_LOSS_SHRINK);
     check_result("leave", raw_leave(&workers[1], "raw", "out of cheese"), STATUS_OK, "");
-    while (session_counters(NULL).lost_ranks == 0)
-        ;
+    session_wait_lost(1);
     ck_assert_int_eq(raw_wait_closed(&workers[1].stream).status, STATUS_CANCELLED);
     request = session_request(1);
     request.resume = true;
@@ -162,8 +160,7 @@ START_TEST(test_shrink_until_nobody_is_left)
     push_all(0, 1, 4);
     session_expect_all(0, 1, 96);
     raw_cut(&workers[0]);
-    while (session_counters(NULL).lost_ranks < 2)
-        ;
+    session_wait_lost(2);
     request = session_request(0);
     request.resume = true;
     check_result("nobody", session_join(&workers[0], &request), STATUS_PEER_LOST,
