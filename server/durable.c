@@ -237,6 +237,11 @@ enum status durable_record(void *user, const struct shard_record *record, struct
     return status;
 }
 
+const char *durable_folder(const struct durable *d)
+{
+    return d->folder;
+}
+
 /* Lock held. */
 static enum status append_members(struct durable *d, struct error *err)
 {

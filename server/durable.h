@@ -62,6 +62,9 @@ enum status durable_restore(const struct durable_config *config, struct strbuf *
 /* The shard's sink (struct shard_sink); user: the struct durable. */
 enum status durable_record(void *user, const struct shard_record *record, struct error *err);
 
+/* The job's folder. */
+const char *durable_folder(const struct durable *d);
+
 /* Who is in the job has changed: keep this text, at most JOURNAL_PAYLOAD_MAX bytes. */
 enum status durable_set_members(struct durable *d, const char *text, struct error *err);
 

@@ -75,6 +75,7 @@ void job_close(struct job *j)
     for (unsigned rank = 0; j->ranks && rank < j->members.world_size; rank++)
         arena_unref(j->ranks[rank].arena);
     chain_close(j->chain);
+    durable_close(j->durable);
     shard_release(&j->shard);
     shard_map_release(&j->map);
     membership_release(&j->members);

@@ -20,6 +20,7 @@
 #include "common/shard_map/shard_map.h"
 #include "server/arena.h"
 #include "server/chain.h"
+#include "server/durable.h"
 #include "server/membership.h"
 #include "server/replica.h"
 #include "server/shard.h"
@@ -129,6 +130,8 @@ struct job {
     struct chain *chain;           /* owned; of a primary with a replica; constant once it runs */
     struct service *chain_service; /* whose job it is; with a chain only */
     struct replica replica;        /* of a replica */
+    struct durable *durable;       /* owned; NULL: it ends with its server; constant once it runs */
+    bool settled;                  /* OVER: what becomes of its files is decided */
 
     size_t arrived;   /* contributions to the current round; where each push is a step, since its
                          record began */

@@ -6,7 +6,7 @@
  */
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "server/service_internal.h"
+#include "server/preserve.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -28,6 +28,8 @@ static void build(struct service *s, struct job *j)
         status = primary_open(s, j, &err);
     else if (status == STATUS_OK && j->replica.is_kept)
         status = shard_check_recorded(&j->shard.config, &err);
+    if (status == STATUS_OK)
+        status = preserve_begin(s, j, &err);
     (void)pthread_mutex_lock(&s->lock);
     if (status == STATUS_OK && j->state == JOB_BUILDING)
         job_run(j, clock_now_ns());
@@ -35,6 +37,8 @@ static void build(struct service *s, struct job *j)
         replica_start(s, j);
         return;
     }
+    if (status == STATUS_OK)
+        preserve_members(s, j); /* before anybody is told that it runs */
     (void)pthread_mutex_unlock(&s->lock);
     if (status != STATUS_OK) {
         service_end_job(s, j, &err);
@@ -49,12 +53,13 @@ static void build(struct service *s, struct job *j)
 
 /* Should the server stop now?  At the end of a round, or when its time is up.  A job that ranks
  * have begun to leave is at its end: the others may still wait for another server's answers, and
- * leave next.  Lock held. */
+ * leave next.  What is kept on the disk can be interrupted anywhere.  Lock held. */
 static bool is_drained(const struct service *s, const struct job *j, int64_t now_ns,
                        struct error *err)
 {
-    bool between = j->state != JOB_RUNNING ||
-                   (!job_is_pending(j) && j->parked_since_ns == 0 && j->members.left == 0);
+    bool between =
+        j->state != JOB_RUNNING ||
+        (j->members.left == 0 && (j->durable || (!job_is_pending(j) && j->parked_since_ns == 0)));
 
     if (!s->draining || (!between && now_ns < s->drain_deadline_ns))
         return false;
@@ -209,6 +214,8 @@ static void *keep(void *user)
             (void)pthread_mutex_unlock(&s->lock);
             service_end_job(s, j, &err);
             (void)pthread_mutex_lock(&s->lock);
+        } else if (preserve_settle(s)) {
+            continue; /* the next job may have the name of the last one */
         } else if (s->current && s->current->state == JOB_BUILDING) {
             build(s, s->current);
         } else if (replica_look(s) || loss_look(s)) {

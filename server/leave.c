@@ -4,7 +4,7 @@
  * be made any more.  The second is a loss at once.
  */
 #include "common/base/clock.h"
-#include "server/service_internal.h"
+#include "server/preserve.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -68,6 +68,7 @@ static enum status note_leave(struct service *s, const struct leave_request *req
         job_lose(j, request->rank);
     else
         membership_lose(&j->members, request->rank);
+    preserve_members(s, j);
     if (request->reason[0] != '\0')
         (void)error_set(&effect->failure, STATUS_PEER_LOST, "rank %u failed: %s", request->rank,
                         request->reason);
@@ -94,6 +95,7 @@ static void have_effect(struct service *s, struct leave_effect *effect, unsigned
         exchange_vacate_rank(s, j, rank);
         (void)pthread_mutex_lock(&s->lock);
         job_vacate(j, rank, clock_now_ns());
+        preserve_members(s, j);
         (void)pthread_mutex_unlock(&s->lock);
     } else if (effect->finishes) {
         exchange_finish_rank(s, j, rank);

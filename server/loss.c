@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "server/exchange.h"
+#include "server/preserve.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -243,6 +244,7 @@ static void take_slot(struct service *s, struct job *j, unsigned rank)
     clock = shard_clock(&j->shard, rank);
     (void)pthread_mutex_lock(&s->lock);
     job_occupy(j, rank, &by, clock, clock_now_ns());
+    preserve_members(s, j);
     epoch = j->epoch;
     (void)pthread_mutex_unlock(&s->lock);
     log_info("job '%s': %s takes the place of rank %u, epoch %" PRIu64, j->members.job, by.peer,
@@ -298,6 +300,7 @@ static void vacate(struct service *s, struct job *j, unsigned rank)
 
     describe(j, rank, "it to come back", clock_now_ns(), &err);
     job_lose(j, rank);
+    preserve_members(s, j);
     (void)pthread_mutex_unlock(&s->lock);
     exchange_vacate_rank(s, j, rank);
     (void)pthread_mutex_lock(&s->lock);
@@ -305,6 +308,7 @@ static void vacate(struct service *s, struct job *j, unsigned rank)
         return;
     j->totals.lost++;
     job_vacate(j, rank, clock_now_ns());
+    preserve_members(s, j);
     job_note_incident(j, rank, INCIDENT_VACATED, clock_now_ns());
     joined = j->members.joined;
     epoch = j->epoch;

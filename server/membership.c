@@ -229,6 +229,11 @@ void membership_return(struct membership *m, unsigned rank, const char *peer)
     (void)snprintf(member->peer, sizeof(member->peer), "%s", peer);
 }
 
+char *membership_manifest(const struct membership *m)
+{
+    return m->members[0].manifest.text + m->members[0].terms_bytes;
+}
+
 bool membership_is_complete(const struct membership *m)
 {
     return m->joined == m->world_size;

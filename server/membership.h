@@ -48,6 +48,9 @@ void membership_release(struct membership *m); /* a zeroed one is allowed */
 enum status membership_join(struct membership *m, const struct join_request *request,
                             const char *peer, struct error *err);
 
+/* The manifest that rank 0 has joined with, without its terms; the membership's. */
+char *membership_manifest(const struct membership *m);
+
 /* All ranks have joined, and none has left yet. */
 bool membership_is_complete(const struct membership *m);
 

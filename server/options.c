@@ -59,6 +59,27 @@ static const struct option_spec specs[] = {
      .metavar = "H:P",
      .help = "Show metrics in the format of Prometheus at http://H:P/metrics, in plaintext; "
              "without it there is no such page."},
+    {.help = "State:"},
+    {.name = "state-dir",
+     .env = "SPARRING_STATE_DIR",
+     .kind = OPTION_TEXT,
+     .offset = AT(state_dir),
+     .metavar = "DIR",
+     .help =
+         "Keep the state of the job here: what a worker was told is in a file before.  A server "
+         "that died or was stopped goes on with it when it is started again, and the workers "
+         "come back by themselves (--reconnect-ms of theirs).  For one server alone; without "
+         "it a job ends with its server."},
+    {.name = "snapshot-every",
+     .env = "SPARRING_SNAPSHOT_EVERY",
+     .kind = OPTION_INT,
+     .offset = AT(snapshot_every),
+     .default_text = "100",
+     .min = 0,
+     .max = 1000000000,
+     .metavar = "K",
+     .help = "Rounds between two snapshots of the state; in between each round adds its gradients "
+             "to a journal.  0: only when the server is stopped."},
     {.help = "Security:"},
     {.name = "tls-ca",
      .env = "SPARRING_TLS_CA",
@@ -142,6 +163,8 @@ enum status server_options_service(const struct server_options *o,
         .timeout_ms = o->timeout_ms,
         .share_memory = o->share_memory,
         .run_dir = o->run_dir[0] ? o->run_dir : NULL,
+        .state_dir = o->state_dir[0] ? o->state_dir : NULL,
+        .snapshot_every = (uint64_t)o->snapshot_every,
     };
     status = endpoint_parse(o->listen, origin, &ret->listen, err);
     if (status != STATUS_OK || !o->metrics_listen[0])

@@ -22,6 +22,8 @@ struct server_options {
     bool insecure;
     char metrics_listen[OPTION_TEXT_MAX];
     char run_dir[OPTION_TEXT_MAX];
+    char state_dir[OPTION_TEXT_MAX];
+    int64_t snapshot_every;
     char log_level[OPTION_TEXT_MAX];
 };
 

@@ -7,7 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "server/metrics_text.h"
-#include "server/service_internal.h"
+#include "server/preserve.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -146,6 +146,8 @@ enum status service_open(const struct service_config *config, struct service **r
     record_init(&s->record, config->run_dir);
     status = config->share_memory ? desk_open(s, err) : STATUS_OK;
     if (status == STATUS_OK)
+        status = preserve_open(s, config, err);
+    if (status == STATUS_OK)
         status = keeper_start(s, err);
     if (status == STATUS_OK)
         status = open_rpc(s, config, err);
@@ -172,7 +174,8 @@ uint16_t service_metrics_port(const struct service *s)
 /* Let the round under way end; the keeper then ends the job. */
 static void drain(struct service *s)
 {
-    rpc_server_drain(s->rpc);
+    if (s->rpc)
+        rpc_server_drain(s->rpc);
     (void)pthread_mutex_lock(&s->lock);
     s->draining = true;
     s->drain_deadline_ns = clock_deadline_ns(s->timeout_ms);
@@ -186,13 +189,14 @@ void service_close(struct service *s)
 {
     if (!s)
         return;
-    if (s->rpc)
+    if (s->keeper_started)
         drain(s);
     metrics_page_close(s->page); /* shows the drain; reads s->rpc */
     rpc_server_close(s->rpc, CLOSE_GRACE_MS);
     arena_desk_close(s->desk);
     keeper_stop(s);
     record_close(&s->record);
+    preserve_close(s);
     (void)pthread_cond_destroy(&s->changed);
     (void)pthread_mutex_destroy(&s->lock);
     free(s);

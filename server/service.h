@@ -33,7 +33,9 @@ struct service_config {
     bool show_metrics;  /* a page for Prometheus, */
     struct endpoint metrics_listen;    /* here (port 0: any free one); loopback, or insecure */
     const char *metrics_listen_origin; /* "--metrics-listen" */
-    bool share_memory;   /* with workers of this host, where chunks then go by reference */
+    bool share_memory;       /* with workers of this host, where chunks then go by reference */
+    const char *state_dir;   /* borrowed; unfinished jobs are kept here; NULL: nowhere */
+    uint64_t snapshot_every; /* rounds; 0: only at the end */
     const char *run_dir; /* borrowed; records go to <run_dir>/server<index>.jsonl; NULL: nowhere */
 };
 

@@ -11,6 +11,7 @@
 #include "server/metrics_page.h"
 #include "server/record.h"
 #include "server/service.h"
+#include "server/state_dir.h"
 #include "server/stats.h"
 
 #include <pthread.h>
@@ -25,6 +26,8 @@ struct service {
     struct arena_desk *desk;      /* NULL: no memory is shared; constant */
     char host_id[HOST_ID_SIZE];   /* constant */
     struct record record;         /* keeper only, once it runs */
+    struct state_dir state_dir;   /* the same; its path "": none */
+    uint64_t snapshot_every;      /* constant */
     pthread_t keeper;
     bool keeper_started;
 
