@@ -27,6 +27,8 @@
 #define TERMS_BYTES_MAX ((size_t)4 << 20) /* hexadecimal digits of WIRE_CONTROL_MAX and more */
 #define NAME_BYTES_MAX  200u              /* of a job's name as a file's; longer ones are cut */
 #define FAILED          ".failed"
+#define NEW             ".new" /* being made, */
+#define OLD             ".old" /* or removed, when its process died */
 
 /* ------------------------------------------------------------------ the lock */
 
@@ -286,7 +288,57 @@ static enum status holds_job(const char *folder, bool *ret_holds, struct error *
     enum status status = file_join(path, sizeof(path), folder, TERMS_NAME, err);
 
     if (status == STATUS_OK)
-        *ret_holds = !ends_with(folder, FAILED) && access(path, F_OK) == 0;
+        *ret_holds = !ends_with(folder, FAILED) && !ends_with(folder, NEW) &&
+                     !ends_with(folder, OLD) && access(path, F_OK) == 0;
+    return status;
+}
+
+static bool is_ours(const char *name)
+{
+    static const char *const beginnings[] = {TERMS_NAME, "snapshot-", "journal-"};
+
+    for (size_t i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++)
+        if (strncmp(name, beginnings[i], strlen(beginnings[i])) == 0)
+            return true;
+    return false;
+}
+
+/* The folder with its files, of which none may be somebody else's. */
+static enum status clear(const char *folder, struct error *err)
+{
+    DIR *entries = opendir(folder);
+    const struct dirent *entry;
+    int failed = 0;
+
+    if (!entries)
+        return error_set_errno(err, errno, "cannot open '%s'", folder);
+    while (!failed && (entry = readdir(entries)))
+        if (is_ours(entry->d_name) && unlinkat(dirfd(entries), entry->d_name, 0) != 0 &&
+            errno != ENOENT)
+            failed = errno;
+    (void)closedir(entries);
+    if (!failed && rmdir(folder) != 0)
+        failed = errno;
+    return failed ? error_set_errno(err, failed, "cannot remove '%s'", folder) : STATUS_OK;
+}
+
+/* "<folder><suffix>" */
+static enum status beside(const char *folder, const char *suffix, char *ret, struct error *err)
+{
+    int length = snprintf(ret, STATE_PATH_MAX, "%s%s", folder, suffix);
+
+    if (length < 0 || length >= STATE_PATH_MAX)
+        return error_set(err, STATUS_CONFIG, "the path '%s' is too long", folder);
+    return STATUS_OK;
+}
+
+/* Rename it, in place of what has that name. */
+static enum status move(const char *from, const char *to, struct error *err)
+{
+    enum status status = access(to, F_OK) == 0 ? clear(to, err) : STATUS_OK;
+
+    if (status == STATUS_OK && rename(from, to) != 0)
+        status = error_set_errno(err, errno, "cannot rename '%s' to '%s'", from, to);
     return status;
 }
 
@@ -303,6 +355,8 @@ static enum status scan(const struct state_dir *d, DIR *entries, char *ret_folde
         if (entry->d_name[0] == '.')
             continue;
         status = file_join(folder, sizeof(folder), d->path, entry->d_name, err);
+        if (status == STATUS_OK && (ends_with(folder, NEW) || ends_with(folder, OLD)))
+            (void)clear(folder, NULL); /* in nobody's way if it stays */
         if (status == STATUS_OK)
             status = holds_job(folder, &holds, err);
         if (status != STATUS_OK)
@@ -335,83 +389,57 @@ enum status state_dir_find(const struct state_dir *d, char *ret_folder,
     return status;
 }
 
-/* A process that died while it made or removed the folder leaves it without terms. */
-static enum status make_folder(const char *folder, struct error *err)
+/* Make it under another name, so that there is none without terms. */
+static enum status make_folder(const char *folder, const struct join_request *terms,
+                               uint64_t *ret_digest, struct error *err)
 {
-    bool holds = false;
-    enum status status;
+    char new[STATE_PATH_MAX];
+    enum status status = beside(folder, NEW, new, err);
 
-    if (mkdir(folder, 0777) == 0)
-        return STATUS_OK;
-    if (errno != EEXIST)
-        return error_set_errno(err, errno, "cannot make folder '%s'", folder);
-    status = holds_job(folder, &holds, err);
-    if (status == STATUS_OK && holds)
-        return error_set(err, STATUS_EXISTS,
-                         "'%s' holds an earlier job of that name, which was not finished", folder);
-    if (status == STATUS_OK)
-        status = state_dir_remove(folder, err);
-    if (status == STATUS_OK && mkdir(folder, 0777) != 0)
-        status = error_set_errno(err, errno, "cannot make folder '%s'", folder);
+    if (status == STATUS_OK && access(new, F_OK) == 0)
+        status = clear(new, err);
+    if (status == STATUS_OK && mkdir(new, 0777) != 0)
+        status = error_set_errno(err, errno, "cannot make folder '%s'", new);
+    if (status != STATUS_OK)
+        return status;
+    status = write_terms(new, terms, ret_digest, err);
+    if (status == STATUS_OK && rename(new, folder) != 0)
+        status = error_set_errno(err, errno, "cannot rename '%s' to '%s'", new, folder);
+    if (status != STATUS_OK)
+        (void)clear(new, NULL);
     return status;
 }
 
 enum status state_dir_add(const struct state_dir *d, const struct join_request *terms,
                           char *ret_folder, uint64_t *ret_digest, struct error *err)
 {
+    bool holds = false;
     enum status status = folder_of(d, terms, ret_folder, err);
 
     if (status == STATUS_OK)
-        status = make_folder(ret_folder, err);
-    if (status != STATUS_OK)
-        return status;
-    status = write_terms(ret_folder, terms, ret_digest, err);
-    if (status != STATUS_OK)
-        (void)state_dir_remove(ret_folder, NULL);
+        status = holds_job(ret_folder, &holds, err);
+    if (status == STATUS_OK && holds)
+        return error_set(err, STATUS_EXISTS,
+                         "'%s' holds an earlier job of that name, which was not finished",
+                         ret_folder);
+    if (status == STATUS_OK)
+        status = make_folder(ret_folder, terms, ret_digest, err);
     return status;
 }
 
-static bool is_ours(const char *name)
-{
-    static const char *const beginnings[] = {TERMS_NAME, "snapshot-", "journal-"};
-
-    for (size_t i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++)
-        if (strncmp(name, beginnings[i], strlen(beginnings[i])) == 0)
-            return true;
-    return false;
-}
-
-/* Terms go first: without them the folder holds no job, wherever this is interrupted. */
 enum status state_dir_remove(const char *folder, struct error *err)
 {
-    DIR *entries = opendir(folder);
-    const struct dirent *entry;
-    int fd, failed = 0;
+    char old[STATE_PATH_MAX];
+    enum status status = beside(folder, OLD, old, err);
 
-    if (!entries)
-        return error_set_errno(err, errno, "cannot open '%s'", folder);
-    fd = dirfd(entries);
-    if (unlinkat(fd, TERMS_NAME, 0) != 0 && errno != ENOENT)
-        failed = errno;
-    while (!failed && (entry = readdir(entries)))
-        if (is_ours(entry->d_name) && unlinkat(fd, entry->d_name, 0) != 0 && errno != ENOENT)
-            failed = errno;
-    (void)closedir(entries);
-    if (!failed && rmdir(folder) != 0)
-        failed = errno;
-    return failed ? error_set_errno(err, failed, "cannot remove '%s'", folder) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = move(folder, old, err);
+    return status == STATUS_OK ? clear(old, err) : status;
 }
 
 enum status state_dir_put_aside(const char *folder, char *ret_path, struct error *err)
 {
-    int length = snprintf(ret_path, STATE_PATH_MAX, "%s%s", folder, FAILED);
-    enum status status = STATUS_OK;
+    enum status status = beside(folder, FAILED, ret_path, err);
 
-    if (length < 0 || length >= STATE_PATH_MAX)
-        return error_set(err, STATUS_CONFIG, "the path '%s' is too long", folder);
-    if (access(ret_path, F_OK) == 0)
-        status = state_dir_remove(ret_path, err);
-    if (status == STATUS_OK && rename(folder, ret_path) != 0)
-        status = error_set_errno(err, errno, "cannot rename '%s' to '%s'", folder, ret_path);
-    return status;
+    return status == STATUS_OK ? move(folder, ret_path, err) : status;
 }

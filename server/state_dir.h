@@ -5,6 +5,7 @@
  *   DIR/<job>.<index>/terms.json      what the job's first join asked for
  *                    /snapshot-<n>.safetensors, /journal-<n>   server/durable.h
  *   DIR/<job>.<index>.failed/         of a job that failed: nobody reads it until it is renamed
+ *                    .new, .old       being made, being removed
  *
  * <index> is the server's in the job.  Characters of a job's name that do not belong into a file's
  * stand as %XX.  A folder goes when its job ends in order.

@@ -168,35 +168,49 @@ END_TEST
 START_TEST(test_what_is_not_ours_stays)
 {
     struct join_request t = make_terms("j");
-    struct stat info;
+    char old[STATE_PATH_MAX + 64];
 
+    ck_assert_int_eq(mkdir(support_path("a/b/mine.1"), 0777), 0);
+    ck_assert_int_eq(mkdir(support_path("a/b/mine.old"), 0777), 0);
+    assert_ok(file_publish(support_path("a/b/mine.1/letters"), "x", 1, &err));
+    assert_ok(file_publish(support_path("a/b/mine.old/letters"), "x", 1, &err));
     assert_ok(state_dir_add(&dir, &t, folder, &digest, &err));
     assert_ok(file_publish(in_folder("letters"), "x", 1, &err));
     assert_ok(file_publish(in_folder("journal-0"), "x", 1, &err));
     assert_fails(state_dir_remove(folder, &err), STATUS_IO, folder);
-    ck_assert_int_eq(stat(in_folder("letters"), &info), 0);
-    ck_assert_int_ne(stat(in_folder("journal-0"), &info), 0);
-    assert_ok(state_dir_find(&dir, found, &back, &same, &err)); /* no terms: no job */
+    assert_ok(state_dir_find(&dir, found, &back, &same, &err));
     ck_assert_str_eq(found, "");
-    ck_assert_int_eq(stat(in_folder("letters"), &info), 0);
-    assert_fails(state_dir_add(&dir, &t, folder, &digest, &err), STATUS_IO, folder);
+    (void)snprintf(old, sizeof(old), "%s.old/letters", folder);
+    ck_assert_int_eq(access(old, F_OK), 0);
+    (void)snprintf(old, sizeof(old), "%s.old/journal-0", folder);
+    ck_assert_int_ne(access(old, F_OK), 0);
+    ck_assert_int_eq(access(support_path("a/b/mine.1/letters"), F_OK), 0);
+    ck_assert_int_eq(access(support_path("a/b/mine.old/letters"), F_OK), 0);
 }
 END_TEST
 
-/* Killed between mkdir and the terms, or while it removed them. */
+/* Killed while it made the folder, or removed it. */
 START_TEST(test_half_a_folder)
 {
     struct join_request t = make_terms("j");
+    char other[STATE_PATH_MAX + 64];
 
-    assert_ok(state_dir_add(&dir, &t, folder, &digest, &err));
-    assert_ok(file_publish(in_folder("journal-3"), "x", 1, &err));
-    assert_ok(file_publish(in_folder("terms.json.tmp-77"), "x", 1, &err));
-    ck_assert_int_eq(unlink(in_folder("terms.json")), 0);
-    assert_ok(state_dir_find(&dir, found, &back, &same, &err));
-    ck_assert_str_eq(found, "");
-    assert_ok(state_dir_add(&dir, &t, folder, &digest, &err));
-    ck_assert_int_ne(access(in_folder("journal-3"), F_OK), 0);
-    assert_ok(state_dir_remove(folder, &err));
+    for (unsigned i = 0; i < 2; i++) {
+        assert_ok(state_dir_add(&dir, &t, folder, &digest, &err));
+        assert_ok(file_publish(in_folder("journal-3"), "x", 1, &err));
+        assert_ok(file_publish(in_folder("terms.json.tmp-77"), "x", 1, &err));
+        (void)snprintf(other, sizeof(other), "%s%s", folder, i == 0 ? ".new" : ".old");
+        ck_assert_int_eq(rename(folder, other), 0);
+        if (i == 0) /* a new job comes first, or a new server */
+            assert_ok(state_dir_add(&dir, &t, folder, &digest, &err));
+        else
+            assert_ok(state_dir_find(&dir, found, &back, &same, &err));
+        ck_assert_int_ne(access(other, F_OK), 0);
+        if (i == 0)
+            assert_ok(state_dir_remove(folder, &err));
+        else
+            ck_assert_str_eq(found, "");
+    }
 }
 END_TEST
 
