@@ -53,5 +53,5 @@ enum status desk_open(struct service *s, struct error *err)
 
 bool desk_serves(const struct service *s, const struct join_request *request)
 {
-    return s->desk && request->session != 0 && strcmp(request->arena, s->host_id) == 0;
+    return s->desk && s->host_id[0] != '\0' && strcmp(request->arena, s->host_id) == 0;
 }

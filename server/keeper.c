@@ -22,6 +22,8 @@ static void build(struct service *s, struct job *j)
     struct error err = {0};
     enum status status;
 
+    j->shares =
+        j->shares || desk_serves(s, &j->terms); /* of a job that comes from elsewhere, too */
     (void)pthread_mutex_unlock(&s->lock);
     status = job_build(j, &err);
     if (status == STATUS_OK && j->terms.replica[0] && !j->replica.is_kept)

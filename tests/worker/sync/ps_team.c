@@ -59,8 +59,15 @@ static void open_rank(struct team *t, unsigned index)
     r->team = t;
     r->index = index;
     r->rounds = t->rounds;
-    r->params = new_slab();
-    r->grads = new_slab();
+    r->memory = SHARED_MEMORY_NONE;
+    if (t->shares) {
+        assert_ok(shared_memory_open(2 * TEAM_COUNT * sizeof(float), "team", &r->memory, &err));
+        r->params = r->memory.base;
+        r->grads = r->params + TEAM_COUNT;
+    } else {
+        r->params = new_slab();
+        r->grads = new_slab();
+    }
     fill(r->params, 1000 + index); /* rank 0's must win */
     for (unsigned k = 0; k < t->server_count; k++) {
         r->proxies[k] = fault_proxy_open(service_port(t->services[k]), index * 10 + k);
@@ -75,6 +82,7 @@ void team_open(struct team *t)
         struct service_config config = {.listen = {.host = "127.0.0.1"},
                                         .listen_origin = "test",
                                         .threads = 2,
+                                        .share_memory = true,
                                         .timeout_ms = t->timeout_ms};
 
         assert_ok(service_open(&config, &t->services[k], &err));
@@ -91,8 +99,11 @@ void team_close(struct team *t)
         sync_close(r->sync, r->err.status ? &r->err : NULL);
         for (unsigned k = 0; k < t->server_count; k++)
             fault_proxy_close(r->proxies[k]);
-        free(r->params);
-        free(r->grads);
+        if (!t->shares) {
+            free(r->params);
+            free(r->grads);
+        }
+        shared_memory_release(&r->memory);
     }
     for (unsigned k = 0; k < t->server_count; k++)
         service_close(t->services[k]);
@@ -120,6 +131,11 @@ struct sync_config team_config(const struct team_rank *r)
                                 .servers = r->servers,
                                 .servers_origin = "--servers",
                                 .update_on_server = t->update,
+                                .memory = t->shares ? &r->memory : NULL,
+                                .ps_transport =
+                                    t->shares ? SYNC_TRANSPORT_SHM : SYNC_TRANSPORT_AUTO,
+                                .connections = t->connections,
+                                .priority = t->connections > 1,
                                 .partition_bytes = TEAM_PARTITION_BYTES,
                                 .optimizer = t->optimizer};
 }

@@ -26,7 +26,8 @@ struct team_rank {
     struct fault_proxy *proxies[TEAM_SERVERS_MAX]; /* owned */
     char servers[256];                             /* the proxies' addresses */
     pthread_t thread;
-    float *params, *grads; /* owned */
+    struct shared_memory memory; /* owned; of both slabs when the team shares */
+    float *params, *grads;       /* owned when it does not */
     struct sync *sync;
     uint64_t first;  /* round that it began with */
     uint64_t rounds; /* to run */
@@ -48,6 +49,8 @@ struct team {
     struct optimizer_config optimizer;
     int64_t timeout_ms, reconnect_ms, heartbeat_timeout_ms;
     enum worker_loss on_loss;
+    bool shares;          /* chunks go by reference */
+    unsigned connections; /* of each worker to each server; 0: one */
 };
 
 /* Bit for bit comparable: momentum SGD on the server, sums in rank order; time-outs for a slow

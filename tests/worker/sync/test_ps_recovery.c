@@ -15,6 +15,8 @@
 #define ROUNDS      24u
 #define ROUND_BYTES (TEAM_COUNT * sizeof(float))
 
+#define REFERENCE_BYTES 400 /* of a round that moves no payload, headers of HTTP/2 included */
+
 static struct error err;
 
 /* ------------------------------------------------------------------ resets */
@@ -23,7 +25,8 @@ static struct error err;
 struct breaker {
     struct fault_proxy *proxy;
     uint64_t state;
-    uint64_t next; /* bytes */
+    uint64_t next;        /* bytes */
+    uint64_t round_bytes; /* that a round moves, about */
     enum fault_way way;
     unsigned left;
 };
@@ -40,28 +43,38 @@ static void strike(void *user)
 
     fault_proxy_reset(b->proxy);
     b->way = b->left % 2 ? FAULT_UP : FAULT_DOWN;
-    b->next = fault_proxy_bytes(b->proxy, b->way) + 1 + draw(&b->state, 3 * ROUND_BYTES / 2);
+    b->next = fault_proxy_bytes(b->proxy, b->way) + 1 + draw(&b->state, 3 * b->round_bytes / 2);
     if (b->left-- > 0)
         fault_proxy_at(b->proxy, b->way, b->next, strike, b);
 }
 
-static void arm(struct breaker *b, struct fault_proxy *proxy, uint64_t seed, unsigned strikes)
+static void arm(struct breaker *b, struct fault_proxy *proxy, uint64_t seed, unsigned strikes,
+                bool shares)
 {
-    *b = (struct breaker){.proxy = proxy, .state = seed, .left = strikes};
+    *b = (struct breaker){.proxy = proxy,
+                          .state = seed,
+                          .left = strikes,
+                          .round_bytes = shares ? REFERENCE_BYTES : ROUND_BYTES};
     /* Behind the join, of which nobody knows the size: a first reset there would be one more. */
-    fault_proxy_at(proxy, FAULT_DOWN, 1 + draw(&b->state, ROUND_BYTES), strike, b);
+    fault_proxy_at(proxy, FAULT_DOWN, 1 + draw(&b->state, b->round_bytes), strike, b);
 }
 
 static const struct {
     bool update;
     struct consistency consistency;
     bool exact;
+    bool shares;
+    unsigned connections;
 } modes[] = {
-    {true, {.mode = CONSISTENCY_BSP}, true},
-    {false, {.mode = CONSISTENCY_BSP}, true},
-    {true, {.mode = CONSISTENCY_BSP, .backup = 1}, false},
-    {true, {.mode = CONSISTENCY_SSP, .staleness = 2}, false},
-    {true, {.mode = CONSISTENCY_ASP}, false},
+    {true, {.mode = CONSISTENCY_BSP}, true, false, 1},
+    {false, {.mode = CONSISTENCY_BSP}, true, false, 3},
+    {true, {.mode = CONSISTENCY_BSP, .backup = 1}, false, false, 1},
+    {true, {.mode = CONSISTENCY_SSP, .staleness = 2}, false, false, 2},
+    {true, {.mode = CONSISTENCY_ASP}, false, false, 1},
+    {true, {.mode = CONSISTENCY_BSP}, true, true, 2},
+    {false, {.mode = CONSISTENCY_BSP}, true, true, 1},
+    {true, {.mode = CONSISTENCY_BSP, .backup = 1}, false, true, 1},
+    {true, {.mode = CONSISTENCY_ASP}, false, true, 2},
 };
 
 /* Every payload is counted once, however often it travelled. */
@@ -72,7 +85,9 @@ static void check_counters(const struct team_rank *r, bool initial)
 
     ck_assert_uint_eq(c->tx_payload_bytes, (initial ? ROUND_BYTES : 0) + rounds);
     ck_assert_uint_eq(c->rx_payload_bytes, ROUND_BYTES + rounds);
-    ck_assert_uint_gt(c->tx_wire_bytes, c->tx_payload_bytes);
+    ck_assert_uint_eq(c->tx_reference_bytes, r->team->shares ? c->tx_payload_bytes : 0);
+    ck_assert_uint_eq(c->rx_reference_bytes, r->team->shares ? c->rx_payload_bytes : 0);
+    ck_assert_uint_gt(c->tx_wire_bytes, c->tx_payload_bytes - c->tx_reference_bytes);
 }
 
 START_TEST(test_resets_change_nothing)
@@ -85,11 +100,13 @@ START_TEST(test_resets_change_nothing)
     t.update = modes[_i].update;
     t.consistency = modes[_i].consistency;
     t.order = modes[_i].exact ? REDUCE_REPRODUCIBLE : REDUCE_FAST;
+    t.shares = modes[_i].shares;
+    t.connections = modes[_i].connections;
     team_open(&t);
     for (unsigned i = 0; i < 2; i++)
         for (unsigned k = 0; k < 2; k++)
             arm(&breakers[i][k], t.ranks[i].proxies[k],
-                (uint64_t)(support_random() * 1e9) + i * 2 + k, 8);
+                (uint64_t)(support_random() * 1e9) + i * 2 + k, 8, t.shares);
     for (unsigned i = 0; i < 2; i++)
         team_run_rank(&t.ranks[i]);
     for (unsigned i = 0; i < 2; i++)
