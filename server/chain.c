@@ -52,6 +52,20 @@ bool chain_hold(struct chain *c, const struct chain_answer *answer)
     return held;
 }
 
+void chain_forget(struct chain *c, unsigned rank)
+{
+    if (!c)
+        return;
+    (void)pthread_mutex_lock(&c->lock);
+    for (size_t slot = 0; slot < c->shard->length; slot++) {
+        struct waiting *w = &c->waiting[slot * c->world_size + rank];
+
+        c->slots[slot].held -= w->is_held;
+        w->is_held = false;
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
 /* Send what may leave of one slot.  No lock held. */
 static void send_slot(struct chain *c, size_t slot)
 {

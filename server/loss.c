@@ -201,6 +201,7 @@ static void bring_back(struct service *s, struct job *j, unsigned rank)
 
     (void)pthread_mutex_unlock(&s->lock);
     shard_suspend(&j->shard, rank);
+    chain_forget(j->chain, rank);
     here = shard_clock(&j->shard, rank);
     (void)pthread_mutex_lock(&s->lock);
     if (completed > here) { /* this server is not the one that told it so */

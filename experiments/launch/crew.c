@@ -197,6 +197,28 @@ static void kill_stopped(struct crew *c)
     }
 }
 
+/* One of two servers, of which the other is there. */
+static bool is_spare(const struct crew *c, const struct child *child)
+{
+    size_t place = (size_t)(child - c->children);
+
+    return place < 2 * c->pairs && !c->stopping && !c->servers_may_end &&
+           c->children[place < c->pairs ? place + c->pairs : place - c->pairs].state ==
+               CHILD_RUNNING;
+}
+
+static void note_spare(const struct crew *c, const struct child *child)
+{
+    bool was_first = (size_t)(child - c->children) < c->pairs;
+    char name[64];
+    char end[64];
+
+    child_name(child, name, sizeof(name));
+    child_end_text(child, end, sizeof(end));
+    log_warning("%s is lost: %s; %s goes on", name, end,
+                was_first ? "its replica" : "the server whose replica it was");
+}
+
 static void note_end(struct crew *c, struct child *child)
 {
     bool is_server = child < c->children + c->servers;
@@ -207,6 +229,10 @@ static void note_end(struct crew *c, struct child *child)
         return;
     if ((is_server || child_failed(child)) && may_restart(c, child, is_server)) {
         note_restart(c, child);
+        return;
+    }
+    if (is_server && is_spare(c, child)) {
+        note_spare(c, child);
         return;
     }
     if (!is_server && !child_failed(child))

@@ -23,7 +23,8 @@ struct crew {
     int stop_signal;        /* the first that asked us to stop; 0: none */
     bool tolerant;          /* the others go on when a rank is lost */
     unsigned restarts_left; /* of ranks, when tolerant, and of servers, when durable */
-    bool durable;           /* a server that is started again knows its job */
+    size_t pairs; /* of servers: i and pairs + i, of which one may be lost; 0: all are needed */
+    bool durable; /* a server that is started again knows its job */
     /* Starts children[place] again (crew_start); called from crew_step. */
     enum status (*restart)(void *user, size_t place, struct error *err);
     void *user;

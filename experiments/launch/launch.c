@@ -33,9 +33,9 @@ struct job {
     struct crew crew;
     uint16_t port;
     int port_fd;
-    struct strbuf addresses, weights;        /* of the servers */
-    char server_folder[SERVERS_FOLDER_SIZE]; /* of their Unix sockets; "" when there is none */
-    char own_folder[4096];                   /* of this executable */
+    struct strbuf addresses, replicas, weights; /* of the servers */
+    char server_folder[SERVERS_FOLDER_SIZE];    /* of their Unix sockets; "" when there is none */
+    char own_folder[4096];                      /* of this executable */
     char **argv; /* the program's words, owned; a spare place for --local-rank */
     size_t argc;
 };
@@ -136,6 +136,8 @@ static void fill_servers(const struct job *j, struct variables *v)
     if (j->addresses.length == 0)
         return;
     add_text(v, "SPARRING_SERVERS", j->addresses.text);
+    if (j->replicas.length > 0)
+        add_text(v, "SPARRING_REPLICAS", j->replicas.text);
     add_text(v, "SPARRING_SERVER_PLACEMENT", j->plan->options.server_placement);
     if (j->weights.length > 0)
         add_text(v, "SPARRING_SERVER_WEIGHTS", j->weights.text);
@@ -273,16 +275,18 @@ static enum status start_servers(struct job *j, struct error *err)
 
     if (j->crew.servers > 0) {
         server_program(j, path, sizeof(path));
-        status = servers_start(&j->crew, j->plan, path, &j->addresses, j->server_folder, err);
+        status = servers_start(&j->crew, j->plan, path, &j->addresses, &j->replicas,
+                               j->server_folder, err);
     }
     if (status == STATUS_OK)
         status = placement_weights(j->plan, &j->weights, err);
     if (status != STATUS_OK)
         return status;
     servers_addresses(j->plan, &j->addresses);
-    if (!strbuf_ok(&j->addresses) || !strbuf_ok(&j->weights))
+    if (!strbuf_ok(&j->addresses) || !strbuf_ok(&j->replicas) || !strbuf_ok(&j->weights))
         return error_set(err, STATUS_NO_MEMORY, "no memory for the servers' addresses");
-    if (j->addresses.length >= OPTION_TEXT_MAX || j->weights.length >= OPTION_TEXT_MAX)
+    if (j->addresses.length >= OPTION_TEXT_MAX || j->replicas.length >= OPTION_TEXT_MAX ||
+        j->weights.length >= OPTION_TEXT_MAX)
         return error_set(err, STATUS_UNSUPPORTED,
                          "the addresses of the servers take %zu bytes, more than %d",
                          j->addresses.length, OPTION_TEXT_MAX - 1);
@@ -297,6 +301,7 @@ static enum status run(struct job *j, struct error *err)
     if (status == STATUS_OK)
         status = start_servers(j, err);
     crew->tolerant = (j->plan->shrinks || j->plan->elastic) && !j->plan->with_mpirun;
+    crew->pairs = j->plan->placement.replicas;
     crew->durable = j->plan->options.state_dir[0] != '\0';
     if (j->plan->elastic || crew->durable)
         crew->restarts_left = (unsigned)j->plan->options.max_restarts;
@@ -337,8 +342,11 @@ static int exit_code(const struct crew *crew)
 int launch_main(int argc, char **argv)
 {
     struct plan plan;
-    struct job job = {
-        .plan = &plan, .port_fd = -1, .addresses = STRBUF_INIT, .weights = STRBUF_INIT};
+    struct job job = {.plan = &plan,
+                      .port_fd = -1,
+                      .addresses = STRBUF_INIT,
+                      .replicas = STRBUF_INIT,
+                      .weights = STRBUF_INIT};
     struct error err = {0};
     int code;
     enum status status;
@@ -356,6 +364,7 @@ int launch_main(int argc, char **argv)
     if (job.port_fd >= 0)
         (void)close(job.port_fd);
     strbuf_release(&job.addresses);
+    strbuf_release(&job.replicas);
     strbuf_release(&job.weights);
     free(job.argv);
     return code;

@@ -90,6 +90,25 @@ static enum status check_ports(const struct plan *p, struct error *err)
     return STATUS_OK;
 }
 
+static enum status read_replicas(struct plan *p, struct error *err)
+{
+    struct placement *m = &p->placement;
+
+    if (!p->options.replicas)
+        return STATUS_OK;
+    if (p->nodes > 1 || m->given > 0 || m->colocated + m->dedicated == 0)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "--replicas is for servers that are started here, with one node; for "
+                         "others, start the replicas yourself and name them with the worker's "
+                         "--replicas");
+    if (p->options.state_dir[0] != '\0')
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "--replicas and --state-dir: a server and its replica would keep the same "
+                         "job in one folder");
+    m->replicas = m->colocated + m->dedicated;
+    return STATUS_OK;
+}
+
 enum status placement_read(struct plan *p, struct error *err)
 {
     const struct plan_options *o = &p->options;
@@ -106,6 +125,8 @@ enum status placement_read(struct plan *p, struct error *err)
         p->placement.dedicated = (unsigned)o->servers;
         p->placement.given = count_entries(o->server_addresses);
     }
+    if (status == STATUS_OK)
+        status = read_replicas(p, err);
     return status == STATUS_OK ? check_ports(p, err) : status;
 }
 
@@ -114,7 +135,7 @@ unsigned placement_own_count(const struct plan *p)
     const struct placement *m = &p->placement;
 
     if (p->nodes == 1)
-        return m->colocated + m->dedicated;
+        return m->colocated + m->dedicated + m->replicas;
     return (m->colocated > 0) + (p->node_rank == 0 ? m->dedicated : 0);
 }
 

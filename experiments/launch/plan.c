@@ -136,6 +136,12 @@ static const struct option_spec specs[] = {
      .help =
          "With colocated servers on several nodes: the address of each node, in order, the same "
          "list on every node; node R's server listens on --server-port + R."},
+    {.name = "replicas",
+     .kind = OPTION_BOOL,
+     .offset = AT(replicas),
+     .default_text = "false",
+     .help = "With one node: start a second process for each server, which keeps a copy of its "
+             "shard; their addresses become SPARRING_REPLICAS.  One of the two may then be lost."},
     {.help = "Running:"},
     {.name = "run-dir",
      .env = "SPARRING_RUN_DIR",

@@ -22,6 +22,7 @@ struct plan_options {
     char server_addresses[OPTION_TEXT_MAX];
     char server_placement[OPTION_TEXT_MAX];
     char node_addresses[OPTION_TEXT_MAX];
+    bool replicas;
     char run_dir[OPTION_TEXT_MAX];
     char on_rank_loss[OPTION_TEXT_MAX];
     char on_worker_loss[OPTION_TEXT_MAX];
@@ -43,6 +44,7 @@ struct placement {
     unsigned dedicated; /* started on node 0 */
     unsigned given;     /* run already */
     unsigned hosts;     /* mixed: hosts of workers */
+    unsigned replicas;  /* of those that are started, one each; behind all of them */
 };
 
 struct plan {

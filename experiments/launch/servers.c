@@ -107,6 +107,11 @@ static void listen_text(const struct start *s, size_t index, char *text, size_t 
                             : s->ports[index]);
 }
 
+static bool is_replica(const struct plan *p, size_t index)
+{
+    return p->placement.replicas > 0 && index >= p->placement.replicas;
+}
+
 static enum status start_one(struct start *s, size_t index, const char *program, struct error *err)
 {
     char state[OPTION_TEXT_MAX + 32];
@@ -128,9 +133,13 @@ static enum status start_one(struct start *s, size_t index, const char *program,
                                     .variables = variables,
                                     .prefix = s->plan->options.tee ? prefix : NULL};
 
+    if (is_replica(s->plan, index)) {
+        request.kind = "replica";
+        request.index -= s->plan->placement.replicas;
+    }
     listen_text(s, index, listen, sizeof(listen));
     port_file(s, index, file, sizeof(file));
-    (void)snprintf(prefix, sizeof(prefix), "[server %u] ", request.index);
+    (void)snprintf(prefix, sizeof(prefix), "[%s %u] ", request.kind, request.index);
     (void)snprintf(dir, sizeof(dir), "%s", s->plan->options.run_dir);
     if (s->inotify_fd >= 0) { /* somebody looks for it */
         argv[words++] = file_word;
@@ -223,7 +232,8 @@ static void add_started(const struct start *s, size_t index, struct strbuf *addr
 }
 
 enum status servers_start(struct crew *crew, const struct plan *plan, const char *program,
-                          struct strbuf *addresses, char *folder, struct error *err)
+                          struct strbuf *addresses, struct strbuf *replicas, char *folder,
+                          struct error *err)
 {
     struct start start = {.crew = crew,
                           .plan = plan,
@@ -238,7 +248,7 @@ enum status servers_start(struct crew *crew, const struct plan *plan, const char
     if (status == STATUS_OK)
         status = wait_for_ports(&start, err);
     for (size_t i = 0; i < start.length && plan->nodes == 1; i++)
-        add_started(&start, i, addresses);
+        add_started(&start, i, is_replica(plan, i) ? replicas : addresses);
     remove_folder(&start);
     return status;
 }

@@ -13,13 +13,14 @@
 /*
  * Start this node's servers as the first children of the crew and wait until each has written its
  * port file, --start-timeout-ms at most; with one node their addresses ("127.0.0.1:4711,..." or
- * "unix:/tmp/.../0,...") go to `addresses`.
+ * "unix:/tmp/.../0,...") go to `addresses`, those of their replicas to `replicas`.
  * Returns early, with STATUS_OK, when a server ended or a signal asks to stop: the crew tells.
  *   program   path of sparring-server
  *   folder    SERVERS_FOLDER_SIZE bytes: where Unix sockets are; "" when there is none
  */
 enum status servers_start(struct crew *crew, const struct plan *plan, const char *program,
-                          struct strbuf *addresses, char *folder, struct error *err);
+                          struct strbuf *addresses, struct strbuf *replicas, char *folder,
+                          struct error *err);
 
 /*
  * Start children[place] again, which is GONE, where it listened before; what it listens on is what

@@ -515,6 +515,46 @@ START_TEST(test_answers_wait)
 }
 END_TEST
 
+/* A rank that is cut off while its answers wait, and asks again, gets each of them once. */
+START_TEST(test_return_while_answers_wait)
+{
+    struct rpc_server *server;
+    uint64_t count[2] = {0};
+
+    open_service(LONG_MS, NULL);
+    server = open_hand();
+    start_unanswered(count);
+    for (size_t i = 0; i < RAW_PARTITIONS; i++)
+        acknowledge(i);
+    for (unsigned i = 0; i < 2; i++)
+        session_expect_all(i, 0, 0.5f);
+    for (unsigned i = 0; i < 2; i++)
+        session_push_all(i, 1);
+    wait_records(2 * RAW_PARTITIONS);
+    raw_cut(&workers[0]);
+    session_wait_cuts(1);
+    session_resume(0);
+    for (size_t i = RAW_PARTITIONS; i < 2 * RAW_PARTITIONS; i++)
+        acknowledge(i);
+    session_expect_all(1, 1, session_sum(1)); /* by then rank 0's would be on their way, too */
+    session_again_all(0, 1);
+    session_expect_all(0, 1, session_sum(1));
+    for (unsigned i = 0; i < 2; i++)
+        session_push_all(i, 2);
+    wait_records(3 * RAW_PARTITIONS);
+    for (size_t i = 2 * RAW_PARTITIONS; i < 3 * RAW_PARTITIONS; i++)
+        acknowledge(i);
+    for (unsigned i = 0; i < 2; i++)
+        session_expect_all(i, 2, session_sum(2));
+    session_end();
+    wait_ended(service, 1, 0);
+    close_service();
+    rpc_call_finish(hand.call, STATUS_OK, "");
+    rpc_call_unref(hand.call);
+    rpc_server_close(server, 1000);
+}
+END_TEST
+
 /* It says that it serves: the primary ends what it does, and answers nothing more. */
 START_TEST(test_superseded_with_answers_waiting)
 {
@@ -770,6 +810,7 @@ int main(void)
     tcase_add_test(tests, test_strangers_promote_nothing);
     tcase_add_test(tests, test_alone_by_all_votes);
     tcase_add_test(tests, test_answers_wait);
+    tcase_add_test(tests, test_return_while_answers_wait);
     tcase_add_test(tests, test_superseded_with_answers_waiting);
     tcase_add_loop_test(tests, test_lying_replica, 0, 3);
     tcase_add_test(tests, test_what_cannot_be_kept_twice);

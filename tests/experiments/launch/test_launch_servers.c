@@ -224,6 +224,48 @@ START_TEST(server_dies)
 }
 END_TEST
 
+/* One of two may. */
+START_TEST(a_server_with_a_replica_dies)
+{
+    static const char *const last[] = {"server 0 (pid ", "replica 0 (pid "};
+    const char *script =
+        "if [ $RANK = 0 ]; then echo \"$SPARRING_SERVERS+$SPARRING_REPLICAS\"; "
+        "kill -9 $(cat $0); "
+        "while kill -0 $(cat $0) 2> /dev/null; do :; done; fi" /* until it is reaped */;
+    const char *program =
+        launch_install_server(ORDERLY "echo $$ > \"$0.pid-${file##*-}\"\n" PUBLISH WAIT);
+    const char *pid = support_path(_i == 0 ? "sparring-server.pid-0" : "sparring-server.pid-1");
+    const char *out = launch_with(
+        program, 0, NULL,
+        ARGS("--servers=1", "--replicas", "--nproc-per-node=2", "sh", "-c", script, pid));
+
+    assert_holds(out, "127.0.0.1:7000+127.0.0.1:7001\n");
+    assert_holds(out, last[_i]);
+    assert_holds(out, ") is lost: killed by signal 9 (SIGKILL); ");
+    assert_holds(out, _i == 0 ? "its replica goes on" : "the server whose replica it was goes on");
+}
+END_TEST
+
+/* But not both. */
+START_TEST(a_server_and_its_replica_die)
+{
+    const char *script = "if [ $RANK = 0 ]; then kill -9 $(cat $0); "
+                         "while kill -0 $(cat $0) 2> /dev/null; do :; done; kill -9 $(cat $1); fi; "
+                         "exec sleep 1000";
+    const char *program =
+        launch_install_server(ORDERLY "echo $$ > \"$0.pid-${file##*-}\"\n" PUBLISH WAIT);
+    char first[600];
+    const char *out;
+
+    (void)snprintf(first, sizeof(first), "%s", support_path("sparring-server.pid-0"));
+    out = launch_with(program, 137, NULL,
+                      ARGS("--servers=1", "--replicas", "--nproc-per-node=2", "sh", "-c", script,
+                           first, support_path("sparring-server.pid-1")));
+    assert_holds(out, ") is lost: killed by signal 9 (SIGKILL); ");
+    assert_holds(out, ") failed first: killed by signal 9 (SIGKILL)\n");
+}
+END_TEST
+
 /* A server that ends before the ranks do has failed, whatever its exit code. */
 START_TEST(server_leaves_early)
 {
@@ -400,6 +442,8 @@ TCase *launch_server_cases(void)
     tcase_add_test(cases, servers_on_unix_sockets);
     tcase_add_test(cases, no_files_left);
     tcase_add_test(cases, server_dies);
+    tcase_add_loop_test(cases, a_server_with_a_replica_dies, 0, 2);
+    tcase_add_test(cases, a_server_and_its_replica_die);
     tcase_add_test(cases, server_leaves_early);
     tcase_add_test(cases, server_does_not_start);
     tcase_add_test(cases, server_says_nothing);
