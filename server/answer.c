@@ -47,9 +47,12 @@ void answer_send(struct service *s, struct job *j, const struct chain_answer *a)
     call = lane_of(j, a->rank, header.partition);
     if (call)
         rpc_call_ref(call);
-    by_reference = j->ranks[a->rank].by_reference;
-    if (j->state == JOB_RUNNING && !a->answer.again)
+    by_reference = j->ranks[a->rank].by_reference && !a->answer.coded &&
+                   shard_arena_has(&j->shard, a->answer.data);
+    if (j->state == JOB_RUNNING && !a->answer.again) {
         count_answer(j, a->rank, a->is_pull, bytes, &a->answer);
+        j->totals.tx_reference_bytes += by_reference && call ? bytes : 0;
+    }
     (void)pthread_mutex_unlock(&s->lock);
     if (!call)
         return;

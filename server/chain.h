@@ -65,8 +65,8 @@ enum status chain_put(void *chain, const struct shard_record *record, struct err
  * same partition that still waits is forgotten.  NULL: there is no chain.  No lock held. */
 bool chain_hold(struct chain *c, const struct chain_answer *answer);
 
-/* What waits for this rank is dropped: its connection broke, and on the next one it asks again.  NULL
- * is allowed. */
+/* What waits for this rank is dropped: its connection broke, and on the next one it asks again.
+ * NULL is allowed. */
 void chain_forget(struct chain *c, unsigned rank);
 
 /* The epoch in which this server would go on alone, for the workers to vote on; 0: no question. */

@@ -106,8 +106,10 @@ static enum status take_init(const struct tie *t, const struct chunk_header *h,
     if (again)
         return count_retry(t, false, err);
     (void)pthread_mutex_lock(&t->service->lock);
-    if (j->state == JOB_RUNNING)
+    if (j->state == JOB_RUNNING) {
         job_count_initial(j, h->length);
+        j->totals.rx_reference_bytes += h->flags & CHUNK_BY_REFERENCE ? h->length : 0;
+    }
     (void)pthread_mutex_unlock(&t->service->lock);
     while (shard_next_parked(&j->shard, h->partition, &rank, &answer))
         answer_pull(t->service, j, rank, h->partition, &answer);
@@ -298,6 +300,8 @@ static enum status admit(const struct tie *t, const struct chunk_header *h, bool
                            t->rank, h->partition, h->round, job_round(j));
     else if (h->kind == CHUNK_PUSH && is_new)
         job_count_push(j, t->rank, h->round, h->length, now_ns);
+    if (status == STATUS_OK && r->by_reference && h->kind == CHUNK_PUSH && is_new)
+        j->totals.rx_reference_bytes += h->length;
     (void)pthread_mutex_unlock(&t->service->lock);
     return status;
 }

@@ -102,8 +102,9 @@ struct job_totals {
     uint64_t rounds;
     uint64_t rx_payload_bytes, tx_payload_bytes;                 /* of rounds >= 1 */
     uint64_t initial_rx_payload_bytes, initial_tx_payload_bytes; /* of round 0 */
-    uint64_t final_tx_payload_bytes;                             /* behind the last round */
-    uint64_t late;                                               /* pushes that were dropped */
+    uint64_t rx_reference_bytes, tx_reference_bytes; /* of all these: in shared memory */
+    uint64_t final_tx_payload_bytes;                 /* behind the last round */
+    uint64_t late;                                   /* pushes that were dropped */
     uint64_t missed;                 /* pushes not applied where their rule of staleness says */
     struct stats_staleness lateness; /* their staleness */
     int64_t sum_ns, wait_ns;
@@ -207,8 +208,8 @@ void job_restore(struct job *j, int64_t now_ns);
 /* Every rank that holds its slot is AWAY, and all of those may come back until until_ns. */
 void job_send_away(struct job *j, const char *how, int64_t until_ns, int64_t now_ns);
 
-/* A rank is lost or has left, and the others go on without it: out of the membership, in a new epoch;
- * and, when no partition waits for it any more, its slot is VACANT. */
+/* A rank is lost or has left, and the others go on without it: out of the membership, in a new
+ * epoch; and, when no partition waits for it any more, its slot is VACANT. */
 void job_lose(struct job *j, unsigned rank);
 void job_vacate(struct job *j, unsigned rank, int64_t now_ns);
 

@@ -179,7 +179,7 @@ void payload_make(const struct shard *shard, const struct shard_answer *answer, 
         return;
     }
     header->length = answer->count * sizeof(float);
-    if (by_reference && shard_arena_has(shard, answer->data)) {
+    if (by_reference) {
         header->flags |= CHUNK_BY_REFERENCE;
         header->place = (uint64_t)(answer->data - (const float *)shard->arena.base) * sizeof(float);
         return;

@@ -28,7 +28,7 @@ enum status payload_open(const struct shard *shard, const struct chunk_header *h
                          struct shard_source *ret_source, struct error *err);
 
 /* What goes down for header->partition: fills the header's dtype, flags, length and place, and
- * ret's data and size, which stay 0 by reference. */
+ * ret's data and size, which stay 0 by reference (the answer lies in the shard's arena). */
 void payload_make(const struct shard *shard, const struct shard_answer *answer, bool by_reference,
                   struct chunk_header *header, struct rpc_payload *ret);
 

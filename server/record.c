@@ -189,6 +189,8 @@ enum status record_end(struct record *r, const struct job *j, struct error *err)
     metrics_add_int(m, "initial_rx_payload_bytes", (int64_t)t->initial_rx_payload_bytes);
     metrics_add_int(m, "initial_tx_payload_bytes", (int64_t)t->initial_tx_payload_bytes);
     metrics_add_int(m, "final_tx_payload_bytes", (int64_t)t->final_tx_payload_bytes);
+    metrics_add_int(m, "rx_reference_bytes", (int64_t)t->rx_reference_bytes);
+    metrics_add_int(m, "tx_reference_bytes", (int64_t)t->tx_reference_bytes);
     metrics_add_int(m, "late_pushes", (int64_t)t->late);
     metrics_add_int(m, "missed_rules", (int64_t)t->missed);
     metrics_add_int(m, "retries", (int64_t)t->retries);

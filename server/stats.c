@@ -24,6 +24,8 @@ void stats_add_job(const struct job *j, struct stats_counters *sum)
     sum->initial_rx_payload_bytes += t->initial_rx_payload_bytes;
     sum->initial_tx_payload_bytes += t->initial_tx_payload_bytes;
     sum->final_tx_payload_bytes += t->final_tx_payload_bytes;
+    sum->rx_reference_bytes += t->rx_reference_bytes;
+    sum->tx_reference_bytes += t->tx_reference_bytes;
     sum->late_pushes += t->late;
     sum->records_dropped += t->unrecorded;
     sum->retries += t->retries;

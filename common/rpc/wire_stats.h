@@ -25,6 +25,8 @@
     X(initial_rx_payload_bytes, "Bytes of values at the start of a job, received.")                \
     X(initial_tx_payload_bytes, "Bytes of values at the start of a job, sent.")                    \
     X(final_tx_payload_bytes, "Bytes of values behind the last round, sent.")                      \
+    X(rx_reference_bytes, "Of all bytes received: those read in a worker's shared memory.")        \
+    X(tx_reference_bytes, "Of all bytes sent: those that a worker reads in shared memory.")        \
     X(late_pushes, "Contributions that came too late and were dropped.")                           \
     X(records_dropped, "Round records that no disk was fast enough for.")                          \
     X(retries, "Contributions and wishes that had been taken before.")                             \

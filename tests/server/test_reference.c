@@ -10,6 +10,7 @@
 #include "tests/support/support.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -139,6 +140,21 @@ static void expect_payload(unsigned rank, uint64_t round, float value)
     ck_assert(first == value);
 }
 
+/* Four rounds and the initial values: what rank 0 sent and read is by reference, and counted among
+ * all. */
+static void check_counters(void)
+{
+    struct server_stats *stats;
+
+    assert_ok(service_stats(service, &stats, &err));
+    ck_assert_uint_eq(stats->counters.rx_payload_bytes, 4 * 2 * SLAB_BYTES);
+    ck_assert_uint_eq(stats->counters.initial_rx_payload_bytes, SLAB_BYTES);
+    ck_assert_uint_eq(stats->counters.rx_reference_bytes, (4 + 1) * SLAB_BYTES);
+    ck_assert_uint_eq(stats->counters.tx_payload_bytes, 4 * 2 * SLAB_BYTES);
+    ck_assert_uint_eq(stats->counters.tx_reference_bytes, (4 + 1) * SLAB_BYTES);
+    free(stats);
+}
+
 /* Rank 0 by reference and rank 1 through its socket, in one job. */
 START_TEST(test_both_ways_in_one_job)
 {
@@ -164,6 +180,7 @@ START_TEST(test_both_ways_in_one_job)
             expect_payload(1, round, 10 + (float)round);
         }
     }
+    check_counters();
     end_job();
     close_shared_service();
 }
