@@ -242,6 +242,8 @@ static enum status prepare(struct job *j, struct error *err)
     status = find_own_folder(j, err);
     if (status == STATUS_OK && p->options.run_dir[0] != '\0')
         status = file_make_folder(p->options.run_dir, err);
+    if (status == STATUS_OK && p->options.state_dir[0] != '\0')
+        status = file_make_folder(p->options.state_dir, err);
     if (status == STATUS_OK)
         status = choose_port(j, err);
     if (status == STATUS_OK)

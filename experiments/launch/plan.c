@@ -183,8 +183,8 @@ static const struct option_spec specs[] = {
      .kind = OPTION_TEXT,
      .offset = AT(state_dir),
      .metavar = "DIR",
-     .help = "Folder where the servers keep what they must not lose; becomes "
-             "SPARRING_STATE_DIR."},
+     .help = "Folder where the servers keep what they must not lose, each in one of its own, which "
+             "becomes its SPARRING_STATE_DIR."},
     {.name = "tee",
      .kind = OPTION_BOOL,
      .offset = AT(tee),

@@ -114,7 +114,7 @@ static bool is_replica(const struct plan *p, size_t index)
 
 static enum status start_one(struct start *s, size_t index, const char *program, struct error *err)
 {
-    char state[OPTION_TEXT_MAX + 32];
+    char state[OPTION_TEXT_MAX + 64];
     char *variables[] = {state, NULL};
     char listen[PATH_SIZE + 8];
     char file[PATH_SIZE];
@@ -149,7 +149,11 @@ static enum status start_one(struct start *s, size_t index, const char *program,
         argv[words++] = dir_word;
         argv[words++] = dir;
     }
-    (void)snprintf(state, sizeof(state), "SPARRING_STATE_DIR=%s", s->plan->options.state_dir);
+    if (s->plan->options.state_dir[0] == '\0') /* nor from our own environment */
+        (void)snprintf(state, sizeof(state), "SPARRING_STATE_DIR");
+    else
+        (void)snprintf(state, sizeof(state), "SPARRING_STATE_DIR=%s/server-%u",
+                       s->plan->options.state_dir, placement_own(s->plan, (unsigned)index));
     return crew_start(s->crew, index, &request, err);
 }
 

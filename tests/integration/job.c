@@ -173,7 +173,8 @@ json_t *job_server_record(const char *run_dir, unsigned server, const char *kind
     ck_abort_msg("server %u has no record of kind '%s'", server, kind);
 }
 
-int64_t job_newest_int(const char *run_dir, unsigned rank, const char *kind, const char *member)
+static int64_t newest_int(const char *run_dir, const char *who, unsigned index, const char *kind,
+                          const char *member)
 {
     char path[4200];
     char line[4096];
@@ -182,7 +183,7 @@ int64_t job_newest_int(const char *run_dir, unsigned rank, const char *kind, con
     int64_t value = -1;
     FILE *file;
 
-    (void)snprintf(path, sizeof(path), "%s/rank%u.jsonl", run_dir, rank);
+    (void)snprintf(path, sizeof(path), "%s/%s%u.jsonl", run_dir, who, index);
     (void)snprintf(start, sizeof(start), "{\"kind\":\"%s\",", kind);
     (void)snprintf(name, sizeof(name), "\"%s\":", member);
     file = fopen(path, "re");
@@ -197,6 +198,16 @@ int64_t job_newest_int(const char *run_dir, unsigned rank, const char *kind, con
     if (file)
         (void)fclose(file);
     return value;
+}
+
+int64_t job_newest_int(const char *run_dir, unsigned rank, const char *kind, const char *member)
+{
+    return newest_int(run_dir, "rank", rank, kind, member);
+}
+
+int64_t job_server_int(const char *run_dir, unsigned server, const char *kind, const char *member)
+{
+    return newest_int(run_dir, "server", server, kind, member);
 }
 
 void job_await_step(const char *run_dir, unsigned rank, int64_t step)

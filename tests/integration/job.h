@@ -46,6 +46,9 @@ json_t *job_server_record(const char *run_dir, unsigned server, const char *kind
 /* The same of the last record of that kind, -1 when there is none yet. */
 int64_t job_newest_int(const char *run_dir, unsigned rank, const char *kind, const char *member);
 
+/* And of a server's records. */
+int64_t job_server_int(const char *run_dir, unsigned server, const char *kind, const char *member);
+
 /* Wait until a rank's records hold a step from `step` on; fails the test after a minute. */
 void job_await_step(const char *run_dir, unsigned rank, int64_t step);
 

@@ -226,6 +226,39 @@ START_TEST(test_a_lost_worker_is_named_in_time)
 }
 END_TEST
 
+/* ------------------------------------------------------------------ servers */
+
+/* Killed, and told to stop, as for an update of the program: what was answered is on the disk. */
+START_TEST(test_servers_are_started_again)
+{
+    static const struct {
+        unsigned server;
+        int blow;
+    } strikes[] = {{0, SIGKILL}, {1, SIGKILL}, {0, SIGTERM}, {1, SIGKILL}};
+    const char *wanted = undisturbed();
+    struct run r;
+    int64_t step = 0;
+
+    start(&r, ARGS("--servers", "2", "--max-restarts", "4", "--state-dir", support_path("state")),
+          ARGS("--reconnect-ms", "30000"));
+    for (unsigned i = 0; i < 4; i++) {
+        step = draw_step(step);
+        ck_assert_int_lt(step, STEPS);
+        job_await_step(r.folder, 0, step);
+        ck_assert_int_eq(kill((pid_t)job_server_int(r.folder, strikes[i].server, "start", "pid"),
+                              strikes[i].blow),
+                         0);
+        step = job_newest_int(r.folder, 0, "step", "step");
+        job_await_step(r.folder, 0, step + 2);
+    }
+    end(&r, 0);
+    assert_holds(process_output(&r.launch), "started again (0 restarts left)");
+    ck_assert(job_same_tensors(r.checkpoint, wanted));
+    for (unsigned rank = 0; rank < 3; rank++)
+        ck_assert_int_ge(job_newest_int(r.folder, rank, "end", "reconnects"), 4);
+}
+END_TEST
+
 /* ------------------------------------------------------------------ pauses and connections */
 
 /* Silent for longer than the heartbeats' time-out, and then there again. */
@@ -309,7 +342,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("ps_losses");
-    TCase *cases = tcase_create("workers"), *links = tcase_create("links");
+    TCase *cases = tcase_create("workers"), *links = tcase_create("links"),
+          *servers = tcase_create("servers");
 
     tcase_set_timeout(cases, 300);
     tcase_add_test(cases, test_killed_workers_are_replaced);
@@ -317,6 +351,9 @@ int main(void)
     tcase_add_test(cases, test_a_newcomer_joins_the_others);
     tcase_add_loop_test(cases, test_a_lost_worker_is_named_in_time, 0, 2);
 
+    tcase_add_test(servers, test_servers_are_started_again);
+    tcase_set_timeout(servers, 300);
+    suite_add_tcase(suite, servers);
     tcase_add_loop_test(links, test_resets_change_nothing, 0, 4);
     tcase_add_loop_test(links, test_a_pause_changes_nothing, 0, 2);
     tcase_set_timeout(links, 300);

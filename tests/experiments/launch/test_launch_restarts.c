@@ -100,7 +100,7 @@ START_TEST(a_server_with_state_is_started_again)
                            "--", "sh", "-c", script, support_path("sparring-server.pid")));
     assert_holds(out, "server 0 (pid ");
     assert_holds(out, "; started again (0 restarts left)\n");
-    (void)snprintf(line, sizeof(line), "at 127.0.0.1:7123 for nobody, state in %s\n",
+    (void)snprintf(line, sizeof(line), "at 127.0.0.1:7123 for nobody, state in %s/server-0\n",
                    support_path("state"));
     assert_holds(out, line);
     assert_lacks(out, "failed first");
