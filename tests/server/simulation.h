@@ -5,7 +5,8 @@
  *
  *   sim_worker.c       what a worker asks, asks again and makes of the answers
  *   sim_server.c       the shard, who is answered when, and what outlives the server
- *   test_simulation.c  what happens next, and what must be true of it
+ *   sim_check.c        what must be true of answers, and of the end
+ *   test_simulation.c  what happens next
  *
  * Numbers.  In exact runs (bsp, sums in rank order) gradients depend on rank, round and parameters,
  * and every answer must have the bits of the run without faults.  In counted runs every pair of
@@ -167,5 +168,9 @@ void sim_server_acknowledge(struct sim *s);
 void sim_server_lose(struct sim *s, unsigned rank); /* one partition further; so the next */
 void sim_server_admit(struct sim *s, unsigned rank);
 void sim_break(struct sim *s, unsigned rank); /* the connection of a rank */
+
+/* ---- sim_check.c */
+void sim_check_answer(struct sim *s, unsigned rank, const struct sim_message *m);
+void sim_check_end(const struct sim *s);
 
 #endif

@@ -9,36 +9,18 @@
  *   - nobody is answered before the definition of the mode allows it, and nobody is forgotten;
  *   - what is restored is what was saved, less what nobody was told of.
  */
-#include "server/policy.h"
-
-#include "tests/support/support.h"
+#include "tests/server/policy_model.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Check's own assertions each write to a pipe: too slow for hundreds of millions of them. */
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            ck_abort_msg("%s", #condition);                                                        \
-    } while (0)
-
-#define RANKS_MAX  4u
 #define STATES_MAX (1u << 21)
 
-/* Masks have one bit per rank.  Kept without padding, so that states can be compared as bytes. */
-struct model {
-    uint8_t set;
-    uint8_t asked, got;            /* round 0, by who holds the slot now */
-    uint8_t unknown;               /* the server was restored: they may have it */
-    uint8_t waiting;               /* for the answer to a contribution */
-    uint8_t finished, wants_final; /* contributes no more; waits for the final values */
-    uint8_t vacant;
-    uint8_t arrived;          /* together: who is in the round under way */
-    uint8_t inherited;        /* lockstep: the slot's last holder is in it, this one has not read */
-    uint8_t clock[RANKS_MAX]; /* last round that the slot contributed to, or was put at */
-    uint8_t steps;
-};
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ROUNDS 3u /* a quarter of a minute instead of one */
+#else
+#define ROUNDS 4u
+#endif
 
 struct state {
     struct model model;
@@ -46,154 +28,10 @@ struct state {
     struct policy_rank ranks[RANKS_MAX];
 };
 
-static struct world {
-    struct consistency consistency;
-    unsigned ranks, rounds;
-    bool finish, crash; /* with these events */
-} world;
-
 static struct state *states;
 static uint32_t *table; /* of state index + 1, by hash */
 static size_t state_count;
 static size_t verdicts[POLICY_AGAIN_WAITS + 1]; /* how often each was seen */
-
-/* ------------------------------------------------------------------ the model */
-
-static bool has(uint8_t mask, unsigned rank)
-{
-    return mask >> rank & 1;
-}
-
-static uint8_t bit(unsigned rank)
-{
-    return (uint8_t)(1u << rank);
-}
-
-static void drop(uint8_t *mask, unsigned rank)
-{
-    *mask &= (uint8_t)~bit(rank);
-}
-
-static unsigned count(uint8_t mask)
-{
-    return (unsigned)__builtin_popcount(mask);
-}
-
-static uint8_t all(void)
-{
-    return (uint8_t)((1u << world.ranks) - 1);
-}
-
-static uint8_t present(const struct model *m)
-{
-    return all() & (uint8_t) ~(m->finished | m->vacant);
-}
-
-static bool together(void)
-{
-    return !consistency_steps_each(&world.consistency);
-}
-
-static bool is_whole(const struct model *m)
-{
-    unsigned wanted = world.ranks - world.consistency.backup;
-    unsigned possible = count(present(m) | m->arrived);
-
-    return m->arrived != 0 && count(m->arrived) >= (wanted < possible ? wanted : possible);
-}
-
-/* Complete the round under way if it is whole: how many it took, or 0. */
-static unsigned complete(struct model *m)
-{
-    unsigned contributions = is_whole(m) ? count(m->arrived) : 0;
-
-    if (contributions > 0) {
-        m->steps++;
-        m->arrived = 0;
-    }
-    return contributions;
-}
-
-/* Of a slot that has contributed up to its clock: are the values there that it waits for? */
-static bool may_read(const struct model *m, unsigned rank)
-{
-    if (together())
-        return m->clock[rank] <= m->steps;
-    if (world.consistency.mode == CONSISTENCY_ASP)
-        return true;
-    for (unsigned other = 0; other < world.ranks; other++)
-        if (has(present(m), other) &&
-            m->clock[other] + world.consistency.staleness < m->clock[rank])
-            return false;
-    return true;
-}
-
-static enum policy_verdict model_check(const struct model *m, unsigned rank, unsigned round,
-                                       bool again)
-{
-    unsigned clock = m->clock[rank];
-    bool read = has(m->got | m->unknown, rank);
-
-    if (has(m->vacant, rank))
-        return POLICY_VACANT;
-    if (has(m->finished, rank))
-        return POLICY_FINISHED;
-    if (again && round > 0 && round <= clock && read)
-        return may_read(m, rank) ? POLICY_AGAIN : POLICY_AGAIN_WAITS;
-    if (together() && round <= m->steps && (world.consistency.backup == 0 || round == 0))
-        return POLICY_STALE;
-    if (round > (together() ? m->steps : clock) + 1u)
-        return POLICY_AHEAD;
-    if (!read)
-        return POLICY_UNINITIALISED;
-    if (round <= clock)
-        return POLICY_TWICE;
-    if (has(m->waiting, rank))
-        return POLICY_AHEAD;
-    if (!together())
-        return POLICY_COMPLETE;
-    return round <= m->steps ? POLICY_LATE : POLICY_ACCEPTED; /* or COMPLETE, says the sum */
-}
-
-static enum policy_verdict model_push(struct model *m, unsigned rank, unsigned round, bool again,
-                                      unsigned *ret_contributions)
-{
-    enum policy_verdict verdict = model_check(m, rank, round, again);
-
-    if (verdict == POLICY_AGAIN_WAITS)
-        m->waiting |= bit(rank);
-    if (verdict == POLICY_AGAIN)
-        drop(&m->waiting, rank);
-    if (verdict != POLICY_ACCEPTED && verdict != POLICY_COMPLETE && verdict != POLICY_LATE)
-        return verdict;
-    REQUIRE(round > m->clock[rank] && !has(m->arrived, rank));
-    m->clock[rank] = (uint8_t)round;
-    drop(&m->inherited, rank);
-    if (verdict == POLICY_LATE)
-        return verdict;
-    m->waiting |= bit(rank);
-    *ret_contributions = 1;
-    if (verdict == POLICY_COMPLETE) {
-        m->steps++;
-        return verdict;
-    }
-    m->arrived |= bit(rank);
-    *ret_contributions = complete(m);
-    return *ret_contributions > 0 ? POLICY_COMPLETE : POLICY_ACCEPTED;
-}
-
-/* Where a newcomer goes on: with the round under way, or behind the slowest of the others. */
-static uint8_t model_start(const struct model *m, unsigned rank)
-{
-    uint8_t slowest = UINT8_MAX;
-
-    for (unsigned other = 0; other < world.ranks; other++)
-        if (other != rank && has(present(m), other) && m->clock[other] < slowest)
-            slowest = m->clock[other];
-    if (together())
-        slowest = m->steps;
-    return slowest != UINT8_MAX && slowest > m->clock[rank] ? slowest : m->clock[rank];
-}
 
 /* ------------------------------------------------------------------ states */
 
@@ -205,16 +43,16 @@ static void copy_state(struct state *to, const struct state *from)
 
 static void check_rank(const struct model *m, const struct policy_rank *r, unsigned rank)
 {
-    enum policy_read read = has(m->got, rank)       ? POLICY_READ_DONE
-                            : has(m->asked, rank)   ? POLICY_READ_PARKED
-                            : has(m->unknown, rank) ? POLICY_READ_UNKNOWN
-                                                    : POLICY_READ_NONE;
+    enum policy_read read = mask_has(m->got, rank)       ? POLICY_READ_DONE
+                            : mask_has(m->asked, rank)   ? POLICY_READ_PARKED
+                            : mask_has(m->unknown, rank) ? POLICY_READ_UNKNOWN
+                                                         : POLICY_READ_NONE;
 
     REQUIRE(r->clock == m->clock[rank]);
-    REQUIRE(r->vacant == has(m->vacant, rank));
-    REQUIRE(r->finished == has(m->finished, rank));
-    REQUIRE(r->inherited == has(m->inherited, rank));
-    REQUIRE(r->parked == has(m->waiting | m->wants_final, rank));
+    REQUIRE(r->vacant == mask_has(m->vacant, rank));
+    REQUIRE(r->finished == mask_has(m->finished, rank));
+    REQUIRE(r->inherited == mask_has(m->inherited, rank));
+    REQUIRE(r->parked == mask_has(m->waiting | m->wants_final, rank));
     REQUIRE(r->vacant || r->read == read);
 }
 
@@ -226,16 +64,16 @@ static void check_state(const struct state *s)
 
     REQUIRE(s->policy.steps == m->steps);
     REQUIRE(s->policy.initialised == m->set);
-    REQUIRE(s->policy.arrived == count(m->arrived));
-    REQUIRE(s->policy.gone == count(m->finished | m->vacant));
-    REQUIRE(s->policy.gone_arrived == count(m->arrived & (m->finished | m->vacant)));
-    REQUIRE(!together() || !is_whole(m));
+    REQUIRE(s->policy.arrived == mask_count(m->arrived));
+    REQUIRE(s->policy.gone == mask_count(m->finished | m->vacant));
+    REQUIRE(s->policy.gone_arrived == mask_count(m->arrived & (m->finished | m->vacant)));
+    REQUIRE(!model_together() || !model_is_whole(m));
     for (unsigned rank = 0; rank < world.ranks; rank++) {
         check_rank(m, &s->ranks[rank], rank);
-        if (has(present(m), rank) && m->clock[rank] < slowest)
+        if (mask_has(model_present(m), rank) && m->clock[rank] < slowest)
             slowest = m->clock[rank];
     }
-    REQUIRE(together() || world.consistency.staleness == 0 || s->policy.slowest == slowest);
+    REQUIRE(model_together() || world.consistency.staleness == 0 || s->policy.slowest == slowest);
 }
 
 static void visit(struct state *s)
@@ -261,8 +99,8 @@ static void take_answers(struct state *s)
     unsigned next = 0;
 
     for (unsigned rank = 0; rank < world.ranks; rank++) {
-        bool reads = has(m->waiting, rank) && may_read(m, rank);
-        bool ends = has(m->wants_final, rank) && present(m) == 0;
+        bool reads = mask_has(m->waiting, rank) && model_may_read(m, rank);
+        bool ends = mask_has(m->wants_final, rank) && model_present(m) == 0;
         unsigned answered = next;
 
         if (!reads && !ends)
@@ -270,8 +108,8 @@ static void take_answers(struct state *s)
         REQUIRE(policy_next_answer(&s->policy, &answered));
         REQUIRE(answered == rank);
         next = rank + 1;
-        drop(&m->waiting, rank);
-        drop(&m->wants_final, rank);
+        mask_drop(&m->waiting, rank);
+        mask_drop(&m->wants_final, rank);
     }
     next = 0;
     REQUIRE(!policy_next_answer(&s->policy, &next));
@@ -287,7 +125,7 @@ static void try_push(const struct state *from, unsigned rank, unsigned round, bo
 
     copy_state(&s, from);
     wanted = model_push(&s.model, rank, round, again, &contributions);
-    if (wanted != POLICY_COMPLETE || !together())
+    if (wanted != POLICY_COMPLETE || !model_together())
         REQUIRE(policy_check(&s.policy, rank, round, again) == wanted);
     REQUIRE(policy_push(&s.policy, rank, round, again) == wanted);
     verdicts[wanted]++;
@@ -307,17 +145,17 @@ static void try_pull(const struct state *from, unsigned rank, bool again)
     bool came, taken;
 
     copy_state(&s, from);
-    came = has(m->asked, rank);
-    wanted = has(m->vacant, rank) ? POLICY_VACANT
-             : came && !again     ? POLICY_TWICE
-             : came               ? (m->set ? POLICY_AGAIN : POLICY_AGAIN_WAITS)
-                                  : (m->set ? POLICY_COMPLETE : POLICY_ACCEPTED);
+    came = mask_has(m->asked, rank);
+    wanted = mask_has(m->vacant, rank) ? POLICY_VACANT
+             : came && !again          ? POLICY_TWICE
+             : came                    ? (m->set ? POLICY_AGAIN : POLICY_AGAIN_WAITS)
+                                       : (m->set ? POLICY_COMPLETE : POLICY_ACCEPTED);
     taken = wanted != POLICY_VACANT && wanted != POLICY_TWICE;
     REQUIRE(policy_pull(&s.policy, rank, again) == wanted);
     if (taken) {
-        m->asked |= bit(rank);
-        m->got |= m->set ? bit(rank) : 0;
-        drop(&m->unknown, rank);
+        m->asked |= mask_bit(rank);
+        m->got |= m->set ? mask_bit(rank) : 0;
+        mask_drop(&m->unknown, rank);
     }
     visit(&s);
 }
@@ -332,8 +170,8 @@ static void try_set(const struct state *from)
     REQUIRE(policy_set(&s.policy) == (s.model.set ? POLICY_TWICE : POLICY_COMPLETE));
     s.model.set = true;
     while (policy_next_parked(&s.policy, &rank)) {
-        REQUIRE(has(s.model.asked, rank) && !has(s.model.got, rank));
-        s.model.got |= bit(rank);
+        REQUIRE(mask_has(s.model.asked, rank) && !mask_has(s.model.got, rank));
+        s.model.got |= mask_bit(rank);
     }
     REQUIRE(s.model.asked == s.model.got);
     visit(&s);
@@ -346,32 +184,22 @@ static void try_finish(const struct state *from, unsigned rank, bool wants_final
     enum policy_verdict wanted = POLICY_ACCEPTED;
 
     copy_state(&s, from);
-    if (has(m->vacant, rank))
+    if (mask_has(m->vacant, rank))
         wanted = POLICY_VACANT;
-    else if (has(m->finished, rank))
+    else if (mask_has(m->finished, rank))
         wanted = again ? POLICY_AGAIN_WAITS : POLICY_FINISHED;
     if (wanted != POLICY_VACANT && wanted != POLICY_FINISHED) {
-        m->finished |= bit(rank);
-        drop(&m->waiting, rank);
-        drop(&m->wants_final, rank);
-        m->wants_final |= wants_final ? bit(rank) : 0;
-        if (wanted == POLICY_ACCEPTED && complete(m) > 0)
+        m->finished |= mask_bit(rank);
+        mask_drop(&m->waiting, rank);
+        mask_drop(&m->wants_final, rank);
+        m->wants_final |= wants_final ? mask_bit(rank) : 0;
+        if (wanted == POLICY_ACCEPTED && model_complete(m) > 0)
             wanted = POLICY_COMPLETE;
     }
     REQUIRE(policy_finish(&s.policy, rank, wants_final, again) == wanted);
     verdicts[wanted]++;
     take_answers(&s);
     visit(&s);
-}
-
-/* Whoever held the slot has gone, and all that is known of him. */
-static void forget(struct model *m, unsigned rank)
-{
-    drop(&m->waiting, rank);
-    drop(&m->wants_final, rank);
-    drop(&m->asked, rank);
-    drop(&m->got, rank);
-    drop(&m->unknown, rank);
 }
 
 static void try_vacate(const struct state *from, unsigned rank)
@@ -381,15 +209,15 @@ static void try_vacate(const struct state *from, unsigned rank)
     enum policy_verdict verdict;
 
     copy_state(&s, from);
-    if (!has(s.model.vacant, rank)) {
-        forget(&s.model, rank);
-        if (has(s.model.inherited, rank)) {
-            s.model.arrived |= bit(rank);
+    if (!mask_has(s.model.vacant, rank)) {
+        model_forget(&s.model, rank);
+        if (mask_has(s.model.inherited, rank)) {
+            s.model.arrived |= mask_bit(rank);
             s.model.clock[rank]++;
         }
-        drop(&s.model.inherited, rank);
-        s.model.vacant |= bit(rank);
-        contributions = complete(&s.model);
+        mask_drop(&s.model.inherited, rank);
+        s.model.vacant |= mask_bit(rank);
+        contributions = model_complete(&s.model);
     }
     verdict = policy_vacate(&s.policy, rank);
     REQUIRE(verdict == (contributions > 0 ? POLICY_COMPLETE : POLICY_ACCEPTED));
@@ -398,25 +226,15 @@ static void try_vacate(const struct state *from, unsigned rank)
     visit(&s);
 }
 
-/* A newcomer has to read and contribute before the round can be complete. */
-static void inherit(struct model *m, unsigned rank)
-{
-    if (!consistency_is_lockstep(&world.consistency) || !has(m->arrived, rank))
-        return;
-    drop(&m->arrived, rank);
-    m->inherited |= bit(rank);
-    m->clock[rank]--;
-}
-
 static void try_occupy(const struct state *from, unsigned rank)
 {
     struct state s;
 
     copy_state(&s, from);
-    if (has(s.model.vacant, rank)) {
-        drop(&s.model.vacant, rank);
-        inherit(&s.model, rank);
-        if (!has(s.model.finished, rank))
+    if (mask_has(s.model.vacant, rank)) {
+        mask_drop(&s.model.vacant, rank);
+        model_inherit(&s.model, rank);
+        if (!mask_has(s.model.finished, rank))
             s.model.clock[rank] = model_start(&s.model, rank);
     }
     policy_occupy(&s.policy, rank);
@@ -430,10 +248,10 @@ static void try_suspend(const struct state *from, unsigned rank)
     struct model *m = &s.model;
 
     copy_state(&s, from);
-    drop(&m->waiting, rank);
-    drop(&m->wants_final, rank);
-    if (!has(m->got, rank))
-        drop(&m->asked, rank);
+    mask_drop(&m->waiting, rank);
+    mask_drop(&m->wants_final, rank);
+    if (!mask_has(m->got, rank))
+        mask_drop(&m->asked, rank);
     policy_suspend(&s.policy, rank);
     visit(&s);
 }
@@ -443,10 +261,10 @@ static void try_replace(const struct state *from, unsigned rank)
     struct state s;
 
     copy_state(&s, from);
-    if (has(s.model.vacant, rank))
+    if (mask_has(s.model.vacant, rank))
         return;
-    forget(&s.model, rank);
-    inherit(&s.model, rank);
+    model_forget(&s.model, rank);
+    model_inherit(&s.model, rank);
     policy_replace(&s.policy, rank);
     visit(&s);
 }
@@ -465,11 +283,11 @@ static void try_crash(const struct state *from)
     if (m->set)
         (void)policy_set(&s.policy);
     REQUIRE(policy_restore(&s.policy, m->steps, clocks, seen, flags));
-    for (unsigned rank = 0; together() && rank < world.ranks; rank++)
+    for (unsigned rank = 0; model_together() && rank < world.ranks; rank++)
         if (m->clock[rank] > m->steps)
             m->clock[rank] = m->steps;
     m->arrived = m->inherited = m->waiting = m->wants_final = m->asked = m->got = 0;
-    m->unknown = m->set ? all() & (uint8_t)~m->vacant : 0;
+    m->unknown = m->set ? model_all() & (uint8_t)~m->vacant : 0;
     visit(&s);
 }
 
@@ -480,12 +298,12 @@ static void check_alive(const struct model *m)
     uint8_t busy = m->waiting | m->wants_final;
 
     REQUIRE((busy & m->vacant) == 0);
-    REQUIRE(busy == 0 || (present(m) & (uint8_t)~m->waiting) != 0);
+    REQUIRE(busy == 0 || (model_present(m) & (uint8_t)~m->waiting) != 0);
 }
 
 static void try_rank(const struct state *from, unsigned rank)
 {
-    bool may_end = from->model.steps < world.rounds || !together();
+    bool may_end = from->model.steps < world.rounds || !model_together();
 
     for (int again = 0; again < 2; again++) {
         try_pull(from, rank, again != 0);
@@ -562,7 +380,7 @@ START_TEST(test_every_loss_and_return)
 {
     open_states();
     for (unsigned ranks = 1; ranks <= RANKS_MAX; ranks++)
-        explore_world(&modes[_i], ranks, 4, false, false);
+        explore_world(&modes[_i], ranks, ROUNDS, false, false);
     close_states();
 }
 END_TEST
