@@ -57,12 +57,17 @@ void room_start_server(struct room *r, unsigned server)
 void room_start_worker(struct room *r, unsigned rank)
 {
     struct words words = {.count = 0};
-    char servers[ROOM_SERVERS_MAX * 24] = "", url[600], own[16], world[16];
+    char servers[ROOM_SERVERS_MAX * 24] = "", replicas[sizeof(servers)] = "", url[600], own[16],
+                                    world[16];
     size_t used = 0;
 
     for (unsigned k = 0; k < r->servers; k++)
         used += (size_t)snprintf(servers + used, sizeof(servers) - used, "%s127.0.0.1:%u",
                                  k > 0 ? "," : "", fault_proxy_port(r->links[rank][k].proxy));
+    used = 0;
+    for (unsigned k = 0; r->replicas && k < r->servers; k++)
+        used += (size_t)snprintf(replicas + used, sizeof(replicas) - used, "%s127.0.0.1:%u",
+                                 k > 0 ? "," : "", fault_proxy_port(r->replica_proxies[k]));
     (void)snprintf(url, sizeof(url), "file://%s", r->store);
     (void)snprintf(own, sizeof(own), "%u", rank);
     (void)snprintf(world, sizeof(world), "%u", r->ranks);
@@ -70,6 +75,8 @@ void room_start_worker(struct room *r, unsigned rank)
                            "--steps", r->steps ? r->steps : ROOM_STEPS, "--servers", servers,
                            "--init-method", url, "--world-size", world, "--rank", own, "--run-dir",
                            r->run_dir, "--timeout-ms", r->timeout_ms ? r->timeout_ms : "20000"));
+    if (r->replicas)
+        add_words(&words, ARGS("--replicas", replicas));
     add_words(&words, r->worker);
     process_start(&r->worker_process[rank], NULL, words.list);
     r->worker_runs[rank] = true;
@@ -90,6 +97,14 @@ void room_open(struct room *r)
     r->run_dir = support_path(name);
     (void)snprintf(name, sizeof(name), "meet-%u", serial);
     r->store = support_path(name);
+    for (unsigned k = 0; r->replicas && k < r->servers; k++) {
+        unsigned replica = r->servers + k;
+
+        ck_assert_uint_lt(replica, ROOM_SERVERS_MAX);
+        r->ports[replica] = support_port();
+        room_start_server(r, replica);
+        r->replica_proxies[k] = fault_proxy_open(r->ports[replica], r->seed * 100 + 50 + k);
+    }
     for (unsigned k = 0; k < r->servers; k++) {
         r->ports[k] = support_port();
         room_start_server(r, k);
@@ -106,6 +121,11 @@ static void hit(struct process *p, bool *runs, int number)
         return;
     ck_assert_int_eq(process_wait(p, ROOM_WAIT_MS), 128 + SIGKILL);
     *runs = false;
+}
+
+const char *room_server_output(const struct room *r, unsigned server)
+{
+    return process_output(&r->server_process[server]);
 }
 
 void room_hit_server(struct room *r, unsigned server, int number)
@@ -131,6 +151,10 @@ void room_close(struct room *r)
 {
     for (unsigned rank = 0; rank < r->ranks; rank++)
         end(&r->worker_process[rank], &r->worker_runs[rank]);
+    for (unsigned k = 0; r->replicas && k < r->servers; k++) {
+        end(&r->server_process[r->servers + k], &r->server_runs[r->servers + k]);
+        fault_proxy_close(r->replica_proxies[k]);
+    }
     for (unsigned k = 0; k < r->servers; k++) {
         end(&r->server_process[k], &r->server_runs[k]);
         for (unsigned rank = 0; rank < r->ranks; rank++)
@@ -253,6 +277,12 @@ void room_mark(struct room *r, unsigned rank)
     r->struck_ns = clock_now_ns();
     fault_proxy_at(proxy, FAULT_DOWN, fault_proxy_bytes(proxy, FAULT_DOWN) + position(r, 2),
                    note_recovery, &r->whole_ns);
+    if (!r->replicas)
+        return;
+    proxy = r->replica_proxies[0]; /* or there, to all ranks */
+    fault_proxy_at(proxy, FAULT_DOWN,
+                   fault_proxy_bytes(proxy, FAULT_DOWN) + r->ranks * position(r, 2), note_recovery,
+                   &r->whole_ns);
 }
 
 static bool is_whole(struct room *r, const void *user)

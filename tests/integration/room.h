@@ -39,6 +39,8 @@ struct room {
     const char *timeout_ms;    /* NULL: 20000 */
     const char *before;        /* a line of sh before the servers, as "ulimit -f 8"; NULL: none */
     uint64_t seed;             /* of the proxies */
+    bool replicas;             /* server k has one, which counts as server `servers` + k; one proxy
+                                  stands before each, for the workers and for its primary */
     /* below: the room's own */
     const char *run_dir, *store;
     uint16_t ports[ROOM_SERVERS_MAX];
@@ -48,7 +50,8 @@ struct room {
     struct room_link links[ROOM_RANKS_MAX][ROOM_SERVERS_MAX];
     int64_t struck_ns;            /* of room_mark */
     atomic_int_fast64_t whole_ns; /* a rank has got two more rounds since; 0: not yet */
-    double detect_ms;             /* the first failure that was seen, after room_mark; 0: none */
+    struct fault_proxy *replica_proxies[ROOM_SERVERS_MAX];
+    double detect_ms; /* the first failure that was seen, after room_mark; 0: none */
 };
 
 #define ROOM_STEPS "40"
@@ -61,6 +64,9 @@ void room_open(struct room *r);
 void room_start_server(struct room *r, unsigned server);
 void room_start_worker(struct room *r, unsigned rank);
 void room_start_workers(struct room *r);
+
+/* What a server, or a replica, has printed so far. */
+const char *room_server_output(const struct room *r, unsigned server);
 
 /* Signals; with SIGKILL the process is waited for. */
 void room_hit_server(struct room *r, unsigned server, int number);

@@ -1,0 +1,202 @@
+/*
+ * A server and its replica, of which one is killed or stopped, in every phase and at no moment in
+ * particular: the job goes on by itself, and ends with the bits that it ends with undisturbed.  One
+ * that was stopped and wakes up finds that it has been succeeded.  When both are lost every worker
+ * ends, soon, with an error that names them.
+ */
+#include "tests/integration/job.h"
+#include "tests/integration/room.h"
+#include "tests/support/support.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum victim { PRIMARY, REPLICA };
+enum phase { PUSH, SUM, PULL };
+
+static const char *const phase_names[] = {"push", "sum", "pull"};
+
+/* Rank 1's link to the server stands still in the middle of the phase, and lets go. */
+static void come_to(struct room *r, enum phase phase)
+{
+    if (phase == PULL)
+        room_freeze_at(r, 1, 0, FAULT_DOWN, 9.5);
+    else
+        room_freeze_at(r, 1, 0, FAULT_UP, 8.5);
+    room_start_workers(r);
+    room_await_freeze(r, 1, 0);
+    if (phase == SUM) /* the server has all of rank 0's, and half of rank 1's */
+        room_await(r, 0, 0, FAULT_UP, 9);
+}
+
+static void report(const struct room *r, int number, enum victim victim, const char *when)
+{
+    char name[64];
+
+    (void)snprintf(name, sizeof(name), "%s %s in %s", number == SIGKILL ? "kill" : "stop",
+                   victim == PRIMARY ? "primary" : "replica", when);
+    room_report(r, name);
+}
+
+/* Who was stopped wakes up: a primary has nothing more to say. */
+static void wake_up(struct room *r, enum victim victim)
+{
+    room_hit_server(r, victim == PRIMARY ? 0 : 1, SIGCONT);
+    if (victim == PRIMARY)
+        process_wait_output(&r->server_process[0], "superseded by epoch 2", ROOM_WAIT_MS);
+}
+
+/* _i: victim, signal, phase. */
+START_TEST(test_one_is_lost)
+{
+    enum victim victim = _i % 2 == 0 ? PRIMARY : REPLICA;
+    int number = _i / 2 % 2 == 0 ? SIGKILL : SIGSTOP;
+    enum phase phase = (enum phase)(_i / 4);
+    struct room r = {.ranks = 2, .servers = 1, .replicas = true};
+
+    room_open(&r);
+    come_to(&r, phase);
+    room_mark(&r, 0);
+    room_hit_server(&r, victim == PRIMARY ? 0 : 1, number);
+    room_release(&r, 1, 0);
+    room_await_recovery(&r);
+    report(&r, number, victim, phase_names[phase]);
+    if (number == SIGSTOP)
+        wake_up(&r, victim);
+    room_expect_success(&r, ROOM_NOBODY, true);
+    ck_assert_ptr_nonnull(
+        strstr(room_server_output(&r, victim == PRIMARY ? 1 : 0),
+               victim == PRIMARY ? "this server takes over in epoch 2"
+                                 : "no replica from here on: all ranks have agreed to epoch 2"));
+    room_close(&r);
+}
+END_TEST
+
+/* At no moment in particular, from the initial values on; the sums alone, too. */
+START_TEST(test_any_moment)
+{
+    enum victim victim = _i % 2 == 0 ? PRIMARY : REPLICA;
+    struct room r = {.ranks = 3,
+                     .servers = 1,
+                     .replicas = true,
+                     .seed = (uint64_t)_i + 1,
+                     .update = _i / 2 % 2 == 0 ? "server" : "worker"};
+
+    room_open(&r);
+    room_start_workers(&r);
+    room_await(&r, 0, 0, FAULT_DOWN, 0.1 + 35 * support_random());
+    room_mark(&r, 0);
+    room_hit_server(&r, victim == PRIMARY ? 0 : 1, SIGKILL);
+    room_expect_success(&r, ROOM_NOBODY, true);
+    report(&r, SIGKILL, victim, "any moment");
+    room_close(&r);
+}
+END_TEST
+
+/* Each pair loses one. */
+START_TEST(test_one_of_each)
+{
+    struct room r = {.ranks = 2, .servers = 2, .replicas = true};
+
+    room_open(&r);
+    room_start_workers(&r);
+    room_await(&r, 0, 0, FAULT_DOWN, 5);
+    room_mark(&r, 0);
+    room_hit_server(&r, 0, SIGKILL); /* the first one's primary */
+    room_hit_server(&r, 3, SIGKILL); /* the second one's replica */
+    room_expect_success(&r, ROOM_NOBODY, true);
+    room_report(&r, "kill a primary and another's replica");
+    room_close(&r);
+}
+END_TEST
+
+/* A link between the two that breaks is a replica that is lost; the workers hear of it in time. */
+START_TEST(test_the_link_between_them)
+{
+    struct room r = {.ranks = 2, .servers = 1, .replicas = true};
+
+    room_open(&r);
+    room_start_workers(&r);
+    room_await(&r, 0, 0, FAULT_DOWN, 5);
+    fault_proxy_hold(r.replica_proxies[0], FAULT_UP, true);
+    fault_proxy_hold(r.replica_proxies[0], FAULT_DOWN, true);
+    room_mark(&r, 0);
+    room_await_recovery(&r);
+    room_report(&r, "cut primary from replica");
+    room_expect_success(&r, ROOM_NOBODY, true);
+    room_close(&r);
+}
+END_TEST
+
+/* _i: both at once, the replica and then the primary that went on alone, the primary and then the
+ * replica that took over. */
+START_TEST(test_both_are_lost)
+{
+    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .steps = "4000"};
+    unsigned first = _i == 1 ? 1 : 0;
+
+    room_open(&r);
+    room_start_workers(&r);
+    room_await(&r, 0, 0, FAULT_DOWN, 5);
+    room_mark(&r, 0);
+    room_hit_server(&r, first, SIGKILL);
+    if (_i > 0)
+        room_await_recovery(&r);
+    room_mark(&r, 0);
+    room_hit_server(&r, 1 - first, SIGKILL);
+    room_expect_failure(&r, ROOM_NOBODY, "parameter server 127.0.0.1:");
+    room_report(&r, "kill primary and replica");
+    ck_assert_double_le(r.detect_ms, 15000);
+    room_close(&r);
+}
+END_TEST
+
+/* A replica that is not there, or is lost before the job has begun. */
+START_TEST(test_no_replica)
+{
+    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .timeout_ms = "6000"};
+
+    room_open(&r);
+    room_hit_server(&r, 1, _i == 0 ? SIGKILL : SIGSTOP);
+    room_mark(&r, 0);
+    room_start_workers(&r);
+    room_expect_failure(&r, ROOM_NOBODY, "replica 127.0.0.1:");
+    ck_assert_double_le(r.detect_ms, 20000);
+    room_close(&r);
+}
+END_TEST
+
+/* A primary that is told to stop leaves the job to its replica. */
+START_TEST(test_orderly_stop)
+{
+    struct room r = {.ranks = 2, .servers = 1, .replicas = true};
+
+    room_open(&r);
+    room_start_workers(&r);
+    room_await(&r, 0, 0, FAULT_DOWN, 5);
+    room_hit_server(&r, 0, SIGTERM);
+    room_expect_success(&r, ROOM_NOBODY, true);
+    ck_assert_int_eq(process_wait(&r.server_process[0], ROOM_WAIT_MS), 0);
+    r.server_runs[0] = false;
+    room_close(&r);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ps_replica");
+    TCase *tests = tcase_create("ps_replica");
+
+    tcase_set_timeout(tests, 200);
+    tcase_add_loop_test(tests, test_one_is_lost, 0, 12);
+    tcase_add_loop_test(tests, test_any_moment, 0, 8);
+    tcase_add_test(tests, test_one_of_each);
+    tcase_add_test(tests, test_the_link_between_them);
+    tcase_add_loop_test(tests, test_both_are_lost, 0, 3);
+    tcase_add_loop_test(tests, test_no_replica, 0, 2);
+    tcase_add_test(tests, test_orderly_stop);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
