@@ -25,6 +25,8 @@ static enum status check_bind(const struct job *j, const struct beat *beat, stru
 
     if (status != STATUS_OK)
         return status;
+    if (beat->session == 0)
+        return error_set(err, STATUS_PROTOCOL, "rank %u beats without a session", beat->rank);
     if (strcmp(j->members.job, beat->job) != 0)
         return error_set(err, STATUS_UNAVAILABLE, "job '%s' is not served here, job '%s' is",
                          beat->job, j->members.job);

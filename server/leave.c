@@ -39,9 +39,9 @@ static enum status check_leave(const struct job *j, const struct leave_request *
 {
     if (!j || j->state == JOB_GATHERING)
         return error_set(err, STATUS_NOT_FOUND, "job '%s' does not run here", request->job);
-    if (request->session != 0 && request->rank < j->members.world_size &&
+    if (request->rank < j->members.world_size && j->state == JOB_RUNNING &&
         j->ranks[request->rank].slot.session != request->session)
-        return error_set(err, STATUS_NOT_FOUND, "job '%s': rank %u is another session by now",
+        return error_set(err, STATUS_NOT_FOUND, "job '%s': rank %u is another session",
                          request->job, request->rank);
     return membership_check_leave(&j->members, request->job, request->rank, err);
 }

@@ -176,7 +176,7 @@ struct join_reply {
 struct leave_request {
     char job[WIRE_JOB_MAX];
     uint32_t rank;
-    uint64_t session; /* of its join; 0: whoever has the rank's place */
+    uint64_t session; /* of its join */
     char reason[1024];
 };
 

@@ -72,6 +72,18 @@ def leave(rank, job="raw", reason=""):
 PUSH, INIT, PULL, VALUES, MEAN = 1, 2, 3, 4, 5
 
 
+def fixed(field, n):
+    return varint(field << 3 | 1) + struct.pack("<Q", n)
+
+
+def hello(rank, session, lane=0):
+    return number(1, 7) + number(2, rank) + fixed(8, session) + number(9, lane)
+
+
+def beat(rank, session, job="raw", count=1):
+    return fixed(1, session) + number(2, rank) + text(3, job) + number(4, count)
+
+
 def chunk(kind, rank, round_number, partition, payload=b"", length=None):
     head = (number(1, kind) + number(2, rank) + number(3, round_number) + number(4, partition) +
             number(6, len(payload) if length is None else length))
@@ -375,6 +387,13 @@ def garbage_messages(client):
             ("nested", "Leave", number(2, 1) + nested, Code.UNAVAILABLE, "job '' is not served"),
             ("a garbage stream", "Exchange", [b"\xff" * 100], Code.INVALID_ARGUMENT, "malformed"),
             ("an unknown kind", "Exchange", [chunk(99, 0, 1, 0)], Code.INVALID_ARGUMENT, "kind 99"),
+            ("a garbage beat", "Attend", [b"\xff" * 100], Code.INVALID_ARGUMENT, "malformed"),
+            ("a large beat", "Attend", [text(9, "x" * 600)], Code.INVALID_ARGUMENT,
+             "the limit is 512"),
+            ("a beat with a NUL", "Attend", [beat(0, 1, "a\0b")], Code.INVALID_ARGUMENT,
+             "not valid UTF-8"),
+            ("a beat with a payload", "Attend", [beat(0, 1) + text(15, "x")], Code.INVALID_ARGUMENT,
+             "payload of 1 bytes, the limit is 0"),
             ("a large header", "Exchange", [number(9, 1) * 100], Code.INVALID_ARGUMENT,
              "header of 200 bytes, the limit is 80"),
             ("a payload in the middle", "Exchange", [text(15, "abcd") + number(1, 1)],
@@ -405,6 +424,20 @@ def wrong_guests(client):
              Code.ALREADY_EXISTS, "rank 0 has an open stream already"),
             ("a lie about the length", "Exchange", [chunk(PUSH, 1, 1, 0, b"\0" * 8, 1 << 60)],
              Code.ALREADY_EXISTS, "rank 1 has an open stream already"),
+            ("somebody's session", "Exchange", [hello(1, 77)], Code.ABORTED, "another session's"),
+            ("no session", "Exchange", [hello(0, 0)], Code.ALREADY_EXISTS, "open stream already"),
+            ("a lane too many", "Exchange", [hello(0, 0, 1)], Code.INVALID_ARGUMENT, "no lane 1"),
+            ("a session of nobody", "Exchange", [hello(9, 77)], Code.INVALID_ARGUMENT, "rank 9"),
+            ("a beat of another", "Attend", [beat(1, 77)], Code.ABORTED, "another session's"),
+            ("a beat of nobody", "Attend", [beat(9, 77)], Code.INVALID_ARGUMENT, "rank 9"),
+            ("a beat without a session", "Attend", [beat(1, 0)], Code.INVALID_ARGUMENT,
+             "beats without a session"),
+            ("a way back", "Join", join(1, more=fixed(14, 77) + number(16, 1)), Code.ABORTED,
+             "another session's"),
+            ("a way back to another", "Join", join(1, "other", more=fixed(14, 77) + number(16, 1)),
+             Code.NOT_FOUND, "not known here"),
+            ("a leave of a session", "Leave", leave(1) + fixed(4, 77), Code.NOT_FOUND,
+             "another session"),
             ("a stranger's push", "Exchange", [chunk(PUSH, 9, 1, 0, b"\0" * 4096)],
              Code.INVALID_ARGUMENT, "rank 9 sent a chunk, but is not in job 'raw'")):
         client.refused(what, method, request, code, words)
@@ -527,6 +560,7 @@ def without_token(port, folder):
         client = Client(port, (folder, "ca", "rank1"), value)
         client.check_serves("health needs no token")
         for method, request in (("Join", join(1)), ("Leave", leave(1, reason="gone")), ("Stats", b""),
+                                ("Attend", [beat(1, 77)]),
                                 ("Exchange", [chunk(PUSH, 1, 1, 0, b"\0" * 4096)]), ("Steal", b"")):
             client.refused(f"{what} to {method}", method, request, Code.UNAUTHENTICATED,
                            "--token-file")
@@ -537,6 +571,7 @@ def wrong_ranks(port, folder):
     for name, said in (("rank1", "names 'sparring:rank/1'"), ("nobody", "names no rank")):
         client = Client(port, (folder, "ca", name), "Bearer " + read_token(folder))
         for method, request in (("Join", join(0)), ("Leave", leave(0, reason="gone")),
+                                ("Attend", [beat(0, 77)]), ("Exchange", [hello(0, 77)]),
                                 ("Exchange", [chunk(PUSH, 0, 1, 0, b"\0" * 4096)])):
             client.refused(f"rank 0 by {name} to {method}", method, request, Code.PERMISSION_DENIED,
                            said)

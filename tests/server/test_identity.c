@@ -66,6 +66,9 @@ static void try_as_rank_0(const char *named)
     raw_start_stream(w);
     raw_send_right(w, CHUNK_PUSH, 0, 1, 1);
     check_refused("stream", raw_wait_closed(&w->stream), named);
+    raw_start_attend(w);
+    raw_beat(w, "raw", 1);
+    check_refused("beat", raw_wait_closed(&w->attend), named);
     check_refused("leave", raw_leave(w, "raw", "told to by a stranger"), named);
 }
 

@@ -3,12 +3,15 @@
  * come back without anybody noticing more than a delay, sessions that may not come back, and
  * streams that claim to be somebody's.
  */
+#include "common/base/host.h"
 #include "tests/server/session_job.h"
 #include "tests/support/support.h"
 
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 
-#define RUN_OUT_MS 4000 /* of times that are to run out: they bound the set-up, too */
+static struct error err;
 
 static void set_up(void)
 {
@@ -99,6 +102,83 @@ START_TEST(test_a_partition_on_another_lane)
     raw_send_on(&workers[1].stream, &h, h.length, 1);
     check_result("sender", raw_wait_closed(&workers[1].stream), STATUS_PROTOCOL,
                  "rank 1 sent partition 1 on lane 0 of 2, which is not its own");
+    close_service();
+}
+END_TEST
+
+/* ------------------------------------------------------------------ beats */
+
+/* What ends the call of a rank that beats already, and cuts it off; it comes back. */
+START_TEST(test_bad_beats)
+{
+    static const uint8_t garbage[] = {0xff, 0xff, 0xff};
+    struct beat other = {.session = 100, .rank = 0, .job = "raw"};
+    uint8_t bytes[WIRE_BEAT_MAX];
+    const uint8_t *bad[] = {garbage, bytes};
+    size_t sizes[] = {sizeof(garbage), wire_pack_beat(&other, bytes)};
+
+    set_up();
+    session_start(0.5f);
+    for (size_t i = 0; i < 2; i++) {
+        raw_start_attend(&workers[1]);
+        raw_beat(&workers[1], "raw", 1);
+        (void)raw_wait_beats(&workers[1], 1);
+        (void)rpc_call_send(workers[1].attend.call, bad[i], sizes[i], NULL);
+        ck_assert_int_ne(raw_wait_closed(&workers[1].attend).status, STATUS_OK);
+        ck_assert_int_eq(raw_wait_closed(&workers[1].stream).status, STATUS_CANCELLED);
+        session_resume(1);
+    }
+    raw_start_attend(&workers[1]);
+    raw_beat(&workers[1], "raw", 1);
+    (void)raw_wait_beats(&workers[1], 1);
+    raw_start_call(&workers[2], &workers[2].attend, SERVICE_ATTEND);
+    workers[2].rank = 1;
+    workers[2].session = 101;
+    raw_beat(&workers[2], "raw", 1);
+    check_result("twice", raw_wait_closed(&workers[2].attend), STATUS_EXISTS, "beats already");
+    raw_start_call(&workers[2], &workers[2].attend, SERVICE_ATTEND);
+    raw_beat(&workers[2], "other", 1);
+    check_result("other job", raw_wait_closed(&workers[2].attend), STATUS_UNAVAILABLE,
+                 "job 'other' is not served here");
+    session_round(1);
+    session_end();
+    close_service();
+}
+END_TEST
+
+static void count_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+{
+    (void)call;
+    (void)result;
+    atomic_store((atomic_bool *)user, true);
+}
+
+/* A rank that beats and never reads: its answers are left out instead of kept. */
+START_TEST(test_beats_that_nobody_reads)
+{
+    static const struct rpc_handler deaf = {.closed = count_closed};
+    struct beat beat = {.session = 101, .rank = 1, .job = "raw"};
+    uint8_t bytes[WIRE_BEAT_MAX];
+    struct raw_worker *w = &workers[1];
+    atomic_bool closed = false;
+    struct rpc_call *call;
+    uint64_t before;
+
+    set_up();
+    session_start(0.5f);
+    assert_ok(rpc_client_call(w->client, SERVICE_ATTEND, INT64_MAX, &deaf, &closed, &call, &err));
+    before = host_rss_bytes();
+    for (unsigned i = 0; i < 200000; i++) {
+        (void)rpc_call_send(call, bytes, wire_pack_beat(&beat, bytes), NULL);
+        while (i % 100 == 99 && rpc_call_has_unsent(call))
+            (void)sched_yield();
+    }
+    ck_assert_uint_lt(host_rss_bytes(), before + (64u << 20));
+    session_round(1);
+    rpc_call_cancel(call);
+    while (!atomic_load(&closed))
+        (void)sched_yield();
+    rpc_call_unref(call);
     close_service();
 }
 END_TEST
@@ -268,6 +348,8 @@ int main(void)
     tcase_add_test(tests, test_streams_that_claim_too_much);
     tcase_add_test(tests, test_a_lane_opened_twice);
     tcase_add_test(tests, test_a_partition_on_another_lane);
+    tcase_add_test(tests, test_bad_beats);
+    tcase_add_test(tests, test_beats_that_nobody_reads);
     tcase_add_loop_test(tests, test_a_break_in_every_phase, 0, PHASES);
     tcase_add_test(tests, test_one_lane_breaks);
     tcase_add_test(tests, test_a_join_whose_reply_is_lost);

@@ -227,7 +227,7 @@ void ps_link_beat(struct rpc_call *attend, const struct beat *beat)
 enum status ps_link_leave(struct ps_link *l, const char *job, const char *reason,
                           int64_t deadline_ns, struct error *err)
 {
-    struct leave_request request = {.rank = l->rank};
+    struct leave_request request = {.rank = l->rank, .session = l->session};
     uint8_t *bytes = NULL, *reply = NULL;
     size_t size, reply_size;
     enum status status;
