@@ -4,7 +4,9 @@
  * do.  Where a test must say when the replica acknowledges, the replica is played by hand, too.
  */
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "tests/server/session_job.h"
+#include "tests/support/certificate.h"
 #include "tests/support/support.h"
 
 #include <sched.h>
@@ -681,6 +683,64 @@ START_TEST(test_no_replica_to_be_had)
 }
 END_TEST
 
+/* ------------------------------------------------------------------ certificates */
+
+static struct rpc_security security_of(const char *name)
+{
+    return (struct rpc_security){.ca_file = certificate_file("ca", "pem"),
+                                 .cert_file = certificate_file(name, "pem"),
+                                 .key_file = certificate_file(name, "key")};
+}
+
+static void open_bound(struct service **ret, const char *certificate)
+{
+    struct service_config config = {.listen = {.host = "127.0.0.1"},
+                                    .listen_origin = "test",
+                                    .threads = 2,
+                                    .timeout_ms = LONG_MS,
+                                    .security = security_of(certificate),
+                                    .bind_ranks = true};
+
+    assert_ok(service_open(&config, ret, &err));
+}
+
+static void open_bound_workers(uint16_t port)
+{
+    struct rpc_security security = security_of("host");
+
+    for (unsigned i = 0; i < 3; i++)
+        raw_open_with(&workers[i], port, i, &security);
+}
+
+/* A server must be one by its certificate to have a copy kept; _i: it is not, and is. */
+START_TEST(test_who_may_have_a_copy)
+{
+    if (!certificate_can_make())
+        return;
+    log_set_level(LOG_QUIET);
+    certificate_make_authority("ca");
+    certificate_make("plain", "ca", "subjectAltName=IP:127.0.0.1");
+    certificate_make("server", "ca", "subjectAltName=IP:127.0.0.1,URI:sparring:server");
+    certificate_make("host", "ca", "subjectAltName=URI:sparring:rank/0,URI:sparring:rank/1");
+    open_bound(&replica, "plain");
+    (void)snprintf(session_terms.replica, sizeof(session_terms.replica), "127.0.0.1:%u",
+                   (unsigned)service_port(replica));
+    open_bound(&service, _i == 0 ? "plain" : "server");
+    open_bound_workers(service_port(service));
+    if (_i == 0) {
+        workers[0].session = 100;
+        workers[1].session = 101;
+        check_refused(STATUS_DENIED, "its certificate does not name 'sparring:server'");
+    } else {
+        session_start(0.5f);
+        session_round(1);
+        session_end();
+        wait_ended(replica, 1, 0);
+    }
+    tear_down();
+}
+END_TEST
+
 /* ------------------------------------------------------------------ hostile records */
 
 static void feed_open(struct raw_worker *w)
@@ -815,6 +875,7 @@ int main(void)
     tcase_add_loop_test(tests, test_lying_replica, 0, 3);
     tcase_add_test(tests, test_what_cannot_be_kept_twice);
     tcase_add_test(tests, test_no_replica_to_be_had);
+    tcase_add_loop_test(tests, test_who_may_have_a_copy, 0, 2);
     tcase_add_test(tests, test_hostile_records);
     tcase_add_test(tests, test_hostile_terms);
     suite_add_tcase(suite, tests);
