@@ -16,6 +16,8 @@
         "0.9", "--lr", "0.05", "--reduce", "reproducible", "--threads", "1", "--device", "cpu",    \
         "--seed", "7", "--partition-bytes", "4096", "--sync", "ps", "--ps-transport", "grpc"
 
+#define SNAPSHOT_EVERY "3"
+
 struct words {
     const char *list[ROOM_WORDS_MAX];
     size_t count;
@@ -37,6 +39,14 @@ static const char *update_of(const struct room *r)
 
 /* ------------------------------------------------------------------ processes */
 
+const char *room_state(const struct room *r, unsigned server)
+{
+    static char path[700];
+
+    (void)snprintf(path, sizeof(path), "%s/state-%u", r->run_dir, server);
+    return path;
+}
+
 void room_start_server(struct room *r, unsigned server)
 {
     struct words words = {.count = 0};
@@ -48,6 +58,9 @@ void room_start_server(struct room *r, unsigned server)
         add_words(&words, ARGS("/bin/sh", "-c", line, "sh"));
     add_words(&words, ARGS(support_program("sparring-server"), "--listen", listen, "--run-dir",
                            r->run_dir, "--timeout-ms", r->timeout_ms ? r->timeout_ms : "20000"));
+    if (r->with_state)
+        add_words(&words,
+                  ARGS("--state-dir", room_state(r, server), "--snapshot-every", SNAPSHOT_EVERY));
     add_words(&words, r->server);
     process_start(&r->server_process[server], NULL, words.list);
     r->server_runs[server] = true;
@@ -136,6 +149,15 @@ void room_hit_server(struct room *r, unsigned server, int number)
 void room_hit_worker(struct room *r, unsigned rank, int number)
 {
     hit(&r->worker_process[rank], &r->worker_runs[rank], number);
+}
+
+void room_end_server(struct room *r, unsigned server)
+{
+    int code = process_wait(&r->server_process[server], ROOM_WAIT_MS);
+
+    r->server_runs[server] = false;
+    ck_assert_msg(code == 0, "server %u ended with %d:\n%s", server, code,
+                  process_output(&r->server_process[server]));
 }
 
 static void end(struct process *p, bool *runs)

@@ -34,6 +34,7 @@ struct room {
     unsigned ranks, servers;
     const char *const *worker; /* more options of the workers, NULL-terminated; NULL: none */
     const char *const *server; /* of the servers */
+    bool with_state;           /* each server has a --state-dir: room_state */
     const char *update;        /* --ps-update; NULL: server */
     const char *steps;         /* NULL: ROOM_STEPS */
     const char *timeout_ms;    /* NULL: 20000 */
@@ -68,9 +69,15 @@ void room_start_workers(struct room *r);
 /* What a server, or a replica, has printed so far. */
 const char *room_server_output(const struct room *r, unsigned server);
 
+/* A server's --state-dir; valid until the next call. */
+const char *room_state(const struct room *r, unsigned server);
+
 /* Signals; with SIGKILL the process is waited for. */
 void room_hit_server(struct room *r, unsigned server, int number);
 void room_hit_worker(struct room *r, unsigned rank, int number);
+
+/* Wait for the orderly end of a server that was told to stop. */
+void room_end_server(struct room *r, unsigned server);
 
 /* Wait until that many rounds' bytes (parts of a round count) have gone that way between the two,
  * counted from the start; the initial values are one round down. */

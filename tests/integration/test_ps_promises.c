@@ -1,0 +1,249 @@
+/*
+ * Jobs that are to go on without who was lost, or with another in its place: a worker, a server,
+ * its replica, killed and stopped at every phase.  What the policy promises is what the job ends
+ * with.
+ */
+#include "tests/integration/job.h"
+#include "tests/integration/room.h"
+#include "tests/support/support.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+enum phase { PUSH, SUM, PULL, SNAPSHOT };
+
+struct strike {
+    int number;
+    enum phase phase;
+    const char *name;
+};
+
+/* Rank 1's link to the first server stands still in the middle of the phase. */
+static void come_to(struct room *r, enum phase phase)
+{
+    room_freeze_at(r, 1, 0, phase == PULL ? FAULT_DOWN : FAULT_UP, phase == PULL ? 9.5 : 8.5);
+    room_start_workers(r);
+    room_await_freeze(r, 1, 0);
+    if (phase == SUM) /* the server has all of rank 0's, and half of rank 1's */
+        room_await(r, 0, 0, FAULT_UP, 9);
+}
+
+/* ------------------------------------------------------------------ workers */
+
+static const struct strike workers[] = {
+    {SIGKILL, PUSH, "worker killed in push"}, {SIGKILL, SUM, "worker killed in sum"},
+    {SIGKILL, PULL, "worker killed in pull"}, {SIGSTOP, PUSH, "worker stopped in push"},
+    {SIGSTOP, SUM, "worker stopped in sum"},  {SIGSTOP, PULL, "worker stopped in pull"},
+};
+#define WORKERS (int)(sizeof(workers) / sizeof(workers[0]))
+
+static void report(const struct room *r, const char *name, const char *policy)
+{
+    char text[100];
+
+    (void)snprintf(text, sizeof(text), "%s, %s", name, policy);
+    room_report(r, text);
+}
+
+/* Another process takes the place, and not a bit is different. */
+START_TEST(test_wait)
+{
+    struct room r = {.ranks = 2,
+                     .servers = 2,
+                     .worker = ARGS("--on-worker-loss", "wait", "--reconnect-ms", "500")};
+    struct process stopped;
+
+    (void)room_reference(r.ranks, "server");
+    room_open(&r);
+    come_to(&r, workers[_i].phase);
+    room_mark(&r, 0);
+    room_hit_worker(&r, 1, workers[_i].number);
+    stopped = r.worker_process[1];
+    room_release(&r, 1, 0);
+    room_start_worker(&r, 1);
+    room_await_recovery(&r);
+    room_expect_success(&r, ROOM_NOBODY, true);
+    report(&r, workers[_i].name, "wait");
+    if (workers[_i].number == SIGSTOP) { /* it wakes up in a job that has no place for it */
+        process_signal(&stopped, SIGCONT);
+        ck_assert_int_gt(process_wait(&stopped, ROOM_WAIT_MS), 0);
+    }
+    room_close(&r);
+}
+END_TEST
+
+/* The others go on, and agree. */
+START_TEST(test_shrink)
+{
+    struct room r = {.ranks = 3,
+                     .servers = 2,
+                     .worker = ARGS("--on-worker-loss", "shrink", "--reconnect-ms", "500")};
+    char hash[64];
+
+    room_open(&r);
+    come_to(&r, workers[_i].phase);
+    room_mark(&r, 0);
+    room_hit_worker(&r, 1, workers[_i].number);
+    room_release(&r, 1, 0);
+    room_await_recovery(&r);
+    room_expect_success(&r, 1, false);
+    report(&r, workers[_i].name, "shrink");
+    (void)snprintf(hash, sizeof(hash), "%s",
+                   job_record_text(r.run_dir, 0, "end", "parameters_hash"));
+    ck_assert_str_eq(hash, job_record_text(r.run_dir, 2, "end", "parameters_hash"));
+    ck_assert_str_ne(hash, room_reference(3, "server")); /* gradients are missing */
+    room_close(&r);
+}
+END_TEST
+
+/* ------------------------------------------------------------------ servers and replicas */
+
+static const struct strike servers[] = {
+    {SIGKILL, PUSH, "killed in push"}, {SIGKILL, SUM, "killed in sum"},
+    {SIGKILL, PULL, "killed in pull"}, {SIGSTOP, PUSH, "stopped in push"},
+    {SIGSTOP, SUM, "stopped in sum"},  {SIGSTOP, PULL, "stopped in pull"},
+};
+#define SERVERS (int)(sizeof(servers) / sizeof(servers[0]))
+
+static void lose_one_of_two(const struct strike *strike, unsigned server, const char *who)
+{
+    struct room r = {.ranks = 2, .servers = 1, .with_replicas = true};
+
+    (void)room_reference(r.ranks, "server");
+    room_open(&r);
+    come_to(&r, strike->phase);
+    if (server == 0)
+        room_mark_copy(&r);
+    else
+        room_mark(&r, 0);
+    room_hit_server(&r, server, strike->number);
+    room_release(&r, 1, 0);
+    room_expect_success(&r, ROOM_NOBODY, true);
+    report(&r, strike->name, who);
+    room_close(&r);
+}
+
+START_TEST(test_lost_primary)
+{
+    lose_one_of_two(&servers[_i], 0, "the primary of two");
+}
+END_TEST
+
+START_TEST(test_lost_replica)
+{
+    lose_one_of_two(&servers[_i], 1, "the replica of two");
+}
+END_TEST
+
+/* ------------------------------------------------------------------ servers that come back */
+
+static const struct strike restarts[] = {
+    {SIGKILL, PUSH, "killed in push"},  {SIGKILL, SUM, "killed in sum"},
+    {SIGKILL, PULL, "killed in pull"},  {SIGKILL, SNAPSHOT, "killed in a snapshot"},
+    {SIGTERM, PUSH, "SIGTERM in push"}, {SIGTERM, SUM, "SIGTERM in sum"},
+    {SIGTERM, PULL, "SIGTERM in pull"},
+};
+#define RESTARTS (int)(sizeof(restarts) / sizeof(restarts[0]))
+
+/* Until a snapshot has begun: its file has a temporary name. */
+static void await_snapshot(const struct room *r)
+{
+    char folder[800], events[4096];
+    struct pollfd news = {.fd = inotify_init1(IN_CLOEXEC), .events = POLLIN};
+
+    (void)snprintf(folder, sizeof(folder), "%s/default.0", room_state(r, 0));
+    ck_assert_int_ge(inotify_add_watch(news.fd, folder, IN_CREATE), 0);
+    for (;;) {
+        ssize_t size;
+
+        ck_assert_msg(poll(&news, 1, ROOM_WAIT_MS) > 0, "no snapshot begins in %s", folder);
+        size = read(news.fd, events, sizeof(events));
+        for (ssize_t at = 0; at < size;) {
+            const struct inotify_event *e = (const void *)(events + at);
+
+            if (e->len > 0 && strstr(e->name, "snapshot") && strstr(e->name, ".tmp-")) {
+                (void)close(news.fd);
+                return;
+            }
+            at += (ssize_t)(sizeof(*e) + e->len);
+        }
+    }
+}
+
+static void stop_server(struct room *r, int number)
+{
+    room_hit_server(r, 0, number);
+    room_release(r, 1, 0);
+    if (number != SIGTERM)
+        return;
+    ck_assert_int_eq(process_wait(&r->server_process[0], ROOM_WAIT_MS), 0);
+    r->server_runs[0] = false;
+}
+
+/* The server's next process goes on where the last one was, and nobody notices but by the clock. */
+START_TEST(test_restart)
+{
+    struct room r = {.ranks = 2,
+                     .servers = 2,
+                     .with_state = true,
+                     .worker = ARGS("--reconnect-ms", "30000"),
+                     .update = _i % 2 ? "worker" : "server"};
+
+    (void)room_reference(r.ranks, r.update);
+    room_open(&r);
+    if (restarts[_i].phase == SNAPSHOT) {
+        room_start_workers(&r);
+        room_await(&r, 1, 0, FAULT_DOWN, 2);
+        await_snapshot(&r);
+    } else {
+        come_to(&r, restarts[_i].phase);
+    }
+    room_mark(&r, 0);
+    stop_server(&r, restarts[_i].number);
+    room_start_server(&r, 0);
+    room_await_recovery(&r);
+    room_expect_success(&r, ROOM_NOBODY, true);
+    report(&r, restarts[_i].name, "a server that comes back");
+    ck_assert_int_gt(job_record_int(r.run_dir, 0, "end", "reconnects"), 0);
+    room_close(&r);
+}
+END_TEST
+
+/* A server that cannot keep what it would promise says so, and promises nothing. */
+START_TEST(test_full_disk)
+{
+    struct room r = {.ranks = 2, .servers = 1, .with_state = true, .before = "ulimit -f 300"};
+
+    room_open(&r);
+    room_start_workers(&r);
+    r.struck_ns = 0;
+    room_expect_failure(&r, ROOM_NOBODY, "/state-0/default.0/");
+    room_close(&r);
+}
+END_TEST
+
+static TCase *add_case(Suite *suite, const char *name)
+{
+    TCase *cases = tcase_create(name);
+
+    tcase_set_timeout(cases, 3 * ROOM_WAIT_MS / 1000);
+    suite_add_tcase(suite, cases);
+    return cases;
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("ps_promises"); /* CK_RUN_CASE=wait runs one case */
+
+    tcase_add_loop_test(add_case(suite, "wait"), test_wait, 0, WORKERS);
+    tcase_add_loop_test(add_case(suite, "shrink"), test_shrink, 0, WORKERS);
+    tcase_add_loop_test(add_case(suite, "primary"), test_lost_primary, 0, SERVERS);
+    tcase_add_loop_test(add_case(suite, "replica"), test_lost_replica, 0, SERVERS);
+    tcase_add_loop_test(add_case(suite, "restart"), test_restart, 0, RESTARTS);
+    tcase_add_test(add_case(suite, "disk"), test_full_disk);
+    return support_run(suite);
+}
