@@ -1,0 +1,367 @@
+/*
+ * Parameter-server jobs under faults that a seed draws: which policy, how many ranks and servers,
+ * who is struck, how, and at which byte of which round.  Each seed is one job.  What must hold is
+ * what the policy promises: the bits of a run without faults, or an end in order, or, where the job
+ * is to fail, errors that name who was lost; and never a hang.
+ *
+ *   SPARRING_STORM_FIRST (drawn)   first seed; the same seed strikes the same way again
+ *   SPARRING_STORM_SEEDS (400)     how many at most
+ *   SPARRING_STORM_SECONDS (45)    begin no new one after that
+ *   SPARRING_FAULT_LOG             also append the lines of JSON there
+ * tests/nightly runs many and sums them up.
+ */
+#include "tests/integration/job.h"
+#include "tests/integration/room.h"
+#include "tests/support/support.h"
+
+#include "common/base/clock.h"
+#include "common/base/parse.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static uint64_t first_seed, seed_count, seconds;
+static int64_t begin_ns;
+
+/* ------------------------------------------------------------------ chance */
+
+struct chance {
+    uint64_t state;
+};
+
+static uint64_t draw(struct chance *c, uint64_t limit)
+{
+    uint64_t z = c->state += UINT64_C(0x9e3779b97f4a7c15); /* splitmix64 */
+
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (z ^ (z >> 31)) % limit;
+}
+
+static double draw_part(struct chance *c)
+{
+    return (double)draw(c, 1000000) * 1e-6;
+}
+
+/* ------------------------------------------------------------------ faults of a link */
+
+static void reset_link(struct room *r, unsigned rank, unsigned server)
+{
+    fault_proxy_reset(r->links[rank][server].proxy);
+}
+
+static void reset_everything(struct room *r, unsigned rank, unsigned server)
+{
+    (void)rank;
+    (void)server;
+    for (unsigned i = 0; i < r->ranks; i++)
+        for (unsigned k = 0; k < r->servers; k++)
+            fault_proxy_reset(r->links[i][k].proxy);
+}
+
+static void end_up(struct room *r, unsigned rank, unsigned server)
+{
+    fault_proxy_end(r->links[rank][server].proxy, FAULT_UP);
+}
+
+static void end_down(struct room *r, unsigned rank, unsigned server)
+{
+    fault_proxy_end(r->links[rank][server].proxy, FAULT_DOWN);
+}
+
+static void wait_a_moment(struct room *r, unsigned rank, unsigned server)
+{
+    (void)r;
+    (void)rank;
+    (void)server;
+    (void)poll(NULL, 0, 300);
+}
+
+static void black_hole(struct room *r, unsigned rank, unsigned server)
+{
+    (void)r;
+    (void)rank;
+    (void)server;
+    (void)poll(NULL, 0, 2200); /* longer than --heartbeat-timeout-ms */
+}
+
+static void stop_worker_for_long(struct room *r, unsigned rank, unsigned server)
+{
+    (void)server;
+    room_hit_worker(r, rank, SIGSTOP);
+    (void)poll(NULL, 0, 2200);
+    room_hit_worker(r, rank, SIGCONT);
+}
+
+static void stop_server_for_long(struct room *r, unsigned rank, unsigned server)
+{
+    (void)rank;
+    room_hit_server(r, server, SIGSTOP);
+    (void)poll(NULL, 0, 2200);
+    room_hit_server(r, server, SIGCONT);
+}
+
+static const struct {
+    const char *name;
+    void (*strike)(struct room *r, unsigned rank, unsigned server);
+    unsigned weight;
+} troubles[] = {
+    {"reset", reset_link, 6},
+    {"all reset", reset_everything, 3},
+    {"half closed up", end_up, 3},
+    {"half closed down", end_down, 3},
+    {"held 0.3 s", wait_a_moment, 2},
+    {"black hole 2.2 s", black_hole, 1},
+    {"worker naps", stop_worker_for_long, 1},
+    {"server naps", stop_server_for_long, 1},
+};
+#define TROUBLES (sizeof(troubles) / sizeof(troubles[0]))
+
+static size_t draw_trouble(struct chance *c)
+{
+    uint64_t sum = 0, at;
+    size_t i = 0;
+
+    for (size_t k = 0; k < TROUBLES; k++)
+        sum += troubles[k].weight;
+    for (at = draw(c, sum); at >= troubles[i].weight; i++)
+        at -= troubles[i].weight;
+    return i;
+}
+
+/* ------------------------------------------------------------------ one strike */
+
+struct place {
+    unsigned rank, server;
+    enum fault_way way;
+    double round;
+};
+
+static struct place draw_place(struct chance *c, const struct room *r, double from, double to)
+{
+    struct place p = {.rank = (unsigned)draw(c, r->ranks),
+                      .server = (unsigned)draw(c, r->servers),
+                      .way = draw(c, 2) ? FAULT_UP : FAULT_DOWN,
+                      .round = from + (to - from) * draw_part(c)};
+
+    return p;
+}
+
+static void freeze(struct room *r, const struct place *p)
+{
+    room_freeze_at(r, p->rank, p->server, p->way, p->round);
+    room_await_freeze(r, p->rank, p->server);
+}
+
+static void report(struct room *r, const char *policy, const char *what, const struct place *p)
+{
+    char text[200];
+
+    (void)snprintf(text, sizeof(text), "%s: %s, rank %u, server %u, %s %.3f", policy, what, p->rank,
+                   p->server, p->way == FAULT_UP ? "up" : "down", p->round);
+    room_report(r, text);
+}
+
+static unsigned next_rank(const struct room *r, unsigned rank)
+{
+    return (rank + 1) % r->ranks;
+}
+
+/* One to three troubles, and the bits of a quiet run. */
+static void play_troubles(struct room *r, struct chance *c)
+{
+    unsigned count = 1 + (unsigned)draw(c, 3);
+
+    r->worker = ARGS("--reconnect-ms", "20000");
+    room_open(r);
+    if (draw(c, 4) == 0)
+        fault_proxy_throttle(r->links[draw(c, r->ranks)][draw(c, r->servers)].proxy,
+                             (1 + draw(c, 8)) << 20);
+    if (draw(c, 4) == 0)
+        fault_proxy_delay(r->links[draw(c, r->ranks)][draw(c, r->servers)].proxy, 0,
+                          (unsigned)draw(c, 15));
+    room_start_workers(r);
+    for (unsigned n = 0; n < count; n++) {
+        struct place p = draw_place(c, r, 10 * n, 10 * n + 9);
+        size_t i = draw_trouble(c);
+
+        freeze(r, &p);
+        room_mark(r, next_rank(r, p.rank));
+        troubles[i].strike(r, p.rank, p.server);
+        room_release(r, p.rank, p.server);
+        room_await_recovery(r);
+        report(r, "reconnect", troubles[i].name, &p);
+    }
+    room_expect_success(r, ROOM_NOBODY, true);
+}
+
+static void play_wait(struct room *r, struct chance *c)
+{
+    struct place p = draw_place(c, r, 1.5, 30);
+    bool is_kill = draw(c, 3) > 0;
+
+    r->update = "server";
+    r->worker = ARGS("--on-worker-loss", "wait", "--reconnect-ms", "700");
+    room_open(r);
+    room_start_workers(r);
+    freeze(r, &p);
+    room_mark(r, next_rank(r, p.rank));
+    room_hit_worker(r, p.rank, is_kill ? SIGKILL : SIGSTOP);
+    room_release(r, p.rank, p.server);
+    if (!is_kill)
+        (void)poll(NULL, 0, 2500);
+    if (!is_kill)
+        room_hit_worker(r, p.rank, SIGKILL);
+    room_start_worker(r, p.rank);
+    room_await_recovery(r);
+    report(r, "wait", is_kill ? "worker killed" : "worker stopped", &p);
+    room_expect_success(r, ROOM_NOBODY, true);
+}
+
+static void play_shrink(struct room *r, struct chance *c)
+{
+    struct place p = draw_place(c, r, 1.5, 30);
+    bool is_kill = draw(c, 3) > 0;
+
+    r->worker = ARGS("--on-worker-loss", "shrink", "--reconnect-ms", "700");
+    room_open(r);
+    room_start_workers(r);
+    freeze(r, &p);
+    room_mark(r, next_rank(r, p.rank));
+    room_hit_worker(r, p.rank, is_kill ? SIGKILL : SIGSTOP);
+    room_release(r, p.rank, p.server);
+    room_await_recovery(r);
+    report(r, "shrink", is_kill ? "worker killed" : "worker stopped", &p);
+    room_expect_success(r, p.rank, false);
+}
+
+/* Killed, or told to stop, once or twice. */
+static void play_restart(struct room *r, struct chance *c)
+{
+    unsigned count = 1 + (unsigned)draw(c, 2);
+
+    r->with_state = true;
+    r->worker = ARGS("--reconnect-ms", "30000");
+    room_open(r);
+    room_start_workers(r);
+    for (unsigned n = 0; n < count; n++) {
+        struct place p = draw_place(c, r, 1.5 + 15 * n, 14 + 15 * n);
+        bool is_kill = draw(c, 3) > 0;
+
+        freeze(r, &p);
+        room_mark(r, next_rank(r, p.rank));
+        room_hit_server(r, p.server, is_kill ? SIGKILL : SIGTERM);
+        room_release(r, p.rank, p.server);
+        if (!is_kill)
+            room_end_server(r, p.server);
+        room_start_server(r, p.server);
+        room_await_recovery(r);
+        report(r, "restart", is_kill ? "server killed" : "server told to stop", &p);
+    }
+    room_expect_success(r, ROOM_NOBODY, true);
+}
+
+static void play_replica(struct room *r, struct chance *c)
+{
+    struct place p;
+    bool is_kill = draw(c, 3) > 0, is_primary = draw(c, 2);
+
+    r->servers = 1;
+    r->replicas = true;
+    p = draw_place(c, r, 1.5, 30);
+    room_open(r);
+    room_start_workers(r);
+    freeze(r, &p);
+    room_mark(r, next_rank(r, p.rank));
+    room_hit_server(r, is_primary ? 0 : 1, is_kill ? SIGKILL : SIGSTOP);
+    room_release(r, p.rank, p.server);
+    room_await_recovery(r);
+    report(r, is_primary ? "replica, primary" : "replica, copy", is_kill ? "killed" : "stopped",
+           &p);
+    room_expect_success(r, ROOM_NOBODY, true);
+}
+
+/* Nobody is asked to go on: all end, and say who it was. */
+static void play_failure(struct room *r, struct chance *c)
+{
+    struct place p = draw_place(c, r, 1.5, 30);
+    bool is_kill = draw(c, 3) > 0, is_worker = draw(c, 2);
+    char rank[32];
+
+    (void)snprintf(rank, sizeof(rank), "rank %u", p.rank);
+    r->worker = ARGS("--reconnect-ms", "1000");
+    room_open(r);
+    room_start_workers(r);
+    freeze(r, &p);
+    room_mark(r, next_rank(r, p.rank));
+    if (is_worker)
+        room_hit_worker(r, p.rank, is_kill ? SIGKILL : SIGSTOP);
+    else
+        room_hit_server(r, p.server, is_kill ? SIGKILL : SIGSTOP);
+    room_release(r, p.rank, p.server);
+    room_expect_failure(r, is_worker ? p.rank : ROOM_NOBODY,
+                        is_worker ? rank : "parameter server 127.0.0.1:");
+    report(r, is_worker ? "fail, worker" : "fail, server", is_kill ? "killed" : "stopped", &p);
+    ck_assert_double_le(r->detect_ms, 15000);
+}
+
+static void (*const plays[])(struct room *r, struct chance *c) = {
+    play_troubles, play_troubles, play_wait, play_shrink, play_restart, play_replica, play_failure,
+};
+#define PLAYS (sizeof(plays) / sizeof(plays[0]))
+
+START_TEST(test_seed)
+{
+    struct chance c = {.state = first_seed + (uint64_t)_i};
+    struct room r = {.seed = c.state};
+    size_t play;
+
+    if (clock_now_ns() > begin_ns + (int64_t)seconds * 1000000000)
+        return;
+    play = draw(&c, PLAYS);
+    r.ranks = 2 + (unsigned)draw(&c, 2);
+    r.servers = 1 + (unsigned)draw(&c, 2);
+    r.update = draw(&c, 2) ? "worker" : "server";
+    printf("seed %ju\n", (uintmax_t)r.seed); /* of a failure, too */
+    (void)fflush(stdout);
+    plays[play](&r, &c);
+    room_close(&r);
+}
+END_TEST
+
+static uint64_t number(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    uint64_t value;
+
+    return text && parse_uint64(text, &value) ? value : otherwise;
+}
+
+/* Once for all seeds, in the process that forks them. */
+static void find_references(void)
+{
+    for (unsigned ranks = 2; ranks <= 3; ranks++) {
+        (void)room_reference(ranks, "server");
+        (void)room_reference(ranks, "worker");
+    }
+    begin_ns = clock_now_ns();
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("ps_storm");
+    TCase *cases = tcase_create("ps_storm");
+
+    first_seed = number("SPARRING_STORM_FIRST", (uint64_t)time(NULL) * 1000);
+    seed_count = number("SPARRING_STORM_SEEDS", 400);
+    seconds = number("SPARRING_STORM_SECONDS", 45);
+    tcase_set_timeout(cases, 4 * ROOM_WAIT_MS / 1000);
+    tcase_add_unchecked_fixture(cases, find_references, NULL);
+    tcase_add_loop_test(cases, test_seed, 0, (int)seed_count);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
