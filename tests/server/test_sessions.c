@@ -11,6 +11,12 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#ifdef __SANITIZE_ADDRESS__ /* it keeps what is freed */
+#define KEPT_MAX (512u << 20)
+#else
+#define KEPT_MAX (8u << 20)
+#endif
+
 static struct error err;
 
 static void set_up(void)
@@ -173,7 +179,7 @@ START_TEST(test_beats_that_nobody_reads)
         while (i % 100 == 99 && rpc_call_has_unsent(call))
             (void)sched_yield();
     }
-    ck_assert_uint_lt(host_rss_bytes(), before + (64u << 20));
+    ck_assert_uint_lt(host_rss_bytes(), before + KEPT_MAX); /* all answers would be 24 MiB */
     session_round(1);
     rpc_call_cancel(call);
     while (!atomic_load(&closed))
