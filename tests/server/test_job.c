@@ -155,6 +155,90 @@ static bool is_any(const void *user, unsigned rank)
     return true;
 }
 
+/* Rank 1 of 3 goes away while the others wait or compute: as long as it may come back nobody is
+ * called silent, and afterwards that time is held against nobody. */
+START_TEST(test_nobody_is_missing_while_a_rank_is_away)
+{
+    struct job *j = open_job(3);
+    struct slot *slot = &j->ranks[1].slot;
+    unsigned longest = 9;
+
+    j->values_set = j->shard.length;
+    slot->session = 7;
+    slot->has_chunks = true;
+    push_all(j, 0, 200 * SECOND);
+    slot_cut(slot, "gone", 60000, 201 * SECOND);
+    job_resume_watch(j, 201 * SECOND);
+    ck_assert_int_eq(job_waiting_ms(j, 5000, 211 * SECOND, &longest), 50001);
+    ck_assert_uint_eq(longest, 1);
+    ck_assert(!job_has_stalled(j, 260 * SECOND, 10000, &err));
+    slot_hold(slot, 7, 1, 260 * SECOND);
+    slot->has_streamed = true;
+    job_resume_watch(j, 260 * SECOND);
+    ck_assert_int_eq(job_waiting_ms(j, 5000, 260 * SECOND, &longest), 0);
+    ck_assert(!job_has_stalled(j, 268 * SECOND, 10000, &err));
+    push_all(j, 1, 268 * SECOND);
+    ck_assert(job_has_stalled(j, 270 * SECOND, 10000, &err)); /* 200 s, and 11 of waiting */
+    ck_assert_pstr_eq(err.text, "waited in round 1 for rank 2: nothing came for 10.0 s");
+    job_close(j);
+}
+END_TEST
+
+/* Rank 2 of 3 is lost in the middle of a round: what it gave stays in the books. */
+START_TEST(test_rounds_without_a_lost_rank)
+{
+    struct shard_answer answer = {.complete = true, .count = 25, .contributions = 3};
+    struct job *j = open_job(3);
+    struct job_newcomer by = {.session = 8, .lanes = 2, .peer = "new"};
+    struct incident incident;
+
+    for (unsigned rank = 0; rank < 2; rank++)
+        push_all(j, rank, 200 * SECOND);
+    job_count_push(j, 2, 1, 100, 200 * SECOND);
+    job_count_complete(j, &answer, 200 * SECOND);
+    ck_assert_uint_eq(job_waiting(j), 4);
+    slot_cut(&j->ranks[2].slot, "gone", 1000, 201 * SECOND);
+    job_resume_watch(j, 201 * SECOND);
+    job_lose(j, 2);
+    ck_assert_uint_eq(j->epoch, 2);
+    answer.contributions = 2;
+    job_count_complete(j, &answer, 202 * SECOND);
+    job_count_complete(j, &answer, 202 * SECOND);
+    job_vacate(j, 2, 203 * SECOND);
+    job_note_incident(j, 2, INCIDENT_VACATED, 203 * SECOND);
+    ck_assert_uint_eq(job_waiting(j), 0);
+    ck_assert_uint_eq(job_round(j), 2);
+    ck_assert_int_eq(job_waiting_ms(j, 5000, 203 * SECOND, &(unsigned){0}), 0);
+    ck_assert(job_next_incident(j, &incident));
+    ck_assert_int_eq(incident.detect_ns, 101 * SECOND);
+    ck_assert_int_eq(incident.recover_ns, 2 * SECOND);
+    ck_assert(!job_next_incident(j, &incident));
+    ck_assert(!job_has_stalled(j, 203 * SECOND, 1000, &err));
+    job_occupy(j, 2, &by, 1, 204 * SECOND);
+    ck_assert_uint_eq(j->epoch, 3);
+    ck_assert_uint_eq(j->members.joined, 3);
+    ck_assert_uint_eq(j->ranks[2].slot.lanes, 2);
+    ck_assert_uint_eq(j->totals.taken, 1);
+    job_close(j);
+}
+END_TEST
+
+START_TEST(test_incidents_that_nobody_writes)
+{
+    struct job *j = open_job(1);
+    struct incident incident;
+
+    for (unsigned i = 0; i < JOB_INCIDENTS + 10; i++)
+        job_note_incident(j, 0, INCIDENT_BACK, 200 * SECOND);
+    ck_assert_uint_eq(j->totals.unrecorded, 10);
+    ck_assert_uint_eq(j->totals.back, JOB_INCIDENTS + 10);
+    for (unsigned i = 0; i < JOB_INCIDENTS; i++)
+        ck_assert(job_next_incident(j, &incident));
+    ck_assert(!job_next_incident(j, &incident));
+    job_close(j);
+}
+END_TEST
+
 START_TEST(test_long_lists_are_cut)
 {
     struct job *j = open_job(RANKS);
@@ -255,6 +339,9 @@ int main(void)
     tcase_add_test(tests, test_weights_are_terms);
     tcase_add_test(tests, test_records_that_nobody_writes);
     tcase_add_test(tests, test_who_is_missing);
+    tcase_add_test(tests, test_nobody_is_missing_while_a_rank_is_away);
+    tcase_add_test(tests, test_rounds_without_a_lost_rank);
+    tcase_add_test(tests, test_incidents_that_nobody_writes);
     tcase_add_test(tests, test_long_lists_are_cut);
     tcase_add_test(tests, test_manifests_have_a_limit);
     tcase_add_test(tests, test_allocations_fail);

@@ -4,6 +4,7 @@
  * streams that claim to be somebody's.
  */
 #include "common/base/host.h"
+#include "common/base/random.h"
 #include "tests/server/session_job.h"
 #include "tests/support/support.h"
 
@@ -319,6 +320,52 @@ START_TEST(test_a_join_whose_reply_is_lost)
 }
 END_TEST
 
+/* A rank of a round, which may break after some of its partitions and say everything again. */
+static void push_with_breaks(struct random *r, unsigned rank, uint64_t round)
+{
+    uint32_t sent = random_u32(r) % (RAW_PARTITIONS + 1);
+
+    for (uint32_t p = 0; p < sent; p++)
+        raw_send_right(&workers[rank], CHUNK_PUSH, p, round, session_push(rank, round));
+    if (random_u32(r) % 2 == 0) {
+        for (uint32_t p = sent; p < RAW_PARTITIONS; p++)
+            raw_send_right(&workers[rank], CHUNK_PUSH, p, round, session_push(rank, round));
+        return;
+    }
+    raw_cut(&workers[rank]);
+    session_resume(rank);
+    session_again_all(rank, round);
+}
+
+/* Breaks of all ranks at random, before and behind the sum, one or several times in a round: each
+ * contribution is in once, each question has one answer. */
+START_TEST(test_breaks_at_random)
+{
+    struct random r;
+
+    random_seed(&r, (uint64_t)_i);
+    session_terms.world_size = 3;
+    session_terms.lanes = 2;
+    set_up();
+    session_start(0.5f);
+    for (uint64_t round = 1; round <= 60; round++) {
+        for (unsigned i = 0; i < 3; i++)
+            push_with_breaks(&r, i, round);
+        for (unsigned i = 0; i < 3; i++) {
+            while (random_u32(&r) % 3 == 0) { /* before anything was read */
+                raw_cut(&workers[i]);
+                session_resume(i);
+                session_again_all(i, round);
+            }
+            session_expect_all(i, round, session_sum(round));
+        }
+    }
+    ck_assert_uint_eq(session_counters(NULL).pushes, 60 * 3 * RAW_PARTITIONS);
+    session_end();
+    close_service();
+}
+END_TEST
+
 START_TEST(test_many_reconnects)
 {
     unsigned times = 2000;
@@ -359,6 +406,7 @@ int main(void)
     tcase_add_loop_test(tests, test_a_break_in_every_phase, 0, PHASES);
     tcase_add_test(tests, test_one_lane_breaks);
     tcase_add_test(tests, test_a_join_whose_reply_is_lost);
+    tcase_add_loop_test(tests, test_breaks_at_random, 0, 10);
     tcase_add_test(tests, test_many_reconnects);
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -1,0 +1,102 @@
+/*
+ * Slots without a network: states, deadlines, and which breaks renew the time to come back.
+ */
+#include "server/slot.h"
+
+#include "tests/support/support.h"
+
+#define MS           INT64_C(1000000)
+#define RECONNECT_MS 2000
+
+START_TEST(test_a_break_and_a_return)
+{
+    struct slot s = {0};
+
+    slot_hold(&s, 7, 0, 1000 * MS);
+    ck_assert_int_eq(s.state, SLOT_HELD);
+    ck_assert_uint_eq(s.lanes, 1);
+    ck_assert_uint_eq(s.connection, 1);
+    s.has_chunks = true;
+    s.alive_ns = 1500 * MS;
+    slot_cut(&s, "gone", RECONNECT_MS, 1600 * MS);
+    ck_assert_int_eq(s.state, SLOT_AWAY);
+    ck_assert_int_eq(s.silent_ns, 100 * MS);
+    ck_assert(!slot_is_overdue(&s, 3599 * MS));
+    ck_assert(slot_is_overdue(&s, 3600 * MS));
+    slot_hold(&s, 7, 4, 2000 * MS);
+    ck_assert_uint_eq(s.connection, 2);
+    ck_assert_uint_eq(s.lanes, 4);
+    ck_assert(!slot_is_overdue(&s, 9000 * MS));
+}
+END_TEST
+
+START_TEST(test_who_has_no_session_does_not_come_back)
+{
+    struct slot s = {0};
+
+    slot_hold(&s, 0, 1, 1000 * MS);
+    slot_cut(&s, "gone", RECONNECT_MS, 1600 * MS);
+    ck_assert(slot_is_overdue(&s, 1600 * MS));
+}
+END_TEST
+
+/* Who only ever comes back is given up; a connection of some use, or some length, renews the time.
+ */
+START_TEST(test_breaks_that_do_not_renew)
+{
+    struct slot s = {0};
+
+    slot_hold(&s, 7, 1, 1000 * MS);
+    slot_cut(&s, "gone", RECONNECT_MS, 1100 * MS);
+    ck_assert_int_eq(s.until_ns, 3100 * MS); /* the first one is as long as any */
+    for (int64_t at = 1200; at < 3000; at += 200) {
+        slot_hold(&s, 7, 1, at * MS);
+        slot_cut(&s, "gone", RECONNECT_MS, (at + 100) * MS);
+        ck_assert_int_eq(s.until_ns, 3100 * MS);
+    }
+    slot_hold(&s, 7, 1, 3050 * MS);
+    s.has_chunks = true;
+    slot_cut(&s, "gone", RECONNECT_MS, 3080 * MS);
+    ck_assert_int_eq(s.until_ns, 5080 * MS);
+    slot_hold(&s, 7, 1, 4000 * MS);
+    slot_cut(&s, "gone", RECONNECT_MS, 6000 * MS);
+    ck_assert_int_eq(s.until_ns, 8000 * MS);
+}
+END_TEST
+
+START_TEST(test_silence)
+{
+    union { /* never looked into */
+        int memory;
+        struct rpc_call *call;
+    } attend = {.memory = 1};
+    struct slot s = {0};
+
+    slot_hold(&s, 7, 1, 1000 * MS);
+    ck_assert(!slot_is_silent(&s, 500, 9000 * MS)); /* it has not begun to beat */
+    ck_assert(!slot_is_unopened(&s, 500, 1500 * MS));
+    ck_assert(slot_is_unopened(&s, 500, 1501 * MS));
+    s.has_streamed = true;
+    ck_assert(!slot_is_unopened(&s, 500, 9000 * MS));
+    s.attend = attend.call;
+    ck_assert(!slot_is_silent(&s, 500, 1500 * MS));
+    ck_assert(slot_is_silent(&s, 500, 1501 * MS));
+    ck_assert(!slot_is_silent(&s, 0, 9000 * MS)); /* without heartbeats */
+    s.attend = NULL;
+    slot_cut(&s, "gone", RECONNECT_MS, 1600 * MS);
+    ck_assert(!slot_is_silent(&s, 500, 9000 * MS));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("slot");
+    TCase *tests = tcase_create("slot");
+
+    tcase_add_test(tests, test_a_break_and_a_return);
+    tcase_add_test(tests, test_who_has_no_session_does_not_come_back);
+    tcase_add_test(tests, test_breaks_that_do_not_renew);
+    tcase_add_test(tests, test_silence);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
