@@ -67,11 +67,12 @@ static void end(struct run *r, int wanted)
     ck_assert_msg(code == wanted, "exit code %d:\n%.3000s", code, process_output(&r->launch));
 }
 
-static const char *undisturbed(void)
+static const char *undisturbed(const char *compression, const char *compression_down)
 {
     struct run r;
 
-    start(&r, ARGS("--servers", "2"), ARGS("--log-level", "info"));
+    start(&r, ARGS("--servers", "2"),
+          ARGS("--compression", compression, "--compression-down", compression_down));
     end(&r, 0);
     return r.checkpoint;
 }
@@ -98,7 +99,7 @@ static int64_t draw_step(int64_t last)
 START_TEST(test_killed_workers_are_replaced)
 {
     static const unsigned victims[] = {1, 0, 2, 1};
-    const char *wanted = undisturbed();
+    const char *wanted = undisturbed("none", "none");
     struct run r;
     int64_t step = 0;
 
@@ -235,7 +236,7 @@ START_TEST(test_servers_are_started_again)
         unsigned server;
         int blow;
     } strikes[] = {{0, SIGKILL}, {1, SIGKILL}, {0, SIGTERM}, {1, SIGKILL}};
-    const char *wanted = undisturbed();
+    const char *wanted = undisturbed("none", "none");
     struct run r;
     int64_t step = 0;
 
@@ -265,7 +266,7 @@ END_TEST
 START_TEST(test_a_pause_changes_nothing)
 {
     const bool is_server = _i == 1;
-    const char *wanted = undisturbed();
+    const char *wanted = undisturbed("none", "none");
     struct process server;
     struct run r;
     const char *address = start_server(&server);
@@ -305,14 +306,16 @@ static void strike(void *user)
 }
 
 static const struct {
-    const char *transport, *connections;
-    double most_bytes;
-} ways[] = {{"grpc", "1", 4e6}, {"grpc", "3", 4e6}, {"shm", "1", 5e4}, {"shm", "2", 5e4}};
+    const char *transport, *connections, *up, *down;
+    double most_bytes; /* between two strikes */
+} ways[] = {{"grpc", "1", "none", "none", 4e6},   {"grpc", "3", "none", "none", 4e6},
+            {"shm", "1", "none", "none", 5e4},    {"shm", "2", "none", "none", 5e4},
+            {"grpc", "2", "topk", "onebit", 5e4}, {"grpc", "1", "onebit", "fp16", 1e6}};
 
 /* All connections of all ranks to the server, again and again, in the middle of whatever. */
 START_TEST(test_resets_change_nothing)
 {
-    const char *wanted = undisturbed();
+    const char *wanted = undisturbed(ways[_i].up, ways[_i].down);
     struct process server;
     struct breaker breaker = {.left = STRIKES, .most_bytes = ways[_i].most_bytes};
     const char *address = start_server(&server);
@@ -325,7 +328,8 @@ START_TEST(test_resets_change_nothing)
     fault_proxy_at(breaker.proxy, FAULT_UP, 20000, strike, &breaker);
     start(&r, ARGS("--server-addresses", proxied),
           ARGS("--reconnect-ms", "30000", "--ps-transport", ways[_i].transport, "--connections",
-               ways[_i].connections));
+               ways[_i].connections, "--compression", ways[_i].up, "--compression-down",
+               ways[_i].down));
     end(&r, 0);
     ck_assert(job_same_tensors(r.checkpoint, wanted));
     for (unsigned rank = 0; rank < 3; rank++) {
@@ -354,7 +358,8 @@ int main(void)
     tcase_add_test(servers, test_servers_are_started_again);
     tcase_set_timeout(servers, 300);
     suite_add_tcase(suite, servers);
-    tcase_add_loop_test(links, test_resets_change_nothing, 0, 4);
+    tcase_add_loop_test(links, test_resets_change_nothing, 0,
+                        (int)(sizeof(ways) / sizeof(ways[0])));
     tcase_add_loop_test(links, test_a_pause_changes_nothing, 0, 2);
     tcase_set_timeout(links, 300);
     suite_add_tcase(suite, links);
