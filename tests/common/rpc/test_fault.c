@@ -83,6 +83,79 @@ START_TEST(server_that_comes_up_later)
 }
 END_TEST
 
+/* Whose word a failure is: the server's own, or what became of the connection. */
+static enum status ask_for(struct rpc_client *client, const char *path, int64_t deadline_ns,
+                           bool *ret_by_peer)
+{
+    uint8_t request[130];
+    size_t size = make_text(request, "x");
+    uint8_t *reply = NULL;
+    enum status status = rpc_client_unary_told(client, path, request, size, deadline_ns, &reply,
+                                               &size, ret_by_peer, &err);
+
+    free(reply);
+    return status;
+}
+
+START_TEST(a_failure_says_whose_word_it_is)
+{
+    struct echo echo;
+    struct rpc_client *client;
+    bool by_peer = true;
+
+    echo_open(&echo, 1);
+    client = client_open(rpc_server_port(echo.server));
+    assert_ok(ask_for(client, ECHO_UNARY, clock_deadline_ns(DEADLINE_MS), &by_peer));
+    ck_assert(!by_peer);
+    assert_fails(ask_for(client, ECHO_FAIL, clock_deadline_ns(DEADLINE_MS), &by_peer),
+                 STATUS_MISMATCH, "x");
+    ck_assert(by_peer);
+    assert_fails(ask_for(client, ECHO_HOLD, clock_deadline_ns(RUN_OUT_MS), &by_peer),
+                 STATUS_TIMEOUT, "did not end within");
+    ck_assert(!by_peer);
+    echo_close(&echo, 0);
+    assert_fails(ask_for(client, ECHO_UNARY, clock_deadline_ns(500), &by_peer), STATUS_UNREACHABLE,
+                 "cannot reach");
+    ck_assert(!by_peer);
+    rpc_client_close(client);
+}
+END_TEST
+
+struct held_ask {
+    struct rpc_client *client;
+    enum status status;
+    bool by_peer;
+};
+
+static void *ask_held(void *user)
+{
+    struct held_ask *a = user;
+
+    a->status = ask_for(a->client, ECHO_HOLD, clock_deadline_ns(DEADLINE_MS), &a->by_peer);
+    return NULL;
+}
+
+/* From another thread, and the client is as good as before. */
+START_TEST(what_is_under_way_is_cancelled)
+{
+    struct echo echo;
+    struct held_ask a = {.by_peer = true};
+    pthread_t thread;
+
+    echo_open(&echo, 1);
+    a.client = client_open(rpc_server_port(echo.server));
+    ck_assert_int_eq(pthread_create(&thread, NULL, ask_held, &a), 0);
+    echo_wait(&echo, &echo.held, 1);
+    rpc_client_cancel(a.client);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    assert_fails(a.status, STATUS_CANCELLED, "was cancelled");
+    ck_assert(!a.by_peer);
+    ck_assert_msg(ask(a.client, DEADLINE_MS) == STATUS_OK, "%s", err.text);
+    rpc_client_close(a.client);
+    echo_close(&echo, DEADLINE_MS);
+}
+END_TEST
+
 /* ------------------------------------------------------------------ binding */
 
 START_TEST(second_server_on_a_port_names_the_holder)
@@ -564,6 +637,8 @@ int main(void)
     tcase_add_test(tests, nobody_listens);
     tcase_add_test(tests, name_that_does_not_exist);
     tcase_add_test(tests, server_that_comes_up_later);
+    tcase_add_test(tests, a_failure_says_whose_word_it_is);
+    tcase_add_test(tests, what_is_under_way_is_cancelled);
     tcase_add_test(tests, second_server_on_a_port_names_the_holder);
     tcase_add_test(tests, plaintext_stays_on_loopback);
     tcase_add_test(tests, bad_addresses_and_methods);
