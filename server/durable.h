@@ -18,6 +18,7 @@
 #include "common/base/strbuf.h"
 #include "server/shard.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct durable;
@@ -35,7 +36,8 @@ struct durable_figures {
     uint64_t journal_records, journal_bytes;
     int64_t journal_ns;
     uint64_t snapshots, snapshot_bytes, snapshots_failed;
-    int64_t snapshot_ns;
+    int64_t snapshot_ns; /* of those that did not fail */
+    bool restored;       /* it goes on with what an earlier process has written */
 };
 
 /* What was found. */

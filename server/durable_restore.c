@@ -249,6 +249,7 @@ static enum status restore(struct durable *d, struct strbuf *ret_members,
     if (status != STATUS_OK)
         return status;
     d->oldest = found.oldest;
+    d->figures.restored = true;
     strbuf_add(ret_members, d->members.text);
     if (!strbuf_ok(&d->members) || !strbuf_ok(ret_members))
         return error_set(err, STATUS_NO_MEMORY, "no memory for who is in the job");

@@ -95,7 +95,6 @@ static void have_effect(struct service *s, struct leave_effect *effect, unsigned
         exchange_vacate_rank(s, j, rank);
         (void)pthread_mutex_lock(&s->lock);
         job_vacate(j, rank, clock_now_ns());
-        preserve_members(s, j);
         (void)pthread_mutex_unlock(&s->lock);
     } else if (effect->finishes) {
         exchange_finish_rank(s, j, rank);

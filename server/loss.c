@@ -309,7 +309,6 @@ static void vacate(struct service *s, struct job *j, unsigned rank)
         return;
     j->totals.lost++;
     job_vacate(j, rank, clock_now_ns());
-    preserve_members(s, j);
     job_note_incident(j, rank, INCIDENT_VACATED, clock_now_ns());
     joined = j->members.joined;
     epoch = j->epoch;

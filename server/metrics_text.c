@@ -44,6 +44,12 @@ static const struct metric server_metrics[] = {
     {PREFIX "recover_seconds_total", "counter",
      "Time from there until its place was held again, or rounds went without it.", KIND_NS,
      AT(counters.recover_ns)},
+    {PREFIX "journal_seconds_total", "counter",
+     "Time spent on records of journals, summed over the threads that write.", KIND_NS,
+     AT(counters.journal_ns)},
+    {PREFIX "snapshot_seconds_total", "counter",
+     "Time from the beginning of a snapshot until it was on the disk.", KIND_NS,
+     AT(counters.snapshot_ns)},
 };
 
 static const struct metric job_metrics[] = {

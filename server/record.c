@@ -14,8 +14,20 @@ void record_init(struct record *r, const char *folder)
     r->folder = folder;
 }
 
-static enum status open_file(struct record *r, bool is_copy, unsigned index, struct error *err)
+/* An earlier process has begun this job, and its records. */
+static bool goes_on(const struct job *j)
 {
+    struct durable_figures f = {0};
+
+    if (j->durable)
+        durable_count(j->durable, &f);
+    return f.restored;
+}
+
+static enum status open_file(struct record *r, const struct job *j, struct error *err)
+{
+    bool is_copy = j->replica.is_copy;
+    unsigned index = j->terms.server_index;
     bool *written = &r->written[is_copy][index % 64];
     char name[64], path[4096];
     enum status status;
@@ -28,7 +40,7 @@ static enum status open_file(struct record *r, bool is_copy, unsigned index, str
         status = file_join(path, sizeof(path), r->folder, name, err);
     if (status != STATUS_OK)
         return status;
-    if (!*written && unlink(path) != 0 && errno != ENOENT)
+    if (!*written && !goes_on(j) && unlink(path) != 0 && errno != ENOENT)
         return error_set_errno(err, errno, "cannot replace '%s' of an earlier run", path);
     *written = true;
     return metrics_open(&r->metrics, path, err);
@@ -39,7 +51,7 @@ enum status record_start(struct record *r, const struct job *j, struct error *er
     const struct join_request *t = &j->terms;
     struct metrics *m = &r->metrics;
     struct host_info host;
-    enum status status = open_file(r, j->replica.is_copy, t->server_index, err);
+    enum status status = open_file(r, j, err);
 
     if (status != STATUS_OK)
         return status;
@@ -161,6 +173,27 @@ static enum status record_pair(struct record *r, const struct job *j, struct err
     return metrics_end(m, err);
 }
 
+/* What was written so that the job outlives its server, if anything was. */
+static enum status record_files(struct record *r, const struct job *j, struct error *err)
+{
+    struct metrics *m = &r->metrics;
+    struct durable_figures f;
+
+    if (!j->durable)
+        return STATUS_OK;
+    durable_count(j->durable, &f);
+    metrics_begin(m, "state");
+    metrics_add_int(m, "restored", f.restored);
+    metrics_add_int(m, "journal_records", (int64_t)f.journal_records);
+    metrics_add_int(m, "journal_bytes", (int64_t)f.journal_bytes);
+    metrics_add_double(m, "journal_seconds", (double)f.journal_ns * 1e-9);
+    metrics_add_int(m, "snapshots", (int64_t)f.snapshots);
+    metrics_add_int(m, "snapshot_bytes", (int64_t)f.snapshot_bytes);
+    metrics_add_double(m, "snapshot_seconds", (double)f.snapshot_ns * 1e-9);
+    metrics_add_int(m, "snapshots_failed", (int64_t)f.snapshots_failed);
+    return metrics_end(m, err);
+}
+
 enum status record_end(struct record *r, const struct job *j, struct error *err)
 {
     const struct job_totals *t = &j->totals;
@@ -173,6 +206,8 @@ enum status record_end(struct record *r, const struct job *j, struct error *err)
     status = record_ranks(r, j, err);
     if (status == STATUS_OK)
         status = record_pair(r, j, err);
+    if (status == STATUS_OK)
+        status = record_files(r, j, err);
     if (status != STATUS_OK)
         return status;
     for (size_t i = 0; i < STATS_STALENESS_BOUNDS; i++)

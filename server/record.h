@@ -5,7 +5,8 @@
  * sum time, wait time (METRICS.md) end    totals; "status" is "ok" or names what ended the job,
  * "error" its text A job's lines stand together.  The first job of this process replaces a file
  * that an earlier one left; further jobs append.  A job that this server kept a copy of goes to
- * replica<index>.jsonl.  Threads: the keeper only.
+ * replica<index>.jsonl; one that an earlier process began (--state-dir) is continued in its file.
+ * Threads: the keeper only.
  */
 #ifndef SPARRING_SERVER_RECORD_H
 #define SPARRING_SERVER_RECORD_H

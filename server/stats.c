@@ -14,6 +14,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What the job has written to its folder. */
+static void add_files(const struct job *j, struct stats_counters *sum)
+{
+    struct durable_figures f;
+
+    if (!j->durable)
+        return;
+    durable_count(j->durable, &f);
+    sum->restored_jobs += f.restored;
+    sum->journal_records += f.journal_records;
+    sum->journal_bytes += f.journal_bytes;
+    sum->journal_ns += f.journal_ns;
+    sum->snapshots += f.snapshots;
+    sum->snapshot_bytes += f.snapshot_bytes;
+    sum->snapshots_failed += f.snapshots_failed;
+    sum->snapshot_ns += f.snapshot_ns;
+}
+
 void stats_add_job(const struct job *j, struct stats_counters *sum)
 {
     const struct job_totals *t = &j->totals;
@@ -35,6 +53,7 @@ void stats_add_job(const struct job *j, struct stats_counters *sum)
     sum->taken_places += t->taken;
     sum->detect_ns += t->detect_ns;
     sum->recover_ns += t->recover_ns;
+    add_files(j, sum);
     sum->sum_ns += t->sum_ns;
     sum->wait_ns += t->wait_ns;
     for (size_t i = 0; i <= STATS_STALENESS_BOUNDS; i++)

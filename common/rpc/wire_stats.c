@@ -122,6 +122,8 @@ static void fill_counters(Sparring__V1__StatsCounters *m, const struct stats_cou
     m->wait_seconds = (double)c->wait_ns * 1e-9;
     m->detect_seconds = (double)c->detect_ns * 1e-9;
     m->recover_seconds = (double)c->recover_ns * 1e-9;
+    m->journal_seconds = (double)c->journal_ns * 1e-9;
+    m->snapshot_seconds = (double)c->snapshot_ns * 1e-9;
 }
 
 static void fill_reply(Sparring__V1__StatsReply *m, const struct server_stats *s, struct parts *p)

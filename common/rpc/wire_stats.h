@@ -33,7 +33,13 @@
     X(disconnects, "Ranks that were cut off: a call broke, or there was silence.")                 \
     X(reconnects, "Ranks that came back to their place.")                                          \
     X(lost_ranks, "Ranks that did not come back in time.")                                         \
-    X(taken_places, "Places of lost ranks that others took.")
+    X(taken_places, "Places of lost ranks that others took.")                                      \
+    X(restored_jobs, "Jobs of an earlier process that were taken up from the state folder.")       \
+    X(journal_records, "Records that were written to a job's journal.")                            \
+    X(journal_bytes, "Bytes of them.")                                                             \
+    X(snapshots, "Snapshots of a shard that were written.")                                        \
+    X(snapshot_bytes, "Bytes of them.")                                                            \
+    X(snapshots_failed, "Snapshots that could not be written.")
 
 /* Pushes by their staleness: counts[i] are those above bound i - 1 and up to bound i. */
 struct stats_staleness {
@@ -47,6 +53,7 @@ struct stats_counters {
 #undef X
     int64_t sum_ns, wait_ns;
     int64_t detect_ns, recover_ns; /* of all disconnects that are over */
+    int64_t journal_ns, snapshot_ns;
     struct stats_staleness staleness;
 };
 

@@ -61,6 +61,10 @@ static void fill(bool runs)
 #undef X
     stats.counters.sum_ns = (int64_t)number() * 500000000;
     stats.counters.wait_ns = (int64_t)number() * 500000000;
+    stats.counters.detect_ns = (int64_t)number() * 500000000;
+    stats.counters.recover_ns = (int64_t)number() * 500000000;
+    stats.counters.journal_ns = (int64_t)number() * 500000000;
+    stats.counters.snapshot_ns = (int64_t)number() * 500000000;
     for (size_t i = 0; i <= STATS_STALENESS_BOUNDS; i++)
         stats.counters.staleness.counts[i] = number();
     stats.counters.staleness.sum = number();
@@ -231,6 +235,8 @@ START_TEST(test_names_and_labels)
     ck_assert(value("process_cpu_seconds_total") == stats.cpu_seconds);
     ck_assert(value("sparring_server_rx_payload_bytes_total") == (double)c->rx_payload_bytes);
     ck_assert(value("sparring_server_sum_seconds_total") == (double)c->sum_ns * 1e-9);
+    ck_assert(value("sparring_server_journal_seconds_total") == (double)c->journal_ns * 1e-9);
+    ck_assert(value("sparring_server_snapshot_seconds_total") == (double)c->snapshot_ns * 1e-9);
     ck_assert(value("sparring_server_jobs_total{result=\"ok\"}") == (double)stats.jobs_ok);
     ck_assert(value("sparring_server_jobs_total{result=\"failed\"}") == (double)stats.jobs_failed);
     (void)snprintf(sample, sizeof(sample),
