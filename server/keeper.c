@@ -14,6 +14,7 @@
 
 #define TICK_MS_MAX     100
 #define OVER_GRACE_NS   INT64_C(5000000000) /* for ranks to read why their job ended */
+#define LEAVE_GRACE_NS  INT64_C(2000000000) /* for the others, when some have left */
 #define RECORDS_AT_ONCE 64
 
 /* Compare the ranks, allocate, answer the joins.  Lock held on entry and return. */
@@ -53,17 +54,27 @@ static void build(struct service *s, struct job *j)
     (void)pthread_mutex_lock(&s->lock);
 }
 
-/* Should the server stop now?  At the end of a round, or when its time is up.  A job that ranks
- * have begun to leave is at its end: the others may still wait for another server's answers, and
- * leave next.  What is kept on the disk can be interrupted anywhere.  Lock held. */
+/* Is this a good moment for the job to be interrupted?  Between two rounds; what is kept on the
+ * disk can be anywhere.  A job that ranks have begun to leave is at its end: the others may still
+ * wait for another server's answers, and leave next; where they may leave early that says nothing.
+ * Lock held. */
+static bool may_interrupt(const struct service *s, const struct job *j, int64_t now_ns)
+{
+    bool ends = j->members.left > 0;
+
+    if (j->state != JOB_RUNNING)
+        return true;
+    if (!j->durable)
+        return !ends && !job_is_pending(j) && j->parked_since_ns == 0;
+    return !ends || j->terms.on_loss == WORKER_LOSS_SHRINK ||
+           now_ns >= s->drain_begin_ns + LEAVE_GRACE_NS;
+}
+
+/* Should the server stop now?  Lock held. */
 static bool is_drained(const struct service *s, const struct job *j, int64_t now_ns,
                        struct error *err)
 {
-    bool between =
-        j->state != JOB_RUNNING ||
-        (j->members.left == 0 && (j->durable || (!job_is_pending(j) && j->parked_since_ns == 0)));
-
-    if (!s->draining || (!between && now_ns < s->drain_deadline_ns))
+    if (!s->draining || (!may_interrupt(s, j, now_ns) && now_ns < s->drain_deadline_ns))
         return false;
     (void)error_set(err, STATUS_UNAVAILABLE,
                     "the parameter server is stopping (%" PRIu64 " rounds were complete)",

@@ -301,7 +301,9 @@ static void vacate(struct service *s, struct job *j, unsigned rank)
 
     describe(j, rank, "it to come back", clock_now_ns(), &err);
     job_lose(j, rank);
-    preserve_members(s, j);
+    if (j->members.joined >
+        0) /* else it is over, and who goes on with its files takes this place */
+        preserve_members(s, j);
     (void)pthread_mutex_unlock(&s->lock);
     exchange_vacate_rank(s, j, rank);
     (void)pthread_mutex_lock(&s->lock);

@@ -178,6 +178,7 @@ static void drain(struct service *s)
         rpc_server_drain(s->rpc);
     (void)pthread_mutex_lock(&s->lock);
     s->draining = true;
+    s->drain_begin_ns = clock_now_ns();
     s->drain_deadline_ns = clock_deadline_ns(s->timeout_ms);
     (void)pthread_cond_broadcast(&s->changed);
     while (s->current)

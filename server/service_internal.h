@@ -42,7 +42,7 @@ struct service {
         last_job[WIRE_JOB_MAX]; /* the newest one that is over, "": none; for those who come back */
     struct error last_failure;  /* why; STATUS_OK: it is done */
     bool draining;
-    int64_t drain_deadline_ns;
+    int64_t drain_begin_ns, drain_deadline_ns;
     bool stop; /* all calls are closed: the keeper ends when nothing is left to do */
 };
 
