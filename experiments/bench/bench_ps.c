@@ -82,7 +82,8 @@ static const struct option_spec specs[] = {
      .help = "exchange: our workers and servers, with the sum.  grpc-echo: gRPC alone, the same "
              "bytes on as many streams, sent back as they came.  socket: the same over plain "
              "sockets.  torch-rpc: PyTorch's RPC parameter server, with the sum (over tcp and "
-             "shm)."},
+             "shm).  replica: exchange, with a second process for each server that keeps its "
+             "shard, too."},
     {.name = "tls",
      .kind = OPTION_TEXT,
      .offset = AT(tls),
@@ -265,6 +266,8 @@ static enum status read_lists(const struct ps_options *o, struct lists *l, struc
 /* Is there such a series? */
 static bool exists(enum ps_kind kind, enum ps_transport transport, const struct ps_case *c)
 {
+    if (kind == PS_REPLICA)
+        return transport != PS_SHM;
     if (kind == PS_TORCH_RPC)
         return transport != PS_UNIX && !c->tls && c->connections == 1;
     if (transport == PS_SHM)

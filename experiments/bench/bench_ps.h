@@ -38,6 +38,7 @@ enum ps_kind {
     PS_GRPC_ECHO, /* gRPC C core alone: the server sends every message back as it came */
     PS_SOCKET,    /* plain sockets: the server receives a piece and sends it back */
     PS_TORCH_RPC, /* PyTorch's RPC parameter server, with the sum */
+    PS_REPLICA,   /* exchange, with a replica for each server */
     PS_KINDS
 };
 enum ps_transport { PS_TCP, PS_UNIX, PS_SHM, PS_TRANSPORTS };
@@ -84,7 +85,8 @@ struct ps_words {
     uint64_t rank; /* of the worker, or index of the server */
     uint64_t workers, servers, bytes, partition_bytes, timeout_ms;
     uint64_t transport, connections;
-    const char *place; /* servers "H:P,H:P" of a worker; where a server listens */
+    const char *place; /* servers "H:P,H:P" of a worker, and then their replicas; where a server
+                          listens */
     const char *port_file;
     struct rpc_security security;
 };

@@ -1,12 +1,13 @@
 /*
- * The worker of kind exchange: the training worker's own synchronisation against real servers, with
- * nothing to compute.
+ * The worker of the kinds exchange and replica: the training worker's own synchronisation against
+ * real servers, with nothing to compute.
  */
 #include "common/base/memory.h"
 #include "experiments/bench/bench_ps.h"
 #include "worker/sync/sync.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct exchange {
     struct tensor_table table;
@@ -14,6 +15,25 @@ struct exchange {
     struct sync *sync;
     uint64_t step;
 };
+
+/* The second half of the addresses are replicas. */
+static enum status split_replicas(const struct ps_worker *w, char **ret_servers,
+                                  struct sync_config *config, struct error *err)
+{
+    enum status status = mem_strdup(w->words.place, ret_servers, err);
+    char *middle = *ret_servers;
+
+    if (status != STATUS_OK)
+        return status;
+    for (uint64_t k = 0; k < w->words.servers; k++)
+        middle += strcspn(middle, ",") + (k + 1 < w->words.servers);
+    *middle = '\0';
+    config->servers = *ret_servers;
+    config->replicas = middle + 1;
+    config->reconnect_ms = config->timeout_ms;
+    config->heartbeat_timeout_ms = config->timeout_ms;
+    return STATUS_OK;
+}
 
 static enum status exchange_open(struct ps_worker *w, struct error *err)
 {
@@ -33,6 +53,7 @@ static enum status exchange_open(struct ps_worker *w, struct error *err)
                                  .ps_transport = SYNC_TRANSPORT_GRPC,
                                  .optimizer = optimizer_defaults(OPTIMIZER_SGD),
                                  .security = w->words.security};
+    char *servers = NULL;
     enum status status = mem_calloc(1, sizeof(*x), "a worker", &x, err);
 
     if (status != STATUS_OK)
@@ -51,8 +72,11 @@ static enum status exchange_open(struct ps_worker *w, struct error *err)
     }
     config.table = &x->table;
     config.params = x->params;
+    if (status == STATUS_OK && w->words.kind == PS_REPLICA)
+        status = split_replicas(w, &servers, &config, err);
     if (status == STATUS_OK)
         status = sync_open(&config, &x->sync, err);
+    free(servers);
     if (status == STATUS_OK)
         status = sync_start(x->sync, err);
     return status;

@@ -229,6 +229,12 @@ static enum status start_torch(struct run *r, struct team *t, size_t rank, struc
 
 /* ---- starting a team ---- */
 
+/* Children that are servers. */
+static size_t server_count(const struct run *r, const struct team *t)
+{
+    return r->shape->servers * (t->series->kind == PS_REPLICA ? 2 : 1);
+}
+
 static enum status start_server(struct run *r, struct team *t, size_t k, struct error *err)
 {
     char place[300], port_file[300];
@@ -241,7 +247,7 @@ static enum status start_server(struct run *r, struct team *t, size_t k, struct 
         (void)snprintf(place, sizeof(place), "unix:");
         server_path(r, t, k, "s", place + 5, sizeof(place) - 5);
     }
-    if (t->series->kind == PS_EXCHANGE)
+    if (t->series->kind == PS_EXCHANGE || t->series->kind == PS_REPLICA)
         return start_sparring_server(r, t, place, port_file, err);
     return start_own(r, t, BENCH_PS_SERVER, k, place, port_file, err);
 }
@@ -311,7 +317,7 @@ static enum status wait_until_ready(struct run *r, struct team *t, int64_t deadl
                                     struct error *err)
 {
     static const char unavailable[] = "unavailable ";
-    size_t first = t->series->kind == PS_TORCH_RPC ? 0 : r->shape->servers;
+    size_t first = t->series->kind == PS_TORCH_RPC ? 0 : server_count(r, t);
 
     for (size_t i = first; i < t->started; i++) {
         enum status status = read_line(&t->children[i], deadline_ns, err);
@@ -336,14 +342,15 @@ static enum status start_team(struct run *r, struct team *t, struct error *err)
     const struct ps_case *c = r->shape;
     bool torch = t->series->kind == PS_TORCH_RPC;
     int64_t deadline_ns = clock_deadline_ns(r->plan->timeout_ms);
+    size_t servers = server_count(r, t);
     enum status status =
-        mem_calloc(c->servers + c->workers, sizeof(*t->children), "processes", &t->children, err);
+        mem_calloc(servers + c->workers, sizeof(*t->children), "processes", &t->children, err);
 
-    for (size_t i = 0; status == STATUS_OK && i < c->servers + c->workers; i++)
+    for (size_t i = 0; status == STATUS_OK && i < servers + c->workers; i++)
         t->children[i].in = t->children[i].out = -1;
-    for (size_t k = 0; status == STATUS_OK && k < c->servers; k++)
+    for (size_t k = 0; status == STATUS_OK && k < servers; k++)
         status = start_server(r, t, k, err);
-    for (size_t k = 0; status == STATUS_OK && !torch && k < c->servers; k++)
+    for (size_t k = 0; status == STATUS_OK && !torch && k < servers; k++)
         status = learn_place(r, t, k, deadline_ns, err);
     for (size_t w = 0; status == STATUS_OK && w < c->workers; w++)
         status = torch ? start_torch(r, t, c->servers + w, err)
@@ -361,7 +368,7 @@ static double cpu_seconds(const struct run *r, const struct team *t)
 {
     double sum = 0;
 
-    for (size_t k = 0; k < r->shape->servers; k++) {
+    for (size_t k = 0; k < server_count(r, t); k++) {
         struct timespec now;
         clockid_t clock;
 
@@ -388,7 +395,7 @@ static enum status parse_answer(const struct child *c, double *ret_seconds, uint
 static enum status take_turn(struct run *r, struct team *t, double *ret_seconds, struct error *err)
 {
     int64_t deadline_ns = clock_deadline_ns(r->plan->timeout_ms);
-    size_t workers = r->shape->servers;
+    size_t workers = server_count(r, t);
     char line[32];
     int length = snprintf(line, sizeof(line), "%zu\n", r->shape->iterations);
     enum status status = STATUS_OK;
@@ -436,7 +443,7 @@ static enum status take_round(struct run *r, size_t round, struct error *err)
 /* Peak resident memory of the servers, as many as there are and while they are still there. */
 static void read_rss(const struct run *r, struct team *t)
 {
-    for (size_t k = 0; k < r->shape->servers && k < t->started && t->children[k].pid != 0; k++) {
+    for (size_t k = 0; k < server_count(r, t) && k < t->started && t->children[k].pid != 0; k++) {
         char path[64], *text, *found;
         size_t size;
         uint64_t kib;
@@ -464,7 +471,7 @@ static enum status stop_team(struct run *r, struct team *t, enum status status, 
 
     read_rss(r, t);
     for (size_t i = t->started; i-- > 0;) {
-        bool server = i < r->shape->servers;
+        bool server = i < server_count(r, t);
         bool lead = server && t->series->kind != PS_TORCH_RPC;
         struct error one = {0};
         enum status end;

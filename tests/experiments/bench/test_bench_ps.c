@@ -89,15 +89,16 @@ static void check_row(const json_t *row)
 
 START_TEST(test_a_small_run)
 {
-    static const char *const kinds[] = {"exchange", "grpc-echo", "socket"};
+    static const char *const kinds[] = {"exchange", "grpc-echo", "socket", "replica"};
     const char *output;
     json_t *report =
         run(ARGS("--workers", "2", "--servers", "2", "--bytes", "300000", "--partition-bytes",
-                 "64K", "--rounds", "4", "--warmup", "1", "--transport", "tcp,unix"),
+                 "64K", "--rounds", "4", "--warmup", "1", "--transport", "tcp,unix", "--kinds",
+                 "exchange,grpc-echo,socket,replica"),
             &output);
 
     check_lines(output);
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         check_row(row_of(report, kinds[i], "tcp"));
         check_row(row_of(report, kinds[i], "unix"));
     }
