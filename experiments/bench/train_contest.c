@@ -85,6 +85,8 @@ static void add_our_job(const struct train_contest *c, const struct train_model 
     add_option(w, "sync", who->sync);
     if (strcmp(who->sync, "allreduce") == 0)
         add_option(w, "backend", who->backend);
+    if (strcmp(who->sync, "ps") == 0)
+        add_option(w, "ps-transport", who->backend);
     add_option(w, "device", o->device);
     add_option(w, "evaluate", "never");
     add_option(w, "log-level", "warning");
@@ -246,6 +248,19 @@ static enum status add_contender(struct train_contest *c, const char *sync, cons
                       err);
 }
 
+static enum status add_transports(struct train_contest *c, struct error *err)
+{
+    char names[OPTION_TEXT_MAX];
+    char *rest = NULL;
+    enum status status = STATUS_OK;
+
+    (void)snprintf(names, sizeof(names), "%s", c->options->ps_transport);
+    for (const char *name = strtok_r(names, ",", &rest); name && status == STATUS_OK;
+         name = strtok_r(NULL, ",", &rest))
+        status = add_contender(c, "ps", name, 0, err);
+    return status;
+}
+
 static enum status add_backends(struct train_contest *c, struct error *err)
 {
     char names[OPTION_TEXT_MAX];
@@ -277,7 +292,7 @@ static enum status list_contenders(struct train_contest *c, struct error *err)
         if (strcmp(name, "allreduce") == 0)
             status = o->nproc > 1 ? add_backends(c, err) : STATUS_OK;
         else if (strcmp(name, "ps") == 0)
-            status = add_contender(c, "ps", "grpc", 0, err);
+            status = add_transports(c, err);
         else if (strcmp(name, "local") != 0)
             status =
                 error_set(err, STATUS_INVALID, "--sync: unknown '%s' (allreduce, ps, local)", name);

@@ -19,7 +19,8 @@ struct train_options {
     char model[OPTION_TEXT_MAX]; /* SPEC[@BATCH[@STEPS]],... */
     int64_t batch_size, nproc, servers, steps, repeats, threads, timeout_ms;
     char sync[OPTION_TEXT_MAX];
-    char backend[OPTION_TEXT_MAX]; /* NAME,... */
+    char backend[OPTION_TEXT_MAX];      /* NAME,... */
+    char ps_transport[OPTION_TEXT_MAX]; /* NAME,... */
     char device[OPTION_TEXT_MAX];
     char peer[OPTION_TEXT_MAX];
     char peer_script[OPTION_TEXT_MAX];

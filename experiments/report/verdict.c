@@ -122,8 +122,11 @@ const char *comparison_carrier(const struct mode *mode)
 
     if (!run || mode->ranks < 2 || strcmp(run->configuration.sync, "local") == 0)
         return NULL;
-    if (strcmp(run->configuration.sync, "ps") == 0)
+    if (strcmp(run->configuration.sync, "ps") == 0 &&
+        strncmp(run->configuration.backend, "shm", 3) != 0)
         return "gRPC over TCP";
+    if (strcmp(run->configuration.backend, "shm and grpc") == 0)
+        return "shared memory inside a host and gRPC over TCP between hosts";
     if (comparison_over_grpc(mode))
         return strcmp(run->configuration.backend, "ring") == 0
                    ? "gRPC over TCP"

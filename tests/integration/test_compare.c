@@ -26,8 +26,9 @@ static const char match[] = "title: Real\n"
                             "          reduce: reproducible, partition-bytes: 32K}\n"
                             "modes:\n"
                             "- {name: ring, options: {sync: allreduce, backend: ring}}\n"
-                            "- {name: ps-1, servers: 1, options: {sync: ps}}\n"
-                            "- {name: ps-2, servers: 2, options: {sync: ps, ps-update: worker}}\n"
+                            "- {name: ps-1, servers: 1, options: {sync: ps, ps-transport: grpc}}\n"
+                            "- {name: ps-2, servers: 2, options: {sync: ps, ps-update: worker,\n"
+                            "   ps-transport: grpc}}\n"
                             "- {name: control, options: {sync: local}}\n"
                             "- {name: single, nproc: 1, options: {sync: local}}\n";
 

@@ -20,42 +20,43 @@ static double number(const json_t *row, const char *name)
 
 START_TEST(test_a_small_run)
 {
-    static const char *const syncs[] = {"local", "allreduce", "allreduce", "ps"};
-    static const char *const backends[] = {"none", "ring", "auto", "grpc"};
+    static const char *const syncs[] = {"local", "allreduce", "allreduce", "ps", "ps"};
+    static const char *const backends[] = {"none", "ring", "auto", "grpc", "shm"};
     const char *file = support_path("train.json");
-    const char *output = process_run(0, WAIT_MS, NULL,
-                                     ARGS(support_program("sparring"), "bench", "train", "--model",
-                                          "mlp:20-16-4@8@30,linear:10-2", "--batch-size", "4",
-                                          "--backend", "ring,auto", "--nproc", "2", "--steps", "20",
-                                          "--repeats", "2", "--json", file));
+    const char *output =
+        process_run(0, WAIT_MS, NULL,
+                    ARGS(support_program("sparring"), "bench", "train", "--model",
+                         "mlp:20-16-4@8@30,linear:10-2", "--batch-size", "4", "--backend",
+                         "ring,auto", "--ps-transport", "grpc,shm", "--nproc", "2", "--steps", "20",
+                         "--repeats", "2", "--json", file));
     json_t *report = json_load_file(file, 0, NULL);
     const json_t *rows = json_object_get(report, "rows");
 
     ck_assert_ptr_nonnull(strstr(output, "x control"));
-    ck_assert_uint_eq(json_array_size(rows), 2 * 4);
-    for (size_t i = 0; i < 8; i++) {
+    ck_assert_uint_eq(json_array_size(rows), 2 * 5);
+    for (size_t i = 0; i < 10; i++) {
         const json_t *row = json_array_get(rows, i);
-        double batch = i < 4 ? 8 : 4;
+        double batch = i < 5 ? 8 : 4;
         double ms = number(row, "step_ms");
         double over = number(row, "over_control");
 
-        ck_assert_pstr_eq(json_string_value(json_object_get(row, "sync")), syncs[i % 4]);
-        ck_assert_pstr_eq(json_string_value(json_object_get(row, "backend")), backends[i % 4]);
+        ck_assert_pstr_eq(json_string_value(json_object_get(row, "sync")), syncs[i % 5]);
+        ck_assert_pstr_eq(json_string_value(json_object_get(row, "backend")), backends[i % 5]);
         ck_assert_pstr_eq(json_string_value(json_object_get(row, "model")),
-                          i < 4 ? "mlp:20-16-4" : "linear:10-2");
+                          i < 5 ? "mlp:20-16-4" : "linear:10-2");
         ck_assert(number(row, "nranks") == 2 && number(row, "batch") <= batch &&
                   number(row, "batch") >= batch);
-        ck_assert(number(row, "steps") == (i < 4 ? 30 : 20));
+        ck_assert(number(row, "steps") == (i < 5 ? 30 : 20));
         ck_assert_double_gt(ms, 0);
         ck_assert_double_le(number(row, "step_ms_min"), ms);
         ck_assert_double_eq_tol(number(row, "samples_per_s") * ms, 2 * batch * 1e3, 1e-3);
         ck_assert_double_le(number(row, "over_control_min"), over);
         ck_assert_double_ge(number(row, "over_control_max"), over);
-        if (i % 4 == 0) /* the control over itself */
+        if (i % 5 == 0) /* the control over itself */
             ck_assert(over >= 1 && over <= 1 && number(row, "sync_us") <= 0);
         else /* the signs agree, whoever was faster */
             ck_assert((number(row, "sync_us_max") > 0) == (number(row, "over_control_max") > 1));
-        if (strcmp(syncs[i % 4], "allreduce") == 0)
+        if (strcmp(syncs[i % 5], "allreduce") == 0)
             ck_assert_double_gt(number(row, "exposed_comm_ms"), 0);
     }
     json_decref(report);
