@@ -373,13 +373,19 @@ static void ps_expected_bytes(const struct sync *base, uint64_t *ret_tx, uint64_
 
 static const char *ps_backend(const struct sync *base)
 {
-    const struct sync_ps *s = (const struct sync_ps *)base;
+    /* The lock is the one field of a const sync that changes. */
+    union {
+        const struct sync *constant;
+        struct sync_ps *plain;
+    } s = {.constant = base};
     unsigned used = 0, shared = 0;
 
-    for (unsigned k = 0; k < s->link_count; k++) {
-        used += s->map.server_elements[k] > 0;
-        shared += s->links[k].by_reference;
+    (void)pthread_mutex_lock(&s.plain->lock);
+    for (unsigned k = 0; k < s.plain->link_count; k++) {
+        used += s.plain->map.server_elements[k] > 0;
+        shared += s.plain->links[k].by_reference;
     }
+    (void)pthread_mutex_unlock(&s.plain->lock);
     return shared == 0 ? "grpc" : shared == used ? "shm" : "shm and grpc";
 }
 

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MEET_MS 5000
+#define MEET_MS 5000 /* a server that is there answers at once */
 
 _Static_assert(HOST_ID_SIZE <= WIRE_ARENA_MAX && HANDOVER_ADDRESS_SIZE <= WIRE_ARENA_MAX,
                "both fit into the messages");
@@ -98,10 +98,10 @@ static enum status exchange(const struct sync_ps *s, int fd, const unsigned char
     return status;
 }
 
-static enum status meet(const struct sync_ps *s, const char *address, struct shared_memory *ret,
-                        struct error *err)
+static enum status meet(const struct sync_ps *s, const char *address, int64_t deadline_ns,
+                        struct shared_memory *ret, struct error *err)
 {
-    int64_t deadline_ns = clock_deadline_ns(MEET_MS);
+    int64_t patience_ns = clock_deadline_ns(MEET_MS);
     char name[HANDOVER_NAME_SIZE];
     unsigned char token[HANDOVER_TOKEN_BYTES];
     int fd = -1;
@@ -113,6 +113,8 @@ static enum status meet(const struct sync_ps *s, const char *address, struct sha
                          "namespace, or its --share-memory is false)");
     if (!handover_parse(address, name, token))
         return error_set(err, STATUS_PROTOCOL, "'%s' says nothing about its memory", address);
+    if (patience_ns < deadline_ns)
+        deadline_ns = patience_ns;
     status = handover_connect(name, deadline_ns, &fd, err);
     if (status != STATUS_OK)
         return status;
@@ -122,7 +124,7 @@ static enum status meet(const struct sync_ps *s, const char *address, struct sha
 }
 
 enum status ps_arena_meet(struct sync_ps *s, struct ps_link *l, const char *address, bool resume,
-                          struct error *err)
+                          int64_t deadline_ns, struct error *err)
 {
     struct shared_memory arena = SHARED_MEMORY_NONE;
     struct error why = {0};
@@ -131,7 +133,7 @@ enum status ps_arena_meet(struct sync_ps *s, struct ps_link *l, const char *addr
     ps_arena_release(l);
     if (!s->memory)
         return STATUS_OK;
-    status = meet(s, address, &arena, &why);
+    status = meet(s, address, deadline_ns, &arena, &why);
     l->arena = arena;
     (void)pthread_mutex_lock(&s->lock);
     l->by_reference = status == STATUS_OK;

@@ -20,11 +20,12 @@ struct ps_link;
 enum status ps_arena_terms(struct sync_ps *s, const struct sync_config *config, struct error *err);
 
 /* Behind a join, before the streams are opened: hand this worker's memory to the server at
- * `address` (of its reply) and map what it answers from.  Where that cannot be, chunks of this link
- * carry their payload, or, when shared memory is demanded and it is the first join, it is an error.
+ * `address` (of its reply) and map what it answers from, until deadline_ns or sooner.  Where that
+ * cannot be, chunks of this link carry their payload, or, when shared memory is demanded and it is
+ * the first join, it is an error.
  */
 enum status ps_arena_meet(struct sync_ps *s, struct ps_link *l, const char *address, bool resume,
-                          struct error *err);
+                          int64_t deadline_ns, struct error *err);
 
 /* Place of `data` in this worker's memory. */
 uint64_t ps_arena_place(const struct sync_ps *s, const float *data);

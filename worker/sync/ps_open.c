@@ -95,7 +95,7 @@ enum status ps_join(struct sync_ps *s, struct ps_link *l, bool resume, int64_t d
     if (status == STATUS_OK)
         l->contributed = reply.round;
     if (status == STATUS_OK)
-        status = ps_arena_meet(s, l, reply.arena, resume, err);
+        status = ps_arena_meet(s, l, reply.arena, resume, deadline_ns, err);
     wire_release_join_reply(&reply);
     return status;
 }

@@ -59,8 +59,8 @@ struct sync_config {
     const char *servers_origin;     /* "--servers", "SPARRING_SERVERS" */
     const uint32_t *server_weights; /* one per server, borrowed until sync_open returns; NULL: equal
                                      */
-    const char *replicas;         /* as servers, one for each; NULL or "": none */
-    const char *replicas_origin;  /* "--replicas", "SPARRING_REPLICAS" */
+    const char *replicas;           /* as servers, one for each; NULL or "": none */
+    const char *replicas_origin;    /* "--replicas", "SPARRING_REPLICAS" */
     bool update_on_server;
     int64_t reconnect_ms; /* how long a lost connection may be away; 0: it ends the job */
     enum worker_loss on_worker_loss;

@@ -46,6 +46,7 @@ struct bench {
     enum reduce_order order;
     struct optimizer_config optimizer;
     int64_t timeout_ms;
+    enum sync_transport transport; /* of ranks with shared memory */
     unsigned sharing;     /* every so many-th rank has its slabs in shared memory; 0: none */
     unsigned connections; /* of each worker to each server */
     bool priority;
@@ -90,6 +91,7 @@ static void bench_open(struct bench *b, unsigned world_size, unsigned servers)
     b->world_size = world_size;
     b->server_count = servers;
     b->timeout_ms = 20000;
+    b->transport = SYNC_TRANSPORT_SHM;
     b->optimizer = optimizer_defaults(OPTIMIZER_SGD);
     b->optimizer.learning_rate = 0.1;
     b->optimizer.momentum = 0.9;
@@ -156,8 +158,7 @@ static struct sync_config rank_config(const struct rank *r)
                                 .connections = b->connections,
                                 .priority = b->priority,
                                 .memory = r->memory.base ? &r->memory : NULL,
-                                .ps_transport =
-                                    r->memory.base ? SYNC_TRANSPORT_SHM : SYNC_TRANSPORT_AUTO,
+                                .ps_transport = r->memory.base ? b->transport : SYNC_TRANSPORT_AUTO,
                                 .optimizer = b->optimizer};
 }
 
@@ -232,14 +233,15 @@ static void check_counters(struct rank *r)
 {
     struct sync_counters c = sync_counters(r->sync);
     uint64_t tx, rx, initial = r->index == 0 ? COUNT * sizeof(float) : 0;
+    bool shared = r->memory.base && r->bench->transport == SYNC_TRANSPORT_SHM;
 
     sync_expected_bytes(r->sync, &tx, &rx);
     ck_assert_uint_eq(tx, COUNT * sizeof(float));
     ck_assert_uint_eq(c.tx_payload_bytes, initial + ROUNDS * tx);
     ck_assert_uint_eq(c.rx_payload_bytes, rx + ROUNDS * rx);
-    ck_assert_str_eq(sync_backend(r->sync), r->memory.base ? "shm" : "grpc");
-    ck_assert_uint_eq(c.tx_reference_bytes, r->memory.base ? c.tx_payload_bytes : 0);
-    ck_assert_uint_eq(c.rx_reference_bytes, r->memory.base ? c.rx_payload_bytes : 0);
+    ck_assert_str_eq(sync_backend(r->sync), shared ? "shm" : "grpc");
+    ck_assert_uint_eq(c.tx_reference_bytes, shared ? c.tx_payload_bytes : 0);
+    ck_assert_uint_eq(c.rx_reference_bytes, shared ? c.rx_payload_bytes : 0);
     ck_assert_uint_gt(c.tx_wire_bytes, c.tx_payload_bytes - c.tx_reference_bytes);
     ck_assert_uint_lt(c.tx_wire_bytes,
                       c.tx_payload_bytes - c.tx_reference_bytes + (ROUNDS + 2) * 7 * 48);
@@ -338,6 +340,41 @@ START_TEST(test_equals_the_serial_run)
             rank_release(&ranks[i]);
         bench_close(&b);
     }
+}
+END_TEST
+
+/* Where memory cannot be shared, gradients go through the socket, unless that is not wished for. */
+START_TEST(test_another_host)
+{
+    struct bench b;
+    struct rank ranks[RANKS_MAX] = {0};
+    struct sync_config config;
+
+    log_set_level(LOG_QUIET); /* it says so */
+    bench_open(&b, 2, 2);
+    b.update = true;
+    b.sharing = 1;
+    b.transport = SYNC_TRANSPORT_AUTO;
+    bench_serve(&b);
+    (void)setenv("SPARRING_HOSTID", "another", 1);
+    run_all(&b, ranks);
+    compare(&b, ranks);
+    rank_release(&ranks[0]);
+    rank_release(&ranks[1]);
+    b.world_size = 1;
+    b.transport = SYNC_TRANSPORT_SHM;
+    rank_open(&ranks[0], &b, 0);
+    config = rank_config(&ranks[0]);
+    assert_fails(sync_open(&config, &ranks[0].sync, &err), STATUS_UNSUPPORTED,
+                 "shares no memory with this worker (another host");
+    config.memory = NULL;
+    assert_fails(sync_open(&config, &ranks[0].sync, &err), STATUS_CONFIG,
+                 "not in shared memory, as --ps-transport shm demands");
+    config = rank_config(&ranks[0]);
+    config.compression.up.kind = CODEC_FP16;
+    assert_fails(sync_open(&config, &ranks[0].sync, &err), STATUS_CONFIG, "compression");
+    rank_release(&ranks[0]);
+    bench_close(&b);
 }
 END_TEST
 
@@ -615,6 +652,7 @@ int main(void)
     tcase_set_timeout(equal, 60);
     tcase_add_loop_test(equal, test_equals_the_serial_run, 0, (int)(RANKS_MAX * SERVERS_MAX));
     tcase_add_test(equal, test_a_second_job_starts_afresh);
+    tcase_add_test(equal, test_another_host);
     tcase_add_loop_test(equal, test_a_layer_in_use_is_not_overwritten, 0, 2);
     suite_add_tcase(suite, equal);
     tcase_set_timeout(ends, 30);
