@@ -137,10 +137,13 @@ static bool can_be(const struct policy *p, uint64_t steps, const uint64_t *clock
                    const uint64_t *seen, const uint8_t *flags)
 {
     bool steps_each = consistency_steps_each(&p->consistency);
+    unsigned known = consistency_is_lockstep(&p->consistency) /* there nobody finishes */
+                         ? POLICY_SAVED_VACANT
+                         : POLICY_SAVED_FINISHED | POLICY_SAVED_VACANT;
 
     for (unsigned rank = 0; rank < p->world_size; rank++)
         if ((!steps_each && clocks[rank] > steps) || (seen && seen[rank] > steps) ||
-            flags[rank] > (POLICY_SAVED_FINISHED | POLICY_SAVED_VACANT))
+            (flags[rank] & ~known) != 0)
             return false;
     return !p->exact;
 }

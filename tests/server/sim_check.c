@@ -104,8 +104,10 @@ void sim_check_end(const struct sim *s)
     const struct consistency *c = &s->plan.consistency;
 
     for (uint32_t i = 0; i < s->plan.partitions; i++) {
-        const struct policy *p = &s->shard.parts[i].policy;
-        const float *data = s->shard.values + s->shard.parts[i].offset;
+        const struct partition *where = &s->map.partitions[i];
+        const struct shard *shard = &s->servers[where->server].shard;
+        const struct policy *p = &shard->parts[where->slot].policy;
+        const float *data = shard->values + shard->parts[where->slot].offset;
 
         if (!consistency_steps_each(c) && p->steps != s->plan.rounds)
             sim_fail("partition %u ends at round %d", (unsigned)i, (int)p->steps);

@@ -48,6 +48,7 @@ static void compute(const struct sim *s, struct sim_worker *w, unsigned rank)
 static void send(struct sim *s, unsigned rank, enum sim_kind kind, uint32_t partition, bool again)
 {
     struct sim_worker *w = &s->workers[rank];
+    struct sim_link *link = &w->links[s->map.partitions[partition].server];
     struct sim_message m = {.kind = kind, .partition = partition, .again = again};
 
     if (kind == SIM_PUSH || kind == SIM_FINAL)
@@ -60,8 +61,8 @@ static void send(struct sim *s, unsigned rank, enum sim_kind kind, uint32_t part
         m.sum = sim_sum(m.data, m.count);
     }
     s->repeats += again;
-    if (w->connected)
-        sim_enqueue(s, &w->up[partition % s->plan.lanes], m);
+    if (link->connected)
+        sim_enqueue(s, &link->up[partition % s->plan.lanes], m);
 }
 
 /* May the server have this contribution, or end, from whoever held the slot before? */
@@ -93,8 +94,9 @@ static void begin_round(struct sim *s, unsigned rank, uint64_t round)
         w->phase = SIM_FINISHING;
         ask_all(s, rank, SIM_FINAL);
     } else {
-        sim_break(s, rank);
         w->life = SIM_DONE;
+        for (unsigned k = 0; k < s->plan.servers; k++)
+            sim_break(&s->servers[k], rank);
     }
 }
 
@@ -104,7 +106,8 @@ void sim_worker_start(struct sim *s, unsigned rank, bool newcomer)
 
     w->life = SIM_ALIVE;
     w->newcomer = newcomer;
-    w->connected = true;
+    for (unsigned k = 0; k < s->plan.servers; k++)
+        w->links[k].connected = true;
     w->phase = SIM_PULLING;
     w->round = w->newest = 0;
     memset(w->wanted, 0, sizeof(w->wanted));
@@ -117,15 +120,17 @@ void sim_worker_start(struct sim *s, unsigned rank, bool newcomer)
     ask_all(s, rank, SIM_PULL);
 }
 
-void sim_worker_reconnect(struct sim *s, unsigned rank)
+void sim_worker_reconnect(struct sim *s, unsigned rank, unsigned server)
 {
     struct sim_worker *w = &s->workers[rank];
     unsigned first = sim_below(s, s->plan.partitions);
 
-    w->connected = true;
+    w->links[server].connected = true;
     for (unsigned i = 0; i < s->plan.partitions; i++) {
         uint32_t partition = (first + i) % s->plan.partitions;
 
+        if (s->map.partitions[partition].server != server)
+            continue;
         if (w->keeps_initial[partition])
             send(s, rank, SIM_INIT, partition, true);
         if (w->asked[partition] != SIM_NOTHING)

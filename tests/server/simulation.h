@@ -1,10 +1,11 @@
 /*
- * A whole job in one thread: workers, one shard with its journal or its replica, and a network, all
- * driven by one random number generator.  Nothing waits and nothing looks at a clock, so a seed is
- * a run.
+ * A whole job in one thread: workers, servers, each with its journal or its replica, and a network,
+ * all driven by one random number generator.  Nothing waits and nothing looks at a clock, so a seed
+ * is a run.
  *
  *   sim_worker.c       what a worker asks, asks again and makes of the answers
- *   sim_server.c       the shard, who is answered when, and what outlives the server
+ *   sim_server.c       a shard, who is answered when, and who holds a slot
+ *   sim_durable.c      what outlives a server
  *   sim_check.c        what must be true of answers, and of the end
  *   test_simulation.c  what happens next
  *
@@ -24,9 +25,11 @@
 
 #define SIM_RANKS      4u
 #define SIM_ROUNDS     8u
-#define SIM_PARTITIONS 3u
+#define SIM_PARTITIONS 4u
+#define SIM_SERVERS    2u
 #define SIM_LANES      2u
 #define SIM_QUEUE      32u
+#define SIM_RECORDS    4096u
 #define SIM_FULL       (PARTITION_BYTES_MIN / sizeof(float))
 #define SIM_LAST       (SIM_RANKS * (SIM_ROUNDS + 1)) /* elements of the last partition */
 #define SIM_ELEMENTS   ((SIM_PARTITIONS - 1) * SIM_FULL + SIM_LAST)
@@ -38,7 +41,7 @@ enum sim_durability { SIM_VOLATILE, SIM_JOURNAL, SIM_REPLICA };
 /* What a seed decides before the run. */
 struct sim_plan {
     struct consistency consistency;
-    unsigned ranks, partitions, lanes;
+    unsigned ranks, servers, partitions, lanes;
     uint64_t rounds;
     bool update, exact;
     enum sim_loss on_loss;
@@ -65,22 +68,37 @@ struct sim_queue {
 
 enum sim_life {
     SIM_ALIVE,
-    SIM_DONE,     /* it has all it wanted */
-    SIM_LOST,     /* its process is dead */
-    SIM_VACATING, /* the server tells one partition after the other */
+    SIM_DONE, /* it has all it wanted */
+    SIM_LOST /* its process is dead; with `succeeded` there will be, or is, a newcomer that joins */
+};
+
+/* A rank as one server sees it. */
+enum sim_slot_state {
+    SIM_HELD,
+    SIM_VACATING, /* one partition is told after the other */
     SIM_VACANT,
-    SIM_JOINING /* the same, for a newcomer */
+    SIM_JOINING, /* the same, for a newcomer */
+    SIM_JOINED   /* which waits for the other servers */
+};
+
+struct sim_slot {
+    enum sim_slot_state state;
+    unsigned next; /* of the server's partitions */
+};
+
+/* Between one worker and one server. */
+struct sim_link {
+    bool connected;
+    struct sim_queue up[SIM_LANES], down[SIM_LANES];
 };
 
 enum sim_phase { SIM_PULLING, SIM_PUSHING, SIM_FINISHING };
 
 struct sim_worker {
     enum sim_life life;
-    unsigned next; /* VACATING, JOINING: partition */
     bool newcomer, killed;
-    bool succeeded; /* VACANT, or on its way there: somebody will come */
-    bool connected;
-    struct sim_queue up[SIM_LANES], down[SIM_LANES];
+    bool succeeded;
+    struct sim_link links[SIM_SERVERS];
     enum sim_phase phase;
     uint64_t round;  /* under way */
     uint64_t newest; /* newcomer: the last round that the slot may have contributed to */
@@ -113,15 +131,16 @@ struct sim_state {
     float slabs[4][SIM_FULL];
 };
 
-struct sim {
-    struct sim_plan plan;
-    uint64_t random;
-    struct shard_map map;
+struct sim_server {
+    struct sim *sim;
+    unsigned index;
+    const uint32_t *partitions; /* that it holds, count of them */
+    unsigned count;
     struct shard shard, replica;
-    struct sim_worker workers[SIM_RANKS];
+    struct sim_slot slots[SIM_RANKS];
     enum sim_durability durability; /* now: a replica that took over has none */
     struct sim_record *records;     /* owned; the journal, or what goes to the replica */
-    size_t record_count, record_capacity;
+    size_t record_count;
     size_t replicated, acknowledged;          /* of the records */
     uint64_t acknowledged_to[SIM_PARTITIONS]; /* sequences */
     struct sim_held held[SIM_RANKS][SIM_PARTITIONS];
@@ -131,7 +150,15 @@ struct sim {
     size_t snapshot_from; /* the record that the snapshot under way begins with */
     bool dying;           /* the sink has killed the server, before or behind its record */
     unsigned die_in;      /* records until then; 0: no */
-    float *history;       /* exact: (rounds + 1, SIM_ELEMENTS), of the run without faults */
+};
+
+struct sim {
+    struct sim_plan plan;
+    uint64_t random;
+    struct shard_map map;
+    struct sim_server servers[SIM_SERVERS];
+    struct sim_worker workers[SIM_RANKS];
+    float *history; /* exact: (rounds + 1, SIM_ELEMENTS), of the run without faults */
     bool writes_history;
     size_t crashes, failovers, kills, newcomers, breaks, repeats;
 };
@@ -152,22 +179,27 @@ _Noreturn void sim_fail(const char *format, ...) __attribute__((format(printf, 1
 
 /* ---- sim_worker.c */
 void sim_worker_start(struct sim *s, unsigned rank, bool newcomer);
-void sim_worker_reconnect(struct sim *s, unsigned rank);
+void sim_worker_reconnect(struct sim *s, unsigned rank, unsigned server);
 void sim_worker_answer(struct sim *s, unsigned rank, const struct sim_message *m);
 void sim_initial(const struct sim *s, uint32_t partition, float *ret);
 
 /* ---- sim_server.c */
-struct shard_config sim_shard_config(const struct sim *s);
-void sim_server_open(struct sim *s);
-void sim_server_close(struct sim *s);
-void sim_server_take(struct sim *s, unsigned rank, const struct sim_message *m);
-void sim_server_crash(struct sim *s);
-void sim_server_snapshot(struct sim *s);  /* one partition further */
-void sim_server_replicate(struct sim *s); /* one record further */
-void sim_server_acknowledge(struct sim *s);
-void sim_server_lose(struct sim *s, unsigned rank); /* one partition further; so the next */
-void sim_server_admit(struct sim *s, unsigned rank);
-void sim_break(struct sim *s, unsigned rank); /* the connection of a rank */
+void sim_server_open(struct sim *s, unsigned index, struct sim_record *records);
+void sim_server_close(struct sim_server *v);
+void sim_server_take(struct sim_server *v, unsigned rank, const struct sim_message *m);
+void sim_server_lose(struct sim_server *v, unsigned rank);  /* one partition further */
+void sim_server_admit(struct sim_server *v, unsigned rank); /* the same */
+void sim_server_release(struct sim_server *v, uint32_t partition, uint64_t sequence);
+void sim_break(struct sim_server *v, unsigned rank); /* its connection with a rank */
+void sim_require_ok(enum status status, const char *what, const struct error *err);
+
+/* ---- sim_durable.c */
+struct shard_config sim_shard_config(const struct sim_server *v);
+void sim_watch(struct sim_server *v); /* the shard's records are kept */
+void sim_server_crash(struct sim_server *v);
+void sim_server_snapshot(struct sim_server *v);  /* one partition further */
+void sim_server_replicate(struct sim_server *v); /* one record further */
+void sim_server_acknowledge(struct sim_server *v);
 
 /* ---- sim_check.c */
 void sim_check_answer(struct sim *s, unsigned rank, const struct sim_message *m);

@@ -412,12 +412,13 @@ START_TEST(test_what_cannot_be_restored)
     struct policy_rank ranks[2];
     struct policy p;
     const uint64_t clocks[2] = {3, 2}, ahead[2] = {4, 2}, seen[2] = {3, 3};
-    const uint8_t flags[2] = {0}, odd[2] = {4, 0};
+    const uint8_t flags[2] = {0}, odd[2] = {4, 0}, finished[2] = {POLICY_SAVED_FINISHED, 0};
 
     policy_init(&p, &modes[0], 2, ranks);
     ck_assert(!policy_restore(&p, 3, ahead, NULL, flags));
     ck_assert(!policy_restore(&p, 3, clocks, ahead, flags));
     ck_assert(!policy_restore(&p, 3, clocks, seen, odd));
+    ck_assert(!policy_restore(&p, 3, clocks, seen, finished)); /* in lockstep */
     ck_assert_uint_eq(p.steps, 0);
     ck_assert(policy_restore(&p, 3, clocks, seen, flags));
     policy_init(&p, &modes[6], 2, ranks);

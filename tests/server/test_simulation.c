@@ -21,11 +21,10 @@
 #include <string.h>
 
 #define SEEDS_DEFAULT 20000u
-#define RECORDS       4096u
 #define EVENTS_MAX    200000u
 
 static struct error err;
-static struct sim sim; /* 200 kB */
+static struct sim sim; /* 1 MB */
 static uint64_t seed;
 
 uint64_t sim_random(struct sim *s)
@@ -50,10 +49,11 @@ static void describe(const struct sim *s, FILE *to)
 
     (void)fprintf(to,
                   "SPARRING_SEED=%" PRIu64 ": %s staleness %" PRIu32 " backup %" PRIu32
-                  ", %u ranks, %u partitions, %u lanes, %" PRIu64 " rounds, %s%s, on loss %s, with "
+                  ", %u ranks, %u servers, %u partitions, %u lanes, %" PRIu64
+                  " rounds, %s%s, on loss %s, with "
                   "%s, %u faults\n",
                   seed, consistency_name(p->consistency.mode), p->consistency.staleness,
-                  p->consistency.backup, p->ranks, p->partitions, p->lanes, p->rounds,
+                  p->consistency.backup, p->ranks, p->servers, p->partitions, p->lanes, p->rounds,
                   p->update ? "values" : "sums", p->exact ? ", exact" : "", losses[p->on_loss],
                   durabilities[p->durability], p->faults);
 }
@@ -117,110 +117,160 @@ enum event_kind { UP, DOWN, RECONNECT, LOSE, ADMIT, REPLICATE, ACKNOWLEDGE };
 
 struct event {
     enum event_kind kind;
-    unsigned rank, lane;
+    unsigned rank, server, lane;
 };
+
+#define EVENTS (SIM_SERVERS * (SIM_RANKS * (2 * SIM_LANES + 3) + 2))
+
+/* Its process lives, and no server has given it up. */
+static bool is_held(const struct sim *s, unsigned rank)
+{
+    bool held = s->workers[rank].life == SIM_ALIVE;
+
+    for (unsigned k = 0; k < s->plan.servers; k++)
+        held = held && s->servers[k].slots[rank].state == SIM_HELD;
+    return held;
+}
+
+/* May the rank be lost?  Not if nobody else could ever give what it has. */
+static bool may_lose(const struct sim *s, unsigned rank)
+{
+    const struct sim_worker *w = &s->workers[rank];
+    unsigned alive = 0;
+
+    for (unsigned other = 0; other < s->plan.ranks; other++)
+        alive += is_held(s, other);
+    if (!is_held(s, rank) || s->plan.on_loss == SIM_FAIL)
+        return false;
+    if (s->plan.on_loss == SIM_WAIT)
+        return true;
+    return alive > 1 && (rank > 0 || w->phase != SIM_PULLING || s->plan.update);
+}
+
+static void kill_worker(struct sim *s, unsigned rank)
+{
+    struct sim_worker *w = &s->workers[rank];
+    bool needed = rank == 0 && w->phase == SIM_PULLING; /* the initial values */
+
+    for (unsigned k = 0; k < s->plan.servers; k++)
+        sim_break(&s->servers[k], rank);
+    w->killed = true;
+    w->life = SIM_LOST;
+    w->succeeded = s->plan.update && (needed || sim_below(s, 3) > 0);
+    s->kills++;
+}
+
+/* One server has not heard of the rank for too long.  It lives, and will learn of it. */
+static void give_up(struct sim_server *v, unsigned rank)
+{
+    if (v->sim->plan.on_loss != SIM_SHRINK || v->slots[rank].state != SIM_HELD)
+        return;
+    sim_break(v, rank);
+    v->sim->workers[rank].killed = true;
+    v->slots[rank] = (struct sim_slot){.state = SIM_VACATING};
+}
+
+/* What can happen between a rank and a server. */
+static unsigned find_rank_events(const struct sim *s, unsigned k, unsigned rank,
+                                 struct event *events)
+{
+    const struct sim_worker *w = &s->workers[rank];
+    const struct sim_link *link = &w->links[k];
+    enum sim_slot_state state = s->servers[k].slots[rank].state;
+    bool waits = s->plan.on_loss == SIM_WAIT, lost = w->life == SIM_LOST;
+    unsigned count = 0;
+
+    for (unsigned lane = 0; lane < s->plan.lanes; lane++) {
+        if (link->up[lane].length > 0)
+            events[count++] = (struct event){UP, rank, k, lane};
+        if (link->down[lane].length > 0)
+            events[count++] = (struct event){DOWN, rank, k, lane};
+    }
+    if (w->life == SIM_ALIVE && !link->connected)
+        events[count++] = (struct event){RECONNECT, rank, k, 0};
+    if ((lost && state == SIM_HELD && !waits) || state == SIM_VACATING)
+        events[count++] = (struct event){LOSE, rank, k, 0};
+    if (lost && ((state == SIM_HELD && waits) || (state == SIM_VACANT && w->succeeded) ||
+                 state == SIM_JOINING))
+        events[count++] = (struct event){ADMIT, rank, k, 0};
+    return count;
+}
 
 /* All that can happen without a fault. */
 static unsigned find_events(const struct sim *s, struct event *events)
 {
     unsigned count = 0;
 
-    for (unsigned rank = 0; rank < s->plan.ranks; rank++) {
-        const struct sim_worker *w = &s->workers[rank];
-        bool waits = s->plan.on_loss == SIM_WAIT;
+    for (unsigned k = 0; k < s->plan.servers; k++) {
+        const struct sim_server *v = &s->servers[k];
 
-        for (unsigned lane = 0; lane < s->plan.lanes; lane++) {
-            if (w->up[lane].length > 0)
-                events[count++] = (struct event){UP, rank, lane};
-            if (w->down[lane].length > 0)
-                events[count++] = (struct event){DOWN, rank, lane};
-        }
-        if (w->life == SIM_ALIVE && !w->connected)
-            events[count++] = (struct event){RECONNECT, rank, 0};
-        if ((w->life == SIM_LOST && !waits) || w->life == SIM_VACATING)
-            events[count++] = (struct event){LOSE, rank, 0};
-        if ((w->life == SIM_LOST && waits) || (w->life == SIM_VACANT && w->succeeded) ||
-            w->life == SIM_JOINING)
-            events[count++] = (struct event){ADMIT, rank, 0};
+        for (unsigned rank = 0; rank < s->plan.ranks; rank++)
+            count += find_rank_events(s, k, rank, events + count);
+        if (v->durability == SIM_REPLICA && v->replicated < v->record_count)
+            events[count++] = (struct event){REPLICATE, 0, k, 0};
+        if (v->durability == SIM_REPLICA && v->acknowledged < v->replicated)
+            events[count++] = (struct event){ACKNOWLEDGE, 0, k, 0};
     }
-    if (s->durability == SIM_REPLICA && s->replicated < s->record_count)
-        events[count++] = (struct event){REPLICATE, 0, 0};
-    if (s->durability == SIM_REPLICA && s->acknowledged < s->replicated)
-        events[count++] = (struct event){ACKNOWLEDGE, 0, 0};
     return count;
 }
 
 static void happen(struct sim *s, const struct event *e)
 {
-    struct sim_worker *w = &s->workers[e->rank];
+    struct sim_server *v = &s->servers[e->server];
+    struct sim_link *link = &s->workers[e->rank].links[e->server];
     struct sim_message m;
 
     switch (e->kind) {
     case UP:
-        m = sim_dequeue(&w->up[e->lane]);
-        sim_server_take(s, e->rank, &m);
+        m = sim_dequeue(&link->up[e->lane]);
+        sim_server_take(v, e->rank, &m);
         break;
     case DOWN:
-        m = sim_dequeue(&w->down[e->lane]);
+        m = sim_dequeue(&link->down[e->lane]);
         sim_check_answer(s, e->rank, &m);
         sim_worker_answer(s, e->rank, &m);
         break;
     case RECONNECT:
-        sim_worker_reconnect(s, e->rank);
+        if (v->slots[e->rank].state == SIM_HELD)
+            sim_worker_reconnect(s, e->rank, e->server);
+        else
+            kill_worker(s, e->rank); /* its place is no longer its own */
         break;
     case LOSE:
-        sim_server_lose(s, e->rank);
+        sim_server_lose(v, e->rank);
         break;
     case ADMIT:
-        sim_server_admit(s, e->rank);
+        sim_server_admit(v, e->rank);
         break;
     case REPLICATE:
-        sim_server_replicate(s);
+        sim_server_replicate(v);
         break;
     case ACKNOWLEDGE:
-        sim_server_acknowledge(s);
+        sim_server_acknowledge(v);
         break;
     }
-}
-
-/* Kill a worker, unless nobody else could ever give what it has. */
-static void kill_worker(struct sim *s, unsigned rank)
-{
-    struct sim_worker *w = &s->workers[rank];
-    bool needed = rank == 0 && w->phase == SIM_PULLING; /* the initial values */
-    unsigned alive = 0;
-
-    for (unsigned other = 0; other < s->plan.ranks; other++)
-        alive += s->workers[other].life == SIM_ALIVE;
-    if (w->life != SIM_ALIVE || s->plan.on_loss == SIM_FAIL)
-        return;
-    if (s->plan.on_loss == SIM_SHRINK && (alive < 2 || (needed && !s->plan.update)))
-        return;
-    sim_break(s, rank);
-    w->killed = true;
-    w->life = SIM_LOST;
-    w->next = 0;
-    w->succeeded = s->plan.update && (needed || sim_below(s, 3) > 0);
-    s->kills++;
 }
 
 static void fault(struct sim *s)
 {
     unsigned rank = sim_below(s, s->plan.ranks), kind = sim_below(s, 8);
+    struct sim_server *v = &s->servers[sim_below(s, s->plan.servers)];
 
-    if (kind < 3 && s->workers[rank].connected) {
+    if (kind < 3 && s->workers[rank].links[v->index].connected) {
         s->breaks++;
-        sim_break(s, rank);
-    } else if (kind < 5) {
+        sim_break(v, rank);
+    } else if (kind == 3 && may_lose(s, rank)) {
         kill_worker(s, rank);
-    } else if (s->durability == SIM_VOLATILE) {
+    } else if (kind == 4 && may_lose(s, rank)) {
+        give_up(v, rank);
+    } else if (v->durability == SIM_VOLATILE) {
         return;
     } else if (kind == 5) {
-        sim_server_crash(s);
+        sim_server_crash(v);
     } else if (kind == 6) {
-        s->die_in = 1 + sim_below(s, 5);
-    } else if (s->durability == SIM_JOURNAL) {
-        sim_server_snapshot(s);
+        v->die_in = 1 + sim_below(s, 5);
+    } else if (v->durability == SIM_JOURNAL) {
+        sim_server_snapshot(v);
     }
 }
 
@@ -229,31 +279,44 @@ static bool is_over(const struct sim *s)
     for (unsigned rank = 0; rank < s->plan.ranks; rank++) {
         const struct sim_worker *w = &s->workers[rank];
 
-        if (w->life != SIM_DONE && (w->life != SIM_VACANT || w->succeeded))
+        if (w->life == SIM_DONE)
+            continue;
+        if (w->life == SIM_ALIVE || w->succeeded)
             return false;
+        for (unsigned k = 0; k < s->plan.servers; k++)
+            if (s->servers[k].slots[rank].state != SIM_VACANT)
+                return false;
     }
+    return true;
+}
+
+/* Now and then a snapshot, and one under way goes on. */
+static bool take_snapshot(struct sim *s)
+{
+    struct sim_server *v = &s->servers[sim_below(s, s->plan.servers)];
+
+    if (v->durability != SIM_JOURNAL || sim_below(s, v->taken > 0 ? 4 : 128) != 0)
+        return false;
+    sim_server_snapshot(v);
     return true;
 }
 
 /* One run, from its plan and a random state to the end. */
 static void run(struct sim *s)
 {
-    unsigned faults = s->plan.faults, snapshots = 0;
+    unsigned faults = s->plan.faults;
 
     for (unsigned rank = 0; rank < s->plan.ranks; rank++)
         sim_worker_start(s, rank, false);
     for (unsigned i = 0; !is_over(s); i++) {
-        struct event events[SIM_RANKS * (2 * SIM_LANES + 3) + 2];
+        struct event events[EVENTS];
         unsigned count = find_events(s, events);
 
         if (faults > 0 && sim_below(s, s->plan.calm) == 0) {
             faults--;
             fault(s);
-        } else if (s->taken > 0 && sim_below(s, 4) == 0) {
-            sim_server_snapshot(s);
-        } else if (s->durability == SIM_JOURNAL && snapshots < 3 && sim_below(s, 64) == 0) {
-            snapshots++;
-            sim_server_snapshot(s);
+        } else if (take_snapshot(s)) {
+            continue;
         } else if (count > 0) {
             happen(s, &events[sim_below(s, count)]);
         } else {
@@ -280,6 +343,7 @@ static struct sim_plan choose(struct sim *s)
                          .calm = 4u << sim_below(s, 5)};
     unsigned mode = sim_below(s, 6);
 
+    p.servers = 1 + sim_below(s, p.partitions < SIM_SERVERS ? p.partitions : SIM_SERVERS);
     if (mode < 2) {
         p.exact = true;
         p.update = p.on_loss == SIM_WAIT || sim_below(s, 2) == 0;
@@ -303,22 +367,18 @@ static struct sim_plan choose(struct sim *s)
 static void run_plan(struct sim *s, const struct sim_plan *plan, struct sim_record *records,
                      float *history, bool writes_history)
 {
-    struct sim_queue none = {.length = 0};
-
     memset(s, 0, sizeof(*s));
-    for (unsigned rank = 0; rank < SIM_RANKS; rank++)
-        s->workers[rank].up[0] = none;
     s->random = seed * 977 + !writes_history;
     s->plan = *plan;
-    s->records = records;
-    s->record_capacity = RECORDS;
     s->history = history;
     s->writes_history = writes_history;
-    assert_ok(shard_map_make((plan->partitions - 1) * SIM_FULL + SIM_LAST, PARTITION_BYTES_MIN, 1,
-                             &s->map, &err));
-    sim_server_open(s);
+    assert_ok(shard_map_make((plan->partitions - 1) * SIM_FULL + SIM_LAST, PARTITION_BYTES_MIN,
+                             plan->servers, &s->map, &err));
+    for (unsigned k = 0; k < plan->servers; k++)
+        sim_server_open(s, k, records + k * SIM_RECORDS);
     run(s);
-    sim_server_close(s);
+    for (unsigned k = 0; k < plan->servers; k++)
+        sim_server_close(&s->servers[k]);
     shard_map_release(&s->map);
 }
 
@@ -358,7 +418,7 @@ static uint64_t number(const char *name, uint64_t otherwise)
 
 START_TEST(test_whole_jobs)
 {
-    struct sim_record *records = calloc(RECORDS, sizeof(*records));
+    struct sim_record *records = calloc(SIM_SERVERS * SIM_RECORDS, sizeof(*records));
     float *history = calloc(SIM_ROUNDS + 1, SIM_ELEMENTS * sizeof(*history));
     static struct sim total;
     uint64_t count = number("SPARRING_SEEDS", SEEDS_DEFAULT);
