@@ -241,6 +241,11 @@ static float *serial_reference(const struct team *t)
     return params;
 }
 
+bool team_same_bits(const void *a, const void *b, size_t count)
+{
+    return memcmp(a, b, count * sizeof(float)) == 0;
+}
+
 void team_check(const struct team *t)
 {
     float *wanted = serial_reference(t);
@@ -248,7 +253,7 @@ void team_check(const struct team *t)
     for (unsigned i = 0; i < t->world_size; i++) {
         ck_assert_msg(t->ranks[i].status == STATUS_OK, "rank %u: %s", i, t->ranks[i].err.text);
         for (size_t e = 0; e < TEAM_COUNT; e++)
-            ck_assert_msg(memcmp(&t->ranks[i].params[e], &wanted[e], sizeof(float)) == 0,
+            ck_assert_msg(team_same_bits(&t->ranks[i].params[e], &wanted[e], 1),
                           "rank %u, element %zu: %.9g, wanted %.9g", i, e,
                           (double)t->ranks[i].params[e], (double)wanted[e]);
     }

@@ -77,6 +77,9 @@ enum status team_begin_step(struct team_rank *r, uint64_t round, size_t ready_co
 void team_run_rank(struct team_rank *r);
 void team_join_rank(struct team_rank *r);
 
+/* Of floats: 0 and -0 differ, a NaN equals itself. */
+bool team_same_bits(const void *a, const void *b, size_t count);
+
 /* All ranks have ended well, with the parameters of the serial run, bit for bit. */
 void team_check(const struct team *t);
 
