@@ -244,8 +244,7 @@ void job_count_complete(struct job *j, const struct shard_answer *answer, int64_
     unsigned answered =
         contributions < joined ? contributions : joined; /* not who was lost since */
 
-    r->tx_payload_bytes +=
-        answered * (uint64_t)codec_bytes(&j->shard.config.compression.down, answer->count);
+    r->tx_payload_bytes += answered * (uint64_t)answer->bytes;
     r->sum_ns += answer->sum_ns;
     r->wait_ns += answer->wait_ns;
     stats_count_staleness(&j->totals.staleness, 0, contributions); /* all read round - 1 */

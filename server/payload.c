@@ -136,9 +136,9 @@ enum status payload_open(const struct shard *shard, const struct chunk_header *h
                          struct shard_source *ret_source, struct error *err)
 {
     size_t size = rpc_message_payload_size(message);
-    struct codec codec =
-        h->kind == CHUNK_PUSH ? shard->config.compression.up : (struct codec){.kind = CODEC_NONE};
-    size_t bytes = codec_bytes(&codec, shard_partition_count(shard, h->partition));
+    size_t bytes;
+    struct codec codec = payload_codec(&shard->config.compression.up, h,
+                                       shard_partition_count(shard, h->partition), &bytes);
 
     ret->message = message;
     ret->elements = NULL;
@@ -174,7 +174,7 @@ void payload_make(const struct shard *shard, const struct shard_answer *answer, 
     if (answer->coded) {
         header->dtype = (uint32_t)answer->codec.kind;
         ret->data = answer->coded;
-        ret->size = codec_bytes(&answer->codec, answer->count);
+        ret->size = answer->bytes;
         header->length = ret->size;
         return;
     }

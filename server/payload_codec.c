@@ -4,20 +4,31 @@
 #include "server/payload_codec.h"
 
 #include "common/base/memory.h"
-#include "common/rpc/wire.h"
 
 #include <stdlib.h>
 
 _Static_assert((int)CODING_FLOAT32 == (int)CODEC_NONE && (int)CODING_FLOAT16 == (int)CODEC_FP16 &&
                    (int)CODING_BFLOAT16 == (int)CODEC_BF16 &&
                    (int)CODING_TOP_K == (int)CODEC_TOP_K &&
-                   (int)CODING_ONE_BIT == (int)CODEC_ONE_BIT,
+                   (int)CODING_ONE_BIT == (int)CODEC_ONE_BIT && (int)CODING_ROWS == (int)CODEC_ROWS,
                "a codec's kind is its number on the wire");
 
 struct kept {
     struct rpc_message *message; /* owned */
     struct codec codec;
 };
+
+struct codec payload_codec(const struct codec *terms, const struct chunk_header *h, size_t count,
+                           size_t *ret_bytes)
+{
+    bool plain = h->kind != CHUNK_PUSH || (codec_varies(terms) && h->dtype == CODING_FLOAT32);
+    struct codec codec = plain ? (struct codec){.kind = CODEC_NONE} : *terms;
+
+    *ret_bytes = codec_bytes(&codec, count);
+    if (codec_varies(&codec) && h->length < *ret_bytes)
+        *ret_bytes = h->length;
+    return codec;
+}
 
 static enum status feed(void *user, const void *bytes, size_t size, struct error *err)
 {
@@ -30,7 +41,7 @@ enum status payload_decode(struct rpc_message *message, const struct codec *code
     struct codec_decoder decoder;
     enum status status;
 
-    codec_decode_start(&decoder, codec, dst, count, add);
+    codec_decode_start(&decoder, codec, dst, count, add ? CODEC_ADD : CODEC_REPLACE);
     status = rpc_message_read(message, feed, &decoder, err);
     return status == STATUS_OK ? codec_decode_end(&decoder, err) : status;
 }

@@ -7,7 +7,13 @@
 
 #include "common/codec/codec.h"
 #include "common/rpc/rpc.h"
+#include "common/rpc/wire.h"
 #include "server/shard.h"
+
+/* How a push of that header is coded by these terms: where they say rows, those or all elements.
+ * *ret_bytes of its payload: what the codec makes, or with rows fewer, as the header says. */
+struct codec payload_codec(const struct codec *terms, const struct chunk_header *h, size_t count,
+                           size_t *ret_bytes);
 
 /* dst = or += the payload, which is coded so.  STATUS_DATA. */
 enum status payload_decode(struct rpc_message *message, const struct codec *codec, float *dst,

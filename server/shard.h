@@ -92,6 +92,7 @@ struct shard_answer {
     const float *data;      /* count elements; inside the shard, see above how long */
     const uint8_t *coded;   /* NULL, or data in fewer bytes, which is sent ... */
     struct codec codec;     /* ... coded so */
+    size_t bytes;           /* with data, and complete: of what is sent to each */
     size_t count;
     int64_t sum_ns;  /* complete only: time spent on this round's sums and update */
     int64_t wait_ns; /* complete only: from the round's first contribution to its last */

@@ -42,6 +42,7 @@ void shard_answer_rank(struct shard *s, struct shard_part *part, unsigned rank,
     ret->count = part->count;
     ret->coded = shard_down_coded(&s->down, (size_t)(part - s->parts));
     ret->codec = s->down.codec;
+    ret->bytes = shard_down_size(&s->down, (size_t)(part - s->parts), part->count);
     ret->sequence = part->sequence;
     if (s->kept)
         policy_aim(p, rank, shard_wanted_staleness(&s->config, rank, p->ranks[rank].clock + 1));
@@ -122,6 +123,7 @@ static enum status pull(struct shard *s, struct shard_part *part, unsigned rank,
         return STATUS_OK;
     shard_answer_rank(s, part, rank, ret);
     ret->coded = NULL; /* values as they are */
+    ret->bytes = ret->count * sizeof(float);
     if (s->previous && round > 0 && round == p->steps) {
         ret->data = s->previous + part->offset;
         ret->round = round - 1;
@@ -170,6 +172,7 @@ bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
     bool found = next(s, partition, ret_rank, ret, policy_next_parked);
 
     ret->coded = NULL; /* values as they are */
+    ret->bytes = ret->count * sizeof(float);
     return found;
 }
 

@@ -24,6 +24,11 @@ static size_t lay_out(const struct codec *codec, const struct shard_map *map, un
     return bytes;
 }
 
+static bool tells_changes(const struct codec *codec, bool update)
+{
+    return update && (codec_has_residual(codec) || codec_varies(codec));
+}
+
 size_t shard_down_bytes(const struct codec *codec, const struct shard_map *map, unsigned index)
 {
     size_t bytes;
@@ -31,7 +36,7 @@ size_t shard_down_bytes(const struct codec *codec, const struct shard_map *map, 
     if (codec->kind == CODEC_NONE)
         return 0;
     bytes = lay_out(codec, map, index, NULL);
-    if (codec_has_residual(codec))
+    if (codec_has_residual(codec) || codec_varies(codec))
         bytes += map->server_elements[index] * sizeof(float);
     return bytes;
 }
@@ -40,17 +45,19 @@ enum status shard_down_init(struct shard_down *d, const struct codec *codec, boo
                             const struct shard_map *map, unsigned index, struct error *err)
 {
     const uint32_t *held;
+    size_t length = shard_map_held(map, index, &held);
     enum status status;
 
-    *d = (struct shard_down){.codec = *codec, .tells_changes = update && codec_has_residual(codec)};
+    *d = (struct shard_down){.codec = *codec, .tells_changes = tells_changes(codec, update)};
     if (codec->kind == CODEC_NONE)
         return STATUS_OK;
-    status = mem_calloc(shard_map_held(map, index, &held), sizeof(*d->at),
-                        "places of coded answers", &d->at, err);
+    status = mem_calloc(length, sizeof(*d->at), "places of coded answers", &d->at, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(length, sizeof(*d->sizes), "sizes of coded answers", &d->sizes, err);
     if (status == STATUS_OK)
         status = mem_calloc_aligned(lay_out(codec, map, index, d->at), 1, "coded answers",
                                     &d->coded, err);
-    if (status == STATUS_OK && codec_has_residual(codec))
+    if (status == STATUS_OK && (codec_has_residual(codec) || d->tells_changes))
         status = mem_calloc_aligned(map->server_elements[index], sizeof(float),
                                     "what answers have not said", &d->kept, err);
     return status;
@@ -60,6 +67,7 @@ void shard_down_release(struct shard_down *d)
 {
     free(d->coded);
     free(d->at);
+    free(d->sizes);
     free(d->kept);
     memset(d, 0, sizeof(*d));
 }
@@ -82,7 +90,18 @@ static enum status encode_change(struct shard_down *d, uint8_t *coded, size_t of
     if (status != STATUS_OK)
         return status;
     return codec_decode(&d->codec, coded, codec_bytes(&d->codec, count), d->kept + offset, count,
-                        true, err);
+                        CODEC_ADD, err);
+}
+
+/* Returns the bytes, 0: no fewer than those of the elements. */
+static size_t encode_rows(const struct shard_down *d, uint8_t *coded, size_t offset, size_t count,
+                          const float *data)
+{
+    size_t size = codec_encode_rows(data, d->kept ? d->kept + offset : NULL, count, coded);
+
+    if (d->kept)
+        memcpy(d->kept + offset, data, count * sizeof(float));
+    return size;
 }
 
 enum status shard_down_encode(struct shard_down *d, size_t slot, size_t offset, size_t count,
@@ -93,12 +112,22 @@ enum status shard_down_encode(struct shard_down *d, size_t slot, size_t offset, 
     if (!d->coded)
         return STATUS_OK;
     coded = d->coded + d->at[slot];
+    if (codec_varies(&d->codec)) {
+        d->sizes[slot] = encode_rows(d, coded, offset, count, data);
+        return STATUS_OK;
+    }
+    d->sizes[slot] = codec_bytes(&d->codec, count);
     if (d->tells_changes)
         return encode_change(d, coded, offset, count, data, work, err);
     return codec_encode(&d->codec, data, d->kept ? d->kept + offset : NULL, count, coded, err);
 }
 
+size_t shard_down_size(const struct shard_down *d, size_t slot, size_t count)
+{
+    return shard_down_coded(d, slot) ? d->sizes[slot] : count * sizeof(float);
+}
+
 const uint8_t *shard_down_coded(const struct shard_down *d, size_t slot)
 {
-    return d->coded ? d->coded + d->at[slot] : NULL;
+    return d->coded && d->sizes[slot] > 0 ? d->coded + d->at[slot] : NULL;
 }

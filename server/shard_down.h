@@ -8,9 +8,12 @@
  *                         adds what it is told to the same initial values, so they all hold the
  *                         same, and `told` holds it, too, bit for bit.
  *
+ *   rows, mean            the rows that are not zero.
+ *   rows, values          the rows that differ from what the ranks hold: `kept`, as above.
+ *
  * A coded answer is overwritten when the next round of its partition is complete, which in lockstep
  * is after everybody has it (server/shard.h).  Memory beside the shard's: the coded bytes, and for
- * topk and onebit one slab of float32.
+ * topk, onebit and rows of values one slab of float32.
  *
  * Threads: any; a partition under the lock of its shard_part.
  */
@@ -27,6 +30,7 @@
 struct shard_down {
     struct codec codec;
     bool tells_changes; /* of values: `kept` is what the ranks hold; else the residual */
+    size_t *sizes;      /* owned; of each slot's answer; 0: it is sent as it is */
     uint8_t *coded;     /* owned; NULL: answers are not coded */
     size_t *at;         /* owned; of each slot's answer in coded, bytes */
     float *kept;        /* owned; NULL: the codec has no residual */
@@ -48,7 +52,10 @@ void shard_down_begin(struct shard_down *d, const float *values, size_t offset, 
 enum status shard_down_encode(struct shard_down *d, size_t slot, size_t offset, size_t count,
                               const float *data, float *work, struct error *err);
 
-/* Where the coded partition lies; NULL: answers are not coded. */
+/* Bytes of the answer of `count` elements, coded or not. */
+size_t shard_down_size(const struct shard_down *d, size_t slot, size_t count);
+
+/* Where the coded partition lies; NULL: this answer is not coded. */
 const uint8_t *shard_down_coded(const struct shard_down *d, size_t slot);
 
 #endif

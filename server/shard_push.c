@@ -112,8 +112,10 @@ enum status shard_complete(struct shard *s, struct shard_part *part, struct shar
     status = shard_tell(s, part, SHARD_RECORD_STEP, rate, sum, err);
     if (status != STATUS_OK)
         return status;
-    return shard_down_encode(&s->down, (size_t)(part - s->parts), part->offset, part->count,
-                             s->config.update ? s->values + part->offset : sum, sum, err);
+    status = shard_down_encode(&s->down, (size_t)(part - s->parts), part->offset, part->count,
+                               s->config.update ? s->values + part->offset : sum, sum, err);
+    ret->bytes = shard_down_size(&s->down, (size_t)(part - s->parts), part->count);
+    return status;
 }
 
 /* g += lambda g g (w - w_read). */

@@ -462,18 +462,18 @@ static const struct option_spec specs[] = {
      .kind = OPTION_CHOICE,
      .offset = AT(compression),
      .default_text = "none",
-     .choices = "none|fp16|bf16|topk|onebit",
-     .help = "How gradients of ps go up: as they are, in 16 bits, the --top-k largest of them, or "
-             "their signs and two means; what topk and onebit leave out is added to the next "
-             "step's."},
+     .choices = "none|fp16|bf16|topk|onebit|rows",
+     .help = "How gradients of ps go up: as they are, in 16 bits, the --top-k largest of them, "
+             "their signs and two means, or only rows that are not zero; what topk and onebit "
+             "leave out is added to the next step's."},
     {.name = "compression-down",
      .env = "SPARRING_COMPRESSION_DOWN",
      .kind = OPTION_CHOICE,
      .offset = AT(compression_down),
      .default_text = "none",
-     .choices = "none|fp16|bf16|topk|onebit",
+     .choices = "none|fp16|bf16|topk|onebit|rows",
      .help = "How answers of ps come down, once for all workers, so in bsp only; with --ps-update "
-             "server topk and onebit say how the parameters have changed."},
+             "server topk and onebit say how the parameters have changed, rows which of them."},
     {.name = "top-k",
      .env = "SPARRING_TOP_K",
      .kind = OPTION_DOUBLE,

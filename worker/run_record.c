@@ -314,8 +314,10 @@ static enum status write_summary(struct run_record *r, const struct run_facts *f
     add_losses(outcome, &out);
     strbuf_addf(&out, ",\"bytes\":{\"tx_payload_per_step\":%ju,\"rx_payload_per_step\":%ju",
                 (uintmax_t)r->tx_first, (uintmax_t)r->rx_first);
-    strbuf_addf(&out, ",\"expected_tx_payload_per_step\":%ju,\"expected_rx_payload_per_step\":%ju",
-                (uintmax_t)outcome->expected_tx, (uintmax_t)outcome->expected_rx);
+    if (outcome->expected_tx != UINT64_MAX)
+        strbuf_addf(&out, ",\"expected_tx_payload_per_step\":%ju", (uintmax_t)outcome->expected_tx);
+    if (outcome->expected_rx != UINT64_MAX)
+        strbuf_addf(&out, ",\"expected_rx_payload_per_step\":%ju", (uintmax_t)outcome->expected_rx);
     strbuf_addf(&out, ",\"same_every_step\":%s}", r->uneven_bytes ? "false" : "true");
     status = write_json(r, "summary.json", &out, err);
     strbuf_release(&out);
@@ -350,8 +352,10 @@ enum status run_record_finish(struct run_record *r, const struct run_facts *fact
     metrics_add_int(m, "retries", (int64_t)outcome->retries);
     metrics_add_int(m, "tx_wire_bytes", (int64_t)outcome->tx_wire);
     metrics_add_int(m, "rx_wire_bytes", (int64_t)outcome->rx_wire);
-    metrics_add_int(m, "expected_tx_payload_bytes", (int64_t)outcome->expected_tx);
-    metrics_add_int(m, "expected_rx_payload_bytes", (int64_t)outcome->expected_rx);
+    if (outcome->expected_tx != UINT64_MAX)
+        metrics_add_int(m, "expected_tx_payload_bytes", (int64_t)outcome->expected_tx);
+    if (outcome->expected_rx != UINT64_MAX)
+        metrics_add_int(m, "expected_rx_payload_bytes", (int64_t)outcome->expected_rx);
     metrics_add_int(m, "peak_rss_bytes", (int64_t)host_peak_rss_bytes());
     metrics_add_double(m, "cpu_seconds", host_cpu_seconds());
     metrics_add_double(m, "samples_per_second", run_record_samples_per_second(r));

@@ -11,11 +11,9 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const names[CODEC_KINDS] = {[CODEC_NONE] = "none",
-                                               [CODEC_FP16] = "fp16",
-                                               [CODEC_BF16] = "bf16",
-                                               [CODEC_TOP_K] = "topk",
-                                               [CODEC_ONE_BIT] = "onebit"};
+static const char *const names[CODEC_KINDS] = {
+    [CODEC_NONE] = "none",  [CODEC_FP16] = "fp16",      [CODEC_BF16] = "bf16",
+    [CODEC_TOP_K] = "topk", [CODEC_ONE_BIT] = "onebit", [CODEC_ROWS] = "rows"};
 
 const struct codec_kernels *codec_kernels(void)
 {
@@ -54,6 +52,11 @@ enum status codec_check(const struct codec *c, struct error *err)
 bool codec_has_residual(const struct codec *c)
 {
     return c->kind == CODEC_TOP_K || c->kind == CODEC_ONE_BIT;
+}
+
+bool codec_varies(const struct codec *c)
+{
+    return c->kind == CODEC_ROWS;
 }
 
 size_t codec_top_k(const struct codec *c, size_t count)
@@ -133,7 +136,7 @@ static void encode_top_k(float *values, size_t count, size_t k, uint8_t *dst)
 enum status codec_encode(const struct codec *c, const float *src, float *residual, size_t count,
                          uint8_t *dst, struct error *err)
 {
-    assert(count <= UINT32_MAX && (src || codec_has_residual(c)));
+    assert(count <= UINT32_MAX && (src || codec_has_residual(c)) && !codec_varies(c));
     if (codec_has_residual(c) && src)
         vector_add(residual, src, count);
     switch (c->kind) {

@@ -22,6 +22,8 @@ static size_t unit_size(const struct codec_decoder *d)
         return TOP_K_RECORD;
     case CODEC_ONE_BIT:
         return d->headed ? 1 : ONE_BIT_HEAD;
+    case CODEC_ROWS:
+        return d->headed ? 4 : ROWS_HEAD;
     default:
         return sizeof(float);
     }
@@ -34,12 +36,14 @@ static size_t units_left(const struct codec_decoder *d)
         return codec_top_k(&d->codec, d->count) - d->done;
     if (d->codec.kind == CODEC_ONE_BIT)
         return d->headed ? (d->count - d->done + 7) / 8 : 1;
+    if (d->codec.kind == CODEC_ROWS) /* a head; elements; or the name of the next row */
+        return !d->headed ? 1 : d->row_left > 0 ? d->row_left : d->rows_left > 0;
     return d->count - d->done;
 }
 
 static void take_floats(struct codec_decoder *d, const uint8_t *bytes, size_t units)
 {
-    if (d->add)
+    if (d->mode == CODEC_ADD)
         vector_add_bytes(d->dst + d->done, bytes, units);
     else
         memcpy(d->dst + d->done, bytes, units * sizeof(float));
@@ -50,9 +54,9 @@ static void take_halves(struct codec_decoder *d, const uint8_t *bytes, size_t un
     const struct codec_kernels *k = codec_kernels();
 
     if (d->codec.kind == CODEC_FP16)
-        (d->add ? k->add_float16 : k->copy_float16)(d->dst + d->done, bytes, units);
+        (d->mode == CODEC_ADD ? k->add_float16 : k->copy_float16)(d->dst + d->done, bytes, units);
     else
-        (d->add ? k->add_bfloat16 : k->copy_bfloat16)(d->dst + d->done, bytes, units);
+        (d->mode == CODEC_ADD ? k->add_bfloat16 : k->copy_bfloat16)(d->dst + d->done, bytes, units);
 }
 
 static enum status take_records(struct codec_decoder *d, const uint8_t *bytes, size_t units,
@@ -71,7 +75,7 @@ static enum status take_records(struct codec_decoder *d, const uint8_t *bytes, s
             return error_set(err, STATUS_DATA, "topk names element %u after element %u",
                              (unsigned)index, (unsigned)d->least - 1);
         d->least = (uint64_t)index + 1;
-        if (d->add)
+        if (d->mode == CODEC_ADD)
             d->dst[index] += value;
         else
             d->dst[index] = value;
@@ -100,8 +104,51 @@ static enum status take_signs(struct codec_decoder *d, const uint8_t *bytes, siz
     if (length % 8 != 0 && bytes[units - 1] >> length % 8 != 0)
         return error_set(err, STATUS_DATA, "onebit has signs behind the last of %zu elements",
                          d->count);
-    (d->add ? k->add_signs : k->copy_signs)(d->dst + d->done, bytes, d->means, length);
+    (d->mode == CODEC_ADD ? k->add_signs : k->copy_signs)(d->dst + d->done, bytes, d->means,
+                                                          length);
     d->done += length;
+    return STATUS_OK;
+}
+
+static enum status take_rows_head(struct codec_decoder *d, const uint8_t *bytes, struct error *err)
+{
+    memcpy(&d->width, bytes, sizeof(d->width));
+    memcpy(&d->rows_left, bytes + sizeof(d->width), sizeof(d->rows_left));
+    if (d->width == 0 || d->rows_left > (d->count + d->width - 1) / d->width)
+        return error_set(err, STATUS_DATA, "%u rows of %u elements in %zu", (unsigned)d->rows_left,
+                         (unsigned)d->width, d->count);
+    d->headed = true;
+    return STATUS_OK;
+}
+
+static enum status take_row_name(struct codec_decoder *d, const uint8_t *bytes, struct error *err)
+{
+    size_t rows = (d->count + d->width - 1) / d->width;
+    uint32_t row;
+
+    memcpy(&row, bytes, sizeof(row));
+    if (row >= rows)
+        return error_set(err, STATUS_DATA, "row %u of %zu is named", (unsigned)row, rows);
+    if (row < d->least)
+        return error_set(err, STATUS_DATA, "row %u is named after row %u", (unsigned)row,
+                         (unsigned)d->least - 1);
+    d->least = (uint64_t)row + 1;
+    d->rows_left--;
+    d->done = (size_t)row * d->width;
+    d->row_left = d->count - d->done < d->width ? d->count - d->done : d->width;
+    return STATUS_OK;
+}
+
+static enum status take_row(struct codec_decoder *d, const uint8_t *bytes, size_t units,
+                            struct error *err)
+{
+    if (!d->headed)
+        return take_rows_head(d, bytes, err);
+    if (d->row_left == 0)
+        return take_row_name(d, bytes, err);
+    take_floats(d, bytes, units);
+    d->done += units;
+    d->row_left -= units;
     return STATUS_OK;
 }
 
@@ -114,6 +161,8 @@ static enum status take_units(struct codec_decoder *d, const uint8_t *bytes, siz
     switch (d->codec.kind) {
     case CODEC_ONE_BIT:
         return d->headed ? take_signs(d, bytes, units, err) : take_means(d, bytes, err);
+    case CODEC_ROWS:
+        return take_row(d, bytes, units, err);
     case CODEC_TOP_K:
         status = take_records(d, bytes, units, err);
         break;
@@ -129,13 +178,15 @@ static enum status take_units(struct codec_decoder *d, const uint8_t *bytes, siz
 }
 
 void codec_decode_start(struct codec_decoder *d, const struct codec *c, float *dst, size_t count,
-                        bool add)
+                        enum codec_mode mode)
 {
+    bool sparse = c->kind == CODEC_TOP_K || c->kind == CODEC_ROWS;
+
     assert(count <= UINT32_MAX);
-    *d = (struct codec_decoder){.codec = *c, .dst = dst, .count = count, .add = add};
+    *d = (struct codec_decoder){.codec = *c, .dst = dst, .count = count, .mode = mode};
     if (c->kind == CODEC_TOP_K && codec_top_k(c, count) == count)
         d->codec.kind = CODEC_NONE;
-    else if (c->kind == CODEC_TOP_K && !add)
+    else if (sparse && mode == CODEC_REPLACE)
         memset(dst, 0, count * sizeof(float));
 }
 
@@ -150,8 +201,8 @@ enum status codec_decode_feed(struct codec_decoder *d, const void *piece, size_t
         size_t left = units_left(d);
 
         if (left == 0)
-            return error_set(err, STATUS_DATA, "%s of %zu elements has more than %zu bytes",
-                             codec_name(d->codec.kind), d->count, codec_bytes(&d->codec, d->count));
+            return error_set(err, STATUS_DATA, "%s of %zu elements has more bytes than belong",
+                             codec_name(d->codec.kind), d->count);
         if (d->carried > 0 || size < unit) {
             size_t step = unit - d->carried < size ? unit - d->carried : size;
 
@@ -177,18 +228,18 @@ enum status codec_decode_feed(struct codec_decoder *d, const void *piece, size_t
 enum status codec_decode_end(const struct codec_decoder *d, struct error *err)
 {
     if (d->carried > 0 || units_left(d) > 0)
-        return error_set(err, STATUS_DATA, "%s of %zu elements has fewer than %zu bytes",
-                         codec_name(d->codec.kind), d->count, codec_bytes(&d->codec, d->count));
+        return error_set(err, STATUS_DATA, "%s of %zu elements has fewer bytes than belong",
+                         codec_name(d->codec.kind), d->count);
     return STATUS_OK;
 }
 
 enum status codec_decode(const struct codec *c, const void *bytes, size_t size, float *dst,
-                         size_t count, bool add, struct error *err)
+                         size_t count, enum codec_mode mode, struct error *err)
 {
     struct codec_decoder d;
     enum status status;
 
-    codec_decode_start(&d, c, dst, count, add);
+    codec_decode_start(&d, c, dst, count, mode);
     status = codec_decode_feed(&d, bytes, size, err);
     return status == STATUS_OK ? codec_decode_end(&d, err) : status;
 }

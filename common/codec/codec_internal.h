@@ -9,6 +9,7 @@
 
 #define TOP_K_RECORD 8 /* bytes: index, value */
 #define ONE_BIT_HEAD 8 /* bytes: the two means */
+#define ROWS_HEAD    8 /* bytes: width and number of rows */
 
 const struct codec_kernels *codec_kernels(void);
 

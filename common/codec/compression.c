@@ -11,9 +11,11 @@ struct compression compression_make(uint32_t up, uint32_t down, uint32_t top_k_p
     };
 }
 
-bool compression_adds(const struct compression *c, bool update_on_server)
+enum codec_mode compression_mode(const struct compression *c, bool update_on_server)
 {
-    return update_on_server && codec_has_residual(&c->down);
+    if (update_on_server && codec_has_residual(&c->down))
+        return CODEC_ADD;
+    return update_on_server && c->down.kind == CODEC_ROWS ? CODEC_PATCH : CODEC_REPLACE;
 }
 
 enum status compression_check(const struct compression *c, bool lockstep, bool replaces,
@@ -28,7 +30,7 @@ enum status compression_check(const struct compression *c, bool lockstep, bool r
                          "answers are compressed (%s) once for all ranks, which need be in "
                          "lockstep for it (bsp without backup workers)",
                          codec_name(c->down.kind));
-    if (c->down.kind != CODEC_NONE && replaces)
+    if (c->down.kind != CODEC_NONE && c->down.kind != CODEC_ROWS && replaces)
         return error_set(err, STATUS_INVALID,
                          "compressed parameters (%s) are not those that the server has, so nobody "
                          "could take a lost rank's place with the same ones",

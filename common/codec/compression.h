@@ -9,6 +9,9 @@
  * down is the difference between them and what the workers hold, which the server keeps book of;
  *         the workers add it.  What was not said stays in that difference.
  *
+ * rows is exact both ways: gradients without their rows of zeros, means likewise, parameters
+ * without the rows that the last step has not changed.
+ *
  * Initial values are never compressed.
  */
 #ifndef SPARRING_COMMON_CODEC_COMPRESSION_H
@@ -23,8 +26,8 @@ struct compression {
 /* The kinds as numbers from a wire, or as chosen; one share for both ways. */
 struct compression compression_make(uint32_t up, uint32_t down, uint32_t top_k_ppm);
 
-/* What comes down is added to what is there. */
-bool compression_adds(const struct compression *c, bool update_on_server);
+/* What becomes of what is there when an answer comes down. */
+enum codec_mode compression_mode(const struct compression *c, bool update_on_server);
 
 /* Is there such a job?  STATUS_INVALID: a kind or share that is none, or answers that are
  * compressed although the ranks are not answered alike.

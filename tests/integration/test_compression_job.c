@@ -3,8 +3,10 @@
  * show the bytes that the formula says on both sides, and what does not go together is refused.
  */
 #include "tests/integration/job.h"
+#include "tests/support/process.h"
 #include "tests/support/support.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define RANKS 2
@@ -113,6 +115,80 @@ static const struct {
      0.05},
 };
 
+#define WORDS   2048 /* features, in blocks of 16 */
+#define SAMPLES 512
+
+/* Samples that have one block of features each, as words in a bag have their rows of an embedding;
+ * their class is the block's. */
+static const char *write_words(void)
+{
+    const char *path = support_path("words.safetensors");
+    char head[512];
+    uint64_t length;
+    FILE *file = fopen(path, "we");
+
+    ck_assert_ptr_nonnull(file);
+    length =
+        (uint64_t)snprintf(head, sizeof(head),
+                           "{\"x\":{\"dtype\":\"F32\",\"shape\":[%d,%d],\"data_offsets\":[0,%d]},"
+                           "\"y\":{\"dtype\":\"I64\",\"shape\":[%d],\"data_offsets\":[%d,%d]}}",
+                           SAMPLES, WORDS, 4 * SAMPLES * WORDS, SAMPLES, 4 * SAMPLES * WORDS,
+                           4 * SAMPLES * WORDS + 8 * SAMPLES);
+    ck_assert_uint_eq(fwrite(&length, sizeof(length), 1, file), 1);
+    ck_assert_uint_eq(fwrite(head, length, 1, file), 1);
+    for (int i = 0; i < SAMPLES; i++) {
+        static float x[WORDS];
+        int block = i * 37 % (WORDS / 16);
+
+        memset(x, 0, sizeof(x));
+        for (int k = 0; k < 16; k++)
+            x[16 * block + k] = (float)(1 + k % 3);
+        ck_assert_uint_eq(fwrite(x, sizeof(x), 1, file), 1);
+    }
+    for (int i = 0; i < SAMPLES; i++) {
+        int64_t class = i * 37 % (WORDS / 16) % 4;
+
+        ck_assert_uint_eq(fwrite(&class, sizeof(class), 1, file), 1);
+    }
+    ck_assert_int_eq(fclose(file), 0);
+    return path;
+}
+
+static const char *run_words(const char *data, const char *codec, const char *update,
+                             const char *save)
+{
+    struct job job = {
+        .ranks = RANKS,
+        .servers = 2,
+        .worker =
+            ARGS("--model", "linear:2048-16-4", "--data", data, "--epochs", "3", "--batch-size",
+                 "8", "--lr", "0.05", "--seed", "3", "--sync", "ps", "--threads", "1", "--device",
+                 job_device(), "--evaluate", "never", "--reduce", "reproducible", "--compression",
+                 codec, "--compression-down", codec, "--ps-update", update, "--save", save),
+    };
+
+    return job_run(&job, 0);
+}
+
+/* Rows are exact, and a batch touches few of them: its own go up, those of all ranks come down. */
+START_TEST(test_rows_of_a_sparse_model)
+{
+    const char *update = _i == 0 ? "server" : "worker";
+    const char *data = write_words();
+    const char *plain = support_path("plain.safetensors"), *rows = support_path("rows.safetensors");
+    int64_t all = RANKS * STEPS * INT64_C(4) * (WORDS * 16 + 16 + 16 * 4 + 4);
+    const char *folder = run_words(data, "none", update, plain);
+
+    ck_assert_int_eq(server_bytes(folder, "rx_payload_bytes"), all);
+    folder = run_words(data, "rows", update, rows);
+    ck_assert(job_same_tensors(plain, rows));
+    ck_assert_int_lt(server_bytes(folder, "rx_payload_bytes"), all * 20 / 100);
+    ck_assert_int_lt(server_bytes(folder, "tx_payload_bytes"), all * 35 / 100);
+    ck_assert_int_gt(server_bytes(folder, "rx_payload_bytes"), all / 100);
+    ck_assert_int_eq(job_record_int(folder, 0, "end", "expected_tx_payload_bytes"), 0); /* none */
+}
+END_TEST
+
 START_TEST(test_trains_as_well)
 {
     static const char *const plain[6] = {"--compression", "none",        "--compression-down",
@@ -153,6 +229,7 @@ int main(void)
 
     tcase_set_timeout(tests, 200);
     tcase_add_loop_test(tests, test_trains_as_well, 0, (int)(sizeof(cases) / sizeof(cases[0])));
+    tcase_add_loop_test(tests, test_rows_of_a_sparse_model, 0, 2);
     tcase_add_loop_test(tests, test_refused, 0, (int)(sizeof(refused) / sizeof(refused[0])));
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -110,7 +110,7 @@ static const struct {
     {{3, 3}, {0, 0}, {10, 11}, STATUS_MISMATCH, "compression"},
     {{3, 3}, {0, 0}, {0, 0}, STATUS_INVALID, "topk of 0 parts per million"},
     {{0, 0}, {3, 3}, {1000001, 1000001}, STATUS_DATA, "top-k of 1000001"},
-    {{5, 5}, {0, 0}, {0, 0}, STATUS_INVALID, "compression 5"},
+    {{6, 6}, {0, 0}, {0, 0}, STATUS_DATA, "dtypes 6"},
 };
 
 START_TEST(test_terms)

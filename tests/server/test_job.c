@@ -55,6 +55,7 @@ static void complete_all(struct job *j, int64_t now_ns)
     struct shard_answer answer = {.complete = true,
                                   .contributions = j->members.world_size,
                                   .count = 25,
+                                  .bytes = 100,
                                   .sum_ns = 5,
                                   .wait_ns = 7};
 

@@ -362,7 +362,7 @@ static struct sync_counters ps_counters(const struct sync *base)
 }
 
 /* Every partition goes up once and comes down once, each as long as its codec makes it, whatever
- * the number of servers. */
+ * the number of servers; with rows nobody can say beforehand. */
 static void ps_expected_bytes(const struct sync *base, uint64_t *ret_tx, uint64_t *ret_rx)
 {
     const struct sync_ps *s = (const struct sync_ps *)base;

@@ -18,6 +18,9 @@ static enum status place(struct ps_codec *c, const struct shard_map *map, size_t
     enum status status =
         mem_calloc(map->length, sizeof(*c->at), "places of coded partitions", &c->at, err);
 
+    if (status == STATUS_OK)
+        status =
+            mem_calloc(map->length, sizeof(*c->sizes), "sizes of coded partitions", &c->sizes, err);
     if (status != STATUS_OK)
         return status;
     for (size_t i = 0; i < map->length; i++) {
@@ -30,18 +33,22 @@ static enum status place(struct ps_codec *c, const struct shard_map *map, size_t
     return STATUS_OK;
 }
 
-enum status ps_codec_init(struct ps_codec *c, const struct compression *compression, bool adds,
-                          const struct shard_map *map, struct error *err)
+enum status ps_codec_init(struct ps_codec *c, const struct compression *compression,
+                          enum codec_mode mode, const struct shard_map *map, struct error *err)
 {
     size_t elements = 0, bytes = 0;
     enum status status = STATUS_OK;
 
-    *c = (struct ps_codec){.compression = *compression, .adds = adds};
+    *c = (struct ps_codec){.compression = *compression, .mode = mode};
     for (size_t i = 0; i < map->length; i++) {
         elements += map->partitions[i].count;
         c->tx_bytes += codec_bytes(&compression->up, map->partitions[i].count);
         c->rx_bytes += codec_bytes(&compression->down, map->partitions[i].count);
     }
+    if (codec_varies(&compression->up))
+        c->tx_bytes = UINT64_MAX;
+    if (codec_varies(&compression->down))
+        c->rx_bytes = UINT64_MAX;
     if (compression->up.kind == CODEC_NONE)
         return STATUS_OK;
     status = place(c, map, &bytes, err);
@@ -60,20 +67,29 @@ void ps_codec_release(struct ps_codec *c)
     free(c->residual);
     free(c->coded);
     free(c->at);
+    free(c->sizes);
     memset(c, 0, sizeof(*c));
 }
 
 enum status ps_codec_encode(struct ps_codec *c, size_t partition, const float *gradient,
                             const struct partition *p, struct error *err)
 {
+    uint8_t *coded = c->coded + c->at[partition];
+
+    if (codec_varies(&c->compression.up)) {
+        c->sizes[partition] = codec_encode_rows(gradient, NULL, p->count, coded);
+        return STATUS_OK;
+    }
+    c->sizes[partition] = codec_bytes(&c->compression.up, p->count);
     return codec_encode(&c->compression.up, gradient, c->residual ? c->residual + p->offset : NULL,
-                        p->count, c->coded + c->at[partition], err);
+                        p->count, coded, err);
 }
 
-const uint8_t *ps_codec_coded(const struct ps_codec *c, size_t partition, const struct partition *p,
-                              size_t *ret_size)
+const uint8_t *ps_codec_coded(const struct ps_codec *c, size_t partition, size_t *ret_size)
 {
-    *ret_size = codec_bytes(&c->compression.up, p->count);
+    if (c->sizes[partition] == 0)
+        return NULL;
+    *ret_size = c->sizes[partition];
     return c->coded + c->at[partition];
 }
 
@@ -88,7 +104,7 @@ enum status ps_codec_decode(const struct ps_codec *c, struct rpc_message *messag
     struct codec_decoder decoder;
     enum status status;
 
-    codec_decode_start(&decoder, &c->compression.down, dst, p->count, c->adds);
+    codec_decode_start(&decoder, &c->compression.down, dst, p->count, c->mode);
     status = rpc_message_read(message, feed, &decoder, err);
     return status == STATUS_OK ? codec_decode_end(&decoder, err) : status;
 }

@@ -15,26 +15,26 @@
 
 struct ps_codec {
     struct compression compression;
-    bool adds;                   /* what comes down is added to the slab */
-    float *residual;             /* owned; slab layout; NULL: the codec has none */
-    uint8_t *coded;              /* owned; NULL: gradients are sent as they are */
-    size_t *at;                  /* owned; (map->length) of each partition in coded, bytes */
-    uint64_t tx_bytes, rx_bytes; /* of all partitions, in one round */
+    enum codec_mode mode; /* what becomes of the slab when something comes down */
+    float *residual;      /* owned; slab layout; NULL: the codec has none */
+    uint8_t *coded;       /* owned; NULL: gradients are sent as they are */
+    size_t *at;           /* owned; (map->length) of each partition in coded, bytes */
+    size_t *sizes; /* owned; (map->length) of what is there; 0: the gradient is sent as it is */
+    uint64_t tx_bytes, rx_bytes; /* of all partitions, in one round; UINT64_MAX: they vary */
 };
 
 /* Allocates everything; map is not needed afterwards. */
-enum status ps_codec_init(struct ps_codec *c, const struct compression *compression, bool adds,
-                          const struct shard_map *map, struct error *err);
+enum status ps_codec_init(struct ps_codec *c, const struct compression *compression,
+                          enum codec_mode mode, const struct shard_map *map, struct error *err);
 void ps_codec_release(struct ps_codec *c); /* zeroed and half-built ones are allowed */
 
-/* Encode a partition's gradient (count elements at slab offset `offset`); *ret_bytes lies in
- * c->coded until the partition's next one.  STATUS_DATA as codec_encode. */
+/* Encode a partition's gradient (p->count elements); what comes of it lies in c->coded until the
+ * partition's next one.  STATUS_DATA as codec_encode. */
 enum status ps_codec_encode(struct ps_codec *c, size_t partition, const float *gradient,
                             const struct partition *p, struct error *err);
 
-/* Where the coded partition lies, and its size. */
-const uint8_t *ps_codec_coded(const struct ps_codec *c, size_t partition, const struct partition *p,
-                              size_t *ret_size);
+/* Where the coded partition lies, and its size; NULL: it is no shorter than the gradient. */
+const uint8_t *ps_codec_coded(const struct ps_codec *c, size_t partition, size_t *ret_size);
 
 /* A compressed answer into dst (p->count). */
 enum status ps_codec_decode(const struct ps_codec *c, struct rpc_message *message, float *dst,

@@ -230,7 +230,7 @@ static enum status open_parts(struct sync_ps *s, const struct sync_config *confi
     s->terms.server_count = s->link_count;
     if (status == STATUS_OK)
         status = ps_codec_init(&s->codec, &config->compression,
-                               compression_adds(&config->compression, config->update_on_server),
+                               compression_mode(&config->compression, config->update_on_server),
                                &s->map, err);
     if (status == STATUS_OK)
         status =

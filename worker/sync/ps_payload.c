@@ -9,7 +9,7 @@
 
 _Static_assert((int)CODING_FLOAT16 == (int)CODEC_FP16 && (int)CODING_BFLOAT16 == (int)CODEC_BF16 &&
                    (int)CODING_TOP_K == (int)CODEC_TOP_K &&
-                   (int)CODING_ONE_BIT == (int)CODEC_ONE_BIT,
+                   (int)CODING_ONE_BIT == (int)CODEC_ONE_BIT && (int)CODING_ROWS == (int)CODEC_ROWS,
                "a codec's kind is its number on the wire");
 
 float *ps_answer_slab(const struct sync_ps *s, uint64_t round)
@@ -31,6 +31,7 @@ enum status ps_payload_make(struct sync_ps *s, const float *slab, bool repeated,
                             struct chunk_header *header, struct rpc_payload *ret, struct error *err)
 {
     const struct partition *p = &s->map.partitions[header->partition];
+    const uint8_t *coded = NULL;
     enum status status = STATUS_OK;
 
     if (header->flags & CHUNK_BY_REFERENCE) { /* nothing is compressed then */
@@ -51,7 +52,10 @@ enum status ps_payload_make(struct sync_ps *s, const float *slab, bool repeated,
         if (status != STATUS_OK)
             return error_prefix(err, "rank %u, partition %" PRIu32 ", round %" PRIu64 ": ", s->rank,
                                 header->partition, header->round);
-        ret->data = ps_codec_coded(&s->codec, header->partition, p, &ret->size);
+        coded = ps_codec_coded(&s->codec, header->partition, &ret->size);
+    }
+    if (coded) {
+        ret->data = coded;
         header->dtype = (uint32_t)s->codec.compression.up.kind;
     }
     header->length = ret->size;
@@ -64,8 +68,11 @@ enum status ps_payload_check(const struct sync_ps *s, const struct chunk_header 
 {
     static const struct codec plain = {.kind = CODEC_NONE};
     const struct partition *p = &s->map.partitions[header->partition];
-    const struct codec *codec = s->round == 0 ? &plain : &s->codec.compression.down;
-    size_t wanted = codec_bytes(codec, p->count);
+    const struct codec *terms = s->round == 0 ? &plain : &s->codec.compression.down;
+    const struct codec *codec =
+        codec_varies(terms) && header->dtype == CODING_FLOAT32 ? &plain : terms;
+    bool shorter = codec_varies(codec) && header->length < p->count * sizeof(float);
+    size_t wanted = shorter ? header->length : codec_bytes(codec, p->count);
     bool by_reference = header->flags & CHUNK_BY_REFERENCE;
 
     if (header->dtype != (uint32_t)codec->kind)

@@ -138,7 +138,8 @@ struct sync_ops {
     /* NULL: none is kept. */
     void (*timeline)(const struct sync *s, struct sync_timeline *ret);
     struct sync_counters (*counters)(const struct sync *s);
-    /* Payload bytes per step by the architecture's formula; what the counters must show. */
+    /* Payload bytes per step by the architecture's formula; what the counters must show.
+     * UINT64_MAX: they depend on the data. */
     void (*expected_bytes)(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_rx);
     /* What carries the bytes: a collective backend as chosen, "grpc". */
     const char *(*backend)(const struct sync *s);

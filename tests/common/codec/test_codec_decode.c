@@ -54,6 +54,22 @@ static enum status feed(struct codec_decoder *d, size_t at, size_t size)
     return status;
 }
 
+static void decode_rows_in_pieces(const struct codec *c, size_t size, size_t count,
+                                  enum codec_mode mode)
+{
+    struct codec_decoder d;
+
+    codec_decode_start(&d, c, got + 1, count, mode);
+    for (size_t at = 0; at < size;) {
+        size_t step = (size_t)(support_random() * 100.0);
+
+        step = step < size - at ? step : size - at;
+        assert_ok(feed(&d, at, step));
+        at += step;
+    }
+    assert_ok(codec_decode_end(&d, &err));
+}
+
 static void decode_in_pieces(const struct codec *c, size_t size, size_t count, size_t longest,
                              bool add)
 {
@@ -120,10 +136,10 @@ START_TEST(test_wrong_lengths)
             assert_ok(codec_decode(&codecs[k], bytes, size, got, count, true, &err));
             for (size_t less = 1; less <= size && less < 10; less++)
                 assert_fails(codec_decode(&codecs[k], bytes, size - less, got, count, true, &err),
-                             STATUS_DATA, "fewer than");
+                             STATUS_DATA, "fewer bytes");
             for (size_t more = 1; more < 10; more++)
                 assert_fails(codec_decode(&codecs[k], bytes, size + more, got, count, true, &err),
-                             STATUS_DATA, "more than");
+                             STATUS_DATA, "more bytes");
             ck_assert(got[count] == GUARD);
         }
     }
@@ -185,6 +201,111 @@ START_TEST(test_one_bit_lies)
 }
 END_TEST
 
+/* ------------------------------------------------------------------ rows */
+
+/* Zeros, and every so often something; of base, what is there and a few changes. */
+static void fill_rows(float *base, size_t count, double density)
+{
+    for (size_t i = 0; i < count; i++)
+        src[i] = base ? (base[i] = (float)support_random()) : 0.0f;
+    for (size_t i = 0; i < count; i++)
+        if (support_random() < density)
+            src[i] = (float)(support_random() - 0.5);
+}
+
+START_TEST(test_rows)
+{
+    static const double densities[] = {0, 0.001, 0.01, 0.1, 1};
+    static const struct codec rows = {.kind = CODEC_ROWS};
+    static float base[MAX_COUNT];
+
+    for (int round = 0; round < 400; round++) {
+        size_t count =
+            round < 60 ? (size_t)round + 1 : 1 + (size_t)(support_random() * (MAX_COUNT - 1));
+        bool patch = round % 2;
+        size_t size, touched = 0;
+
+        fill_rows(patch ? base : NULL, count, densities[round % 5]);
+        for (size_t at = 0; at < count; at += CODEC_ROW_WIDTH) {
+            size_t width = count - at < CODEC_ROW_WIDTH ? count - at : CODEC_ROW_WIDTH;
+            static const float zeros[CODEC_ROW_WIDTH];
+
+            if (memcmp(src + at, patch ? base + at : zeros, width * sizeof(float)) != 0)
+                touched += 4 + 4 * width;
+        }
+        size = codec_encode_rows(src, patch ? base : NULL, count, bytes);
+        ck_assert_uint_eq(size, 8 + touched < 4 * count ? 8 + touched : 0);
+        if (size == 0)
+            continue;
+        if (patch)
+            memcpy(got + 1, base, count * sizeof(float));
+        else
+            fill(got, count + 2); /* replaced, also where no row is named */
+        decode_rows_in_pieces(&rows, size, count, patch ? CODEC_PATCH : CODEC_REPLACE);
+        ck_assert_mem_eq(got + 1, src, count * sizeof(float));
+        for (size_t i = 0; i < count; i++)
+            wanted[i] = src[i] + 1.0f;
+        for (size_t i = 0; i < count; i++)
+            got[i] = 1.0f;
+        if (!patch) {
+            assert_ok(codec_decode(&rows, bytes, size, got, count, CODEC_ADD, &err));
+            ck_assert_mem_eq(got, wanted, count * sizeof(float));
+        }
+    }
+}
+END_TEST
+
+static void put(size_t at, uint32_t value)
+{
+    memcpy(bytes + at, &value, sizeof(value));
+}
+
+static const struct {
+    uint32_t width, rows, name[2];
+    size_t size;      /* of an array of 40 elements: rows of 16, 16 and 8 */
+    const char *text; /* NULL: good */
+} row_cases[] = {
+    {16, 2, {0, 2}, 8 + 68 + 36, NULL},
+    {16, 2, {0, 2}, 8 + 68 + 35, "fewer bytes"},
+    {16, 2, {0, 2}, 8 + 68 + 2, "fewer bytes"},
+    {16, 2, {0, 2}, 8 + 68 + 37, "more bytes"},
+    {16, 2, {0, 3}, 8 + 68 + 68, "row 3 of 3"},
+    {16, 2, {0, UINT32_MAX}, 8 + 68 + 68, "row 4294967295 of 3"},
+    {16, 2, {1, 1}, 8 + 68 + 68, "row 1 is named after row 1"},
+    {16, 4, {0, 1}, 8 + 68 + 68, "4 rows of 16"},
+    {16, UINT32_MAX, {0, 1}, 8 + 68 + 68, "4294967295 rows of 16"},
+    {0, 1, {0, 0}, 8 + 68, "rows of 0"},
+    {UINT32_MAX, 1, {0, 0}, 8 + 4 + 160, NULL}, /* one row that is all */
+    {1, 2, {39, 0}, 8 + 8 + 8, "row 0 is named after row 39"},
+    {16, 0, {0, 0}, 8, NULL},
+    {16, 0, {0, 0}, 9, "more bytes"},
+    {16, 0, {0, 0}, 7, "fewer bytes"},
+};
+
+START_TEST(test_rows_lie)
+{
+    static const struct codec rows = {.kind = CODEC_ROWS};
+    size_t row = row_cases[_i].width == UINT32_MAX ? 160 : 4 * (size_t)row_cases[_i].width;
+
+    memset(bytes, 0, sizeof(bytes));
+    put(0, row_cases[_i].width);
+    put(4, row_cases[_i].rows);
+    put(8, row_cases[_i].name[0]);
+    put(8 + 4 + row, row_cases[_i].name[1]);
+    for (unsigned mode = 0; mode < 3; mode++) {
+        got[40] = GUARD;
+        if (row_cases[_i].text)
+            assert_fails(codec_decode(&rows, bytes, row_cases[_i].size, got, 40,
+                                      (enum codec_mode)mode, &err),
+                         STATUS_DATA, row_cases[_i].text);
+        else
+            assert_ok(codec_decode(&rows, bytes, row_cases[_i].size, got, 40, (enum codec_mode)mode,
+                                   &err));
+        ck_assert(got[40] == GUARD);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("codec_decode");
@@ -196,6 +317,8 @@ int main(void)
     tcase_add_test(tcase, test_wrong_lengths);
     tcase_add_test(tcase, test_top_k_lies);
     tcase_add_test(tcase, test_one_bit_lies);
+    tcase_add_test(tcase, test_rows);
+    tcase_add_loop_test(tcase, test_rows_lie, 0, (int)(sizeof(row_cases) / sizeof(row_cases[0])));
     suite_add_tcase(suite, tcase);
     return support_run(suite);
 }
