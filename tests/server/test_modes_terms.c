@@ -83,6 +83,24 @@ START_TEST(test_rules_need_steps_of_their_own)
 }
 END_TEST
 
+/* Who takes a lost rank's place could not be told from the one whose contribution is held. */
+START_TEST(test_rules_need_ranks_that_stay)
+{
+    struct join_request terms = terms_of(&asp, 0, 2);
+
+    rules[0] = (struct exact_staleness){.rank = 0, .steps = 3, .first = 1, .last = 1};
+    terms.rules = rules;
+    terms.rule_count = 1;
+    terms.on_loss = _i ? WORKER_LOSS_WAIT : WORKER_LOSS_SHRINK;
+    open_service(20000, NULL);
+    raw_begin_join(&workers[0], &terms);
+    check_result("join", raw_end_join(&workers[0]), STATUS_INVALID,
+                 "nobody can take the place of a lost rank");
+    check_still_serves();
+    close_service();
+}
+END_TEST
+
 START_TEST(test_ranks_must_agree_on_the_rules)
 {
     struct join_request terms;
@@ -171,6 +189,7 @@ int main(void)
     tcase_add_test(tests, test_exact_staleness);
     tcase_add_test(tests, test_rules_that_cannot_be_kept);
     tcase_add_loop_test(tests, test_rules_need_steps_of_their_own, 0, 2);
+    tcase_add_loop_test(tests, test_rules_need_ranks_that_stay, 0, 2);
     tcase_add_test(tests, test_ranks_must_agree_on_the_rules);
     tcase_add_loop_test(tests, test_bad_terms_are_refused, 0,
                         (int)(sizeof(bad_terms) / sizeof(bad_terms[0])));

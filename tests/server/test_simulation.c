@@ -353,8 +353,6 @@ static struct sim_plan choose(struct sim *s)
         p.update = p.on_loss == SIM_WAIT || sim_below(s, 2) == 0;
     } else if (mode == 3) {
         p.consistency.backup = sim_below(s, p.ranks);
-        if (p.on_loss == SIM_WAIT)
-            p.on_loss = SIM_SHRINK;
     } else if (mode == 4) {
         p.consistency.mode = CONSISTENCY_SSP;
         p.consistency.staleness = sim_below(s, 4);
