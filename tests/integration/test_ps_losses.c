@@ -160,20 +160,17 @@ START_TEST(test_a_newcomer_joins_the_others)
 }
 END_TEST
 
-/* One worker alone, as somebody would start it by hand. */
-static void start_worker(struct process *p, unsigned rank, const char *store, const char *servers,
-                         const char *folder, const char *const *words)
+/* One of three workers, as somebody would start it by hand. */
+static void start_worker(struct process *p, unsigned rank, const char *servers, const char *folder,
+                         const char *const *words)
 {
+    static const char *const ranks[] = {"0", "1", "2"};
     const char *all[64] = {support_program("sparring-worker"),
                            JOB,
-                           "--steps",
-                           "100000000",
                            "--world-size",
-                           "2",
+                           "3",
                            "--rank",
-                           rank ? "1" : "0",
-                           "--init-method",
-                           store,
+                           ranks[rank],
                            "--servers",
                            servers,
                            "--run-dir",
@@ -203,25 +200,57 @@ static const char *start_server(struct process *p)
 START_TEST(test_a_lost_worker_is_named_in_time)
 {
     static const int blows[] = {SIGKILL, SIGSTOP};
-    struct process server, workers[2];
+    struct process server, workers[3];
     const char *folder = support_path("run");
     char store[600];
     const char *address = start_server(&server);
     int64_t before_ns;
 
     (void)snprintf(store, sizeof(store), "file://%s", support_path("store"));
-    for (unsigned rank = 0; rank < 2; rank++)
-        start_worker(&workers[rank], rank, store, address, folder,
-                     ARGS("--reconnect-ms", "1000", "--timeout-ms", "60000"));
+    for (unsigned rank = 0; rank < 3; rank++)
+        start_worker(
+            &workers[rank], rank, address, folder,
+            ARGS("--reconnect-ms", "1000", "--steps", "100000000", "--init-method", store));
     job_await_step(folder, 1, draw_step(0));
     before_ns = clock_now_ns();
     process_signal(&workers[1], blows[_i]);
-    ck_assert_int_eq(process_wait(&workers[0], JOB_TIMEOUT_MS), 1);
-    ck_assert_int_lt(clock_now_ns() - before_ns, INT64_C(15000) * 1000000);
-    assert_holds(process_output(&workers[0]), "rank 1 was lost (");
+    for (unsigned rank = 0; rank < 3; rank += 2) {
+        ck_assert_int_eq(process_wait(&workers[rank], JOB_TIMEOUT_MS), 1);
+        ck_assert_int_lt(clock_now_ns() - before_ns, INT64_C(15000) * 1000000);
+        assert_holds(process_output(&workers[rank]), "rank 1 was lost (");
+    }
     assert_holds(process_output(&workers[0]), blows[_i] == SIGSTOP ? "silent" : "closed");
     process_signal(&workers[1], SIGKILL);
     ck_assert_int_eq(process_wait(&workers[1], 20000), 128 + SIGKILL);
+    process_signal(&server, SIGTERM);
+    ck_assert_int_eq(process_wait(&server, 20000), 0);
+}
+END_TEST
+
+/* A worker that is only stopped, until another has taken its place, wakes up and is nobody: it ends
+ * and says why, and nothing of it reaches the sums. */
+START_TEST(test_a_sleeper_has_lost_its_place)
+{
+    const char *wanted = undisturbed("none", "none");
+    struct process server, workers[3], successor;
+    const char *folder = support_path("run"), *checkpoint = support_path("end.safetensors");
+    const char *address = start_server(&server);
+    const char *const *words = ARGS("--reconnect-ms", "500", "--steps", STEP_TEXT,
+                                    "--on-worker-loss", "wait", "--save", checkpoint);
+
+    for (unsigned rank = 0; rank < 3; rank++)
+        start_worker(&workers[rank], rank, address, folder, words);
+    job_await_step(folder, 1, draw_step(0));
+    process_signal(&workers[1], SIGSTOP);
+    start_worker(&successor, 1, address, support_path("successor"), words);
+    job_await_step(support_path("successor"), 1, 1);
+    process_signal(&workers[1], SIGCONT);
+    ck_assert_int_eq(process_wait(&workers[1], JOB_TIMEOUT_MS), 1);
+    assert_holds(process_output(&workers[1]), "its place is another session's since epoch 2");
+    ck_assert_int_eq(process_wait(&successor, JOB_TIMEOUT_MS), 0);
+    for (unsigned rank = 0; rank < 3; rank += 2)
+        ck_assert_int_eq(process_wait(&workers[rank], JOB_TIMEOUT_MS), 0);
+    ck_assert(job_same_tensors(checkpoint, wanted));
     process_signal(&server, SIGTERM);
     ck_assert_int_eq(process_wait(&server, 20000), 0);
 }
@@ -354,6 +383,7 @@ int main(void)
     tcase_add_loop_test(cases, test_the_others_go_on, 0, 2);
     tcase_add_test(cases, test_a_newcomer_joins_the_others);
     tcase_add_loop_test(cases, test_a_lost_worker_is_named_in_time, 0, 2);
+    tcase_add_test(cases, test_a_sleeper_has_lost_its_place);
 
     tcase_add_test(servers, test_servers_are_started_again);
     tcase_set_timeout(servers, 300);
