@@ -1,0 +1,184 @@
+/*
+ * Whole jobs whose servers are killed and stopped again and again, at random moments and both of
+ * them: the workers come back by themselves, and the job ends with the checkpoint of one that was
+ * left alone.  Over shared memory as over sockets, with every optimizer, here and there.  The
+ * moments within a round are in test_ps_promises.c.
+ */
+#include "tests/integration/job.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define WAIT_MS 60000
+#define RANKS   2u
+#define SERVERS 2u
+#define STEPS   300
+#define FAULTS  6
+
+struct scene {
+    const char *const *worker; /* options */
+    bool exact;                /* the bits are those of a quiet run */
+};
+
+struct run {
+    const struct scene *scene;
+    const char *folder, *store;
+    uint16_t ports[SERVERS];
+    struct process servers[SERVERS], workers[RANKS];
+};
+
+static const char *in_folder(const struct run *r, const char *name)
+{
+    static char path[700];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", r->folder, name);
+    return path;
+}
+
+static void start_server(struct run *r, unsigned k)
+{
+    char listen[64], state[32];
+
+    (void)snprintf(listen, sizeof(listen), "127.0.0.1:%u", (unsigned)r->ports[k]);
+    (void)snprintf(state, sizeof(state), "state-%u", k);
+    process_start(&r->servers[k], NULL,
+                  ARGS(support_program("sparring-server"), "--listen", listen, "--run-dir",
+                       r->folder, "--state-dir", in_folder(r, state), "--snapshot-every", "11"));
+    process_wait_output(&r->servers[k], "serving on", WAIT_MS);
+}
+
+static void start_worker(struct run *r, unsigned rank)
+{
+    char servers[64], url[700], own[16], save[700];
+    const char *words[64] = {support_program("sparring-worker")};
+    size_t count = 1;
+
+    (void)snprintf(servers, sizeof(servers), "127.0.0.1:%u,127.0.0.1:%u", (unsigned)r->ports[0],
+                   (unsigned)r->ports[1]);
+    (void)snprintf(url, sizeof(url), "file://%s", r->store);
+    (void)snprintf(own, sizeof(own), "%u", rank);
+    (void)snprintf(save, sizeof(save), "%s", in_folder(r, "end.safetensors"));
+    for (const char *const *w =
+             ARGS("--model", "mlp:64-96-64-8", "--data", "random:4096,64,8", "--batch-size", "8",
+                  "--lr", "0.01", "--reduce", "reproducible", "--threads", "1", "--device", "cpu",
+                  "--seed", "7", "--partition-bytes", "4096", "--sync", "ps", "--world-size", "2",
+                  "--reconnect-ms", "60000", "--steps", "300", "--rank", own, "--servers", servers,
+                  "--init-method", url, "--run-dir", r->folder);
+         *w; w++)
+        words[count++] = *w;
+    for (const char *const *w = r->scene->worker; *w; w++)
+        words[count++] = *w;
+    if (rank == 0) {
+        words[count++] = "--save";
+        words[count++] = save;
+    }
+    process_start(&r->workers[rank], NULL, words);
+}
+
+static void start(struct run *r, const struct scene *scene)
+{
+    static unsigned serial;
+    char name[32];
+
+    *r = (struct run){.scene = scene};
+    (void)snprintf(name, sizeof(name), "run-%u", serial);
+    r->folder = support_path(name);
+    (void)snprintf(name, sizeof(name), "meet-%u", serial++);
+    r->store = support_path(name);
+    for (unsigned k = 0; k < SERVERS; k++) {
+        r->ports[k] = support_port();
+        start_server(r, k);
+    }
+    for (unsigned rank = 0; rank < RANKS; rank++)
+        start_worker(r, rank);
+}
+
+/* Somewhere in the rounds behind `step`. */
+static void strike(struct run *r, int64_t step)
+{
+    unsigned k = support_random() < 0.5;
+    bool stop = support_random() < 0.3;
+
+    job_await_step(r->folder, 0, step);
+    (void)poll(NULL, 0, (int)(support_random() * 10));
+    process_signal(&r->servers[k], stop ? SIGTERM : SIGKILL);
+    ck_assert_int_eq(process_wait(&r->servers[k], WAIT_MS), stop ? 0 : 128 + SIGKILL);
+    if (support_random() < 0.3) { /* both are gone */
+        process_signal(&r->servers[1 - k], SIGKILL);
+        ck_assert_int_eq(process_wait(&r->servers[1 - k], WAIT_MS), 128 + SIGKILL);
+        start_server(r, 1 - k);
+    }
+    start_server(r, k);
+}
+
+/* All workers end well, and no state is left. */
+static void finish(struct run *r)
+{
+    for (unsigned rank = 0; rank < RANKS; rank++) {
+        int code = process_wait(&r->workers[rank], WAIT_MS);
+
+        ck_assert_msg(code == 0, "rank %u ended with %d:\n%s", rank, code,
+                      process_output(&r->workers[rank]));
+    }
+    for (unsigned k = 0; k < SERVERS; k++) {
+        char left[64];
+
+        process_signal(&r->servers[k], SIGTERM);
+        ck_assert_int_eq(process_wait(&r->servers[k], WAIT_MS), 0);
+        (void)snprintf(left, sizeof(left), "state-%u/default.%u", k, k);
+        ck_assert_int_ne(access(in_folder(r, left), F_OK), 0);
+    }
+}
+
+static const char *const grpc_momentum[] = {"--ps-transport", "grpc", "--momentum", "0.9", NULL};
+static const char *const auto_adamw[] = {"--optimizer", "adamw", NULL};
+static const char *const on_worker[] = {"--ps-update", "worker", "--optimizer", "adam", NULL};
+static const char *const lanes[] = {"--connections", "3", "--ps-transport", "grpc", "--compression",
+                                    "fp16",          NULL};
+static const char *const ssp[] = {"--consistency", "ssp",  "--staleness", "2",
+                                  "--reduce",      "fast", NULL};
+static const char *const asp[] = {"--consistency", "asp",  "--momentum", "0.9",
+                                  "--reduce",      "fast", NULL};
+
+static const struct scene scenes[] = {
+    {grpc_momentum, true}, {auto_adamw, true}, {on_worker, true},
+    {lanes, true},         {ssp, false},       {asp, false},
+};
+#define SCENES ((int)(sizeof(scenes) / sizeof(scenes[0])))
+
+START_TEST(test_servers_go_and_come)
+{
+    const struct scene *scene = &scenes[_i];
+    struct run quiet, disturbed;
+    char wanted[700];
+
+    start(&disturbed, scene);
+    for (int i = 0; i < FAULTS; i++)
+        strike(&disturbed, i * STEPS / FAULTS);
+    finish(&disturbed);
+    ck_assert_int_ge(job_record_int(disturbed.folder, 0, "end", "reconnects"), FAULTS / 2);
+    ck_assert_int_eq(job_newest_int(disturbed.folder, 1, "step", "step"), STEPS - 1);
+    if (!scene->exact)
+        return;
+    start(&quiet, scene);
+    finish(&quiet);
+    (void)snprintf(wanted, sizeof(wanted), "%s", in_folder(&quiet, "end.safetensors"));
+    ck_assert(job_same_tensors(wanted, in_folder(&disturbed, "end.safetensors")));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ps_restart");
+    TCase *tcase = tcase_create("ps_restart");
+
+    tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, test_servers_go_and_come, 0, SCENES);
+    suite_add_tcase(suite, tcase);
+    return support_run(suite);
+}
