@@ -90,9 +90,13 @@ void room_start_worker(struct room *r, unsigned rank)
                            r->run_dir, "--timeout-ms", r->timeout_ms ? r->timeout_ms : "20000"));
     if (r->replicas)
         add_words(&words, ARGS("--replicas", replicas));
+    if (r->by_reference)
+        add_words(&words, ARGS("--ps-transport", "shm"));
+    if (r->connections)
+        add_words(&words, ARGS("--connections", r->connections));
     add_words(&words, r->worker);
     process_start(&r->worker_process[rank], NULL, words.list);
-    r->worker_runs[rank] = true;
+    r->worker_runs[rank] = r->worker_is_new[rank] = true;
 }
 
 void room_start_workers(struct room *r)
@@ -188,7 +192,9 @@ void room_close(struct room *r)
 
 static uint64_t position(const struct room *r, double rounds)
 {
-    return (uint64_t)(rounds * (double)ROOM_ROUND_BYTES / r->servers);
+    uint64_t bytes = r->by_reference ? ROOM_REFERENCES_BYTES : ROOM_ROUND_BYTES;
+
+    return (uint64_t)(rounds * (double)bytes / r->servers);
 }
 
 /* A worker that has ended while others are waited for: with a failure, or the last one. */
@@ -290,12 +296,24 @@ static void note_recovery(void *user)
     atomic_store((atomic_int_fast64_t *)user, clock_now_ns());
 }
 
+static void expect_calls(struct room *r)
+{
+    for (unsigned rank = 0; rank < r->ranks; rank++) {
+        r->worker_is_new[rank] = false;
+        for (unsigned k = 0; k < r->servers; k++)
+            fault_proxy_expect(r->links[rank][k].proxy);
+    }
+    for (unsigned k = 0; r->replicas && k < r->servers; k++)
+        fault_proxy_expect(r->replica_proxies[k]);
+}
+
 void room_mark(struct room *r, unsigned rank)
 {
     struct fault_proxy *proxy = r->links[rank][0].proxy;
 
     atomic_store(&r->whole_ns, 0);
     r->detect_ms = 0;
+    expect_calls(r);
     r->struck_ns = clock_now_ns();
     fault_proxy_at(proxy, FAULT_DOWN, fault_proxy_bytes(proxy, FAULT_DOWN) + position(r, 2),
                    note_recovery, &r->whole_ns);
@@ -394,6 +412,25 @@ static void put(char *text, size_t size, double ms)
     (void)snprintf(text, size, ms > 0 ? "%.1f" : "null", ms);
 }
 
+/* When somebody of before first called again, after the strike; 0: nobody has. */
+static double called_ms(const struct room *r)
+{
+    int64_t first_ns = 0;
+
+    for (unsigned rank = 0; rank <= r->ranks; rank++)
+        for (unsigned k = 0; k < r->servers; k++) {
+            struct fault_proxy *proxy =
+                rank < r->ranks ? r->links[rank][k].proxy : r->replica_proxies[k];
+            int64_t called_ns = proxy && !(rank < r->ranks && r->worker_is_new[rank])
+                                    ? fault_proxy_called_ns(proxy)
+                                    : 0;
+
+            if (called_ns > 0 && (first_ns == 0 || called_ns < first_ns))
+                first_ns = called_ns;
+        }
+    return first_ns > 0 ? (double)(first_ns - r->struck_ns) * 1e-6 : 0;
+}
+
 void room_report(const struct room *r, const char *fault)
 {
     const char *path = getenv("SPARRING_FAULT_LOG");
@@ -401,7 +438,7 @@ void room_report(const struct room *r, const char *fault)
     int64_t whole_ns = atomic_load(&r->whole_ns);
     char detect[32], recover[32], line[400];
 
-    put(detect, sizeof(detect), r->detect_ms);
+    put(detect, sizeof(detect), r->detect_ms > 0 ? r->detect_ms : called_ms(r));
     put(recover, sizeof(recover),
         whole_ns > 0 && r->detect_ms == 0 ? (double)(whole_ns - r->struck_ns) * 1e-6 : 0);
     (void)snprintf(line, sizeof(line),

@@ -22,7 +22,8 @@
 #define ROOM_WAIT_MS 60000 /* for what must come; a hang is longer */
 
 /* Bytes of the gradients of a rank per round, and so of the answers to them. */
-#define ROOM_ROUND_BYTES UINT64_C(51872)
+#define ROOM_ROUND_BYTES      UINT64_C(51872)
+#define ROOM_REFERENCES_BYTES UINT64_C(300) /* at least; where they lie in shared memory */
 
 /* Where the bytes between a worker and a server stop. */
 struct room_link {
@@ -36,6 +37,8 @@ struct room {
     const char *const *server; /* of the servers */
     bool with_state;           /* each server has a --state-dir: room_state */
     const char *update;        /* --ps-update; NULL: server */
+    bool by_reference;         /* gradients in shared memory: only references pass the proxies */
+    const char *connections;   /* of a worker and a server; NULL: 1 */
     const char *steps;         /* NULL: ROOM_STEPS */
     const char *timeout_ms;    /* NULL: 20000 */
     const char *before;        /* a line of sh before the servers, as "ulimit -f 8"; NULL: none */
@@ -48,6 +51,7 @@ struct room {
     struct process server_process[ROOM_SERVERS_MAX];
     struct process worker_process[ROOM_RANKS_MAX];
     bool server_runs[ROOM_SERVERS_MAX], worker_runs[ROOM_RANKS_MAX];
+    bool worker_is_new[ROOM_RANKS_MAX]; /* started since room_mark */
     struct room_link links[ROOM_RANKS_MAX][ROOM_SERVERS_MAX];
     int64_t struck_ns;            /* of room_mark */
     atomic_int_fast64_t whole_ns; /* a rank has got two more rounds since; 0: not yet */
@@ -105,9 +109,11 @@ void room_expect_success(struct room *r, unsigned but, bool exact);
 /* Wait until rounds go on after room_mark. */
 void room_await_recovery(struct room *r);
 
-/* One line of JSON on stdout and in $SPARRING_FAULT_LOG: the fault, and how long it took until it
- * was detected (the first process that ended with an error) or overcome (two rounds more); null
- * where it was not. */
+/*
+ * One line of JSON on stdout and in $SPARRING_FAULT_LOG: the fault, and how long after room_mark it
+ * was detected (the first process ended with an error, or called a server again) and overcome (two
+ * rounds more); null where it was not, or where only a server knows.
+ */
 void room_report(const struct room *r, const char *fault);
 
 /* Stop what still runs. */

@@ -135,6 +135,8 @@ static size_t draw_trouble(struct chance *c)
 
 /* ------------------------------------------------------------------ one strike */
 
+#define JOIN_ROUNDS 16 /* as long as a join are so many rounds of references */
+
 struct place {
     unsigned rank, server;
     enum fault_way way;
@@ -147,6 +149,9 @@ static struct place draw_place(struct chance *c, const struct room *r, double fr
                       .server = (unsigned)draw(c, r->servers),
                       .way = draw(c, 2) ? FAULT_UP : FAULT_DOWN,
                       .round = from + (to - from) * draw_part(c)};
+
+    if (r->by_reference)
+        p.round += JOIN_ROUNDS;
 
     return p;
 }
@@ -272,6 +277,7 @@ static void play_replica(struct room *r, struct chance *c)
 
     r->servers = 1;
     r->replicas = true;
+    r->by_reference = false;
     p = draw_place(c, r, 1.5, 30);
     room_open(r);
     room_start_workers(r);
@@ -283,6 +289,39 @@ static void play_replica(struct room *r, struct chance *c)
     report(r, is_primary ? "replica, primary" : "replica, copy", is_kill ? "killed" : "stopped",
            &p);
     room_expect_success(r, ROOM_NOBODY, true);
+}
+
+/* Where nobody is waited for the bits are not promised, but an end with the same ones everywhere.
+ */
+static void play_loose(struct room *r, struct chance *c)
+{
+    bool is_asp = draw(c, 2), is_shrink = draw(c, 2);
+    struct place p = draw_place(c, r, 1.5, 25);
+    size_t i = draw_trouble(c);
+    char hash[64];
+
+    r->update = "server";
+    r->worker = is_asp ? ARGS("--reduce", "fast", "--on-worker-loss", is_shrink ? "shrink" : "fail",
+                              "--reconnect-ms", is_shrink ? "700" : "20000", "--consistency", "asp")
+                       : ARGS("--reduce", "fast", "--on-worker-loss", is_shrink ? "shrink" : "fail",
+                              "--reconnect-ms", is_shrink ? "700" : "20000", "--consistency", "ssp",
+                              "--staleness", "2");
+    room_open(r);
+    room_start_workers(r);
+    freeze(r, &p);
+    room_mark(r, next_rank(r, p.rank));
+    if (is_shrink)
+        room_hit_worker(r, p.rank, SIGKILL);
+    else
+        troubles[i].strike(r, p.rank, p.server);
+    room_release(r, p.rank, p.server);
+    room_expect_success(r, is_shrink ? p.rank : ROOM_NOBODY, false);
+    report(r, is_asp ? "asp" : "ssp", is_shrink ? "worker killed" : troubles[i].name, &p);
+    (void)snprintf(hash, sizeof(hash), "%s",
+                   job_record_text(r->run_dir, next_rank(r, p.rank), "end", "parameters_hash"));
+    for (unsigned rank = 0; rank < r->ranks; rank++)
+        ck_assert((is_shrink && rank == p.rank) ||
+                  strcmp(hash, job_record_text(r->run_dir, rank, "end", "parameters_hash")) == 0);
 }
 
 /* Nobody is asked to go on: all end, and say who it was. */
@@ -310,7 +349,8 @@ static void play_failure(struct room *r, struct chance *c)
 }
 
 static void (*const plays[])(struct room *r, struct chance *c) = {
-    play_troubles, play_troubles, play_wait, play_shrink, play_restart, play_replica, play_failure,
+    play_troubles, play_troubles, play_wait,    play_shrink,
+    play_restart,  play_replica,  play_failure, play_loose,
 };
 #define PLAYS (sizeof(plays) / sizeof(plays[0]))
 
@@ -326,6 +366,8 @@ START_TEST(test_seed)
     r.ranks = 2 + (unsigned)draw(&c, 2);
     r.servers = 1 + (unsigned)draw(&c, 2);
     r.update = draw(&c, 2) ? "worker" : "server";
+    r.by_reference = draw(&c, 4) == 0;
+    r.connections = (const char *const[]){"1", "2", "3"}[draw(&c, 3)];
     printf("seed %ju\n", (uintmax_t)r.seed); /* of a failure, too */
     (void)fflush(stdout);
     plays[play](&r, &c);

@@ -69,6 +69,7 @@ struct fault_proxy {
     struct wishes wishes;        /* (lock) */
     uint64_t bytes[FAULT_WAYS];  /* (lock) to write, and to read outside the thread */
     unsigned accepted;           /* (lock) as well */
+    int64_t called_ns;           /* (lock) as well */
     struct wishes now;           /* the thread's, like what follows */
     int64_t free_ns[FAULT_WAYS]; /* the slow link is busy until then */
     uint64_t random;
@@ -126,6 +127,10 @@ static void accept_one(struct fault_proxy *p)
 
     if (client < 0)
         return;
+    (void)pthread_mutex_lock(&p->lock);
+    if (p->called_ns == 0)
+        p->called_ns = clock_now_ns();
+    (void)pthread_mutex_unlock(&p->lock);
     while (c < p->connections + CONNECTIONS_MAX && c->open)
         c++;
     server =
@@ -509,6 +514,23 @@ unsigned fault_proxy_accepted(struct fault_proxy *p)
     accepted = p->accepted;
     (void)pthread_mutex_unlock(&p->lock);
     return accepted;
+}
+
+void fault_proxy_expect(struct fault_proxy *p)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    p->called_ns = 0;
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+int64_t fault_proxy_called_ns(struct fault_proxy *p)
+{
+    int64_t called_ns;
+
+    (void)pthread_mutex_lock(&p->lock);
+    called_ns = p->called_ns;
+    (void)pthread_mutex_unlock(&p->lock);
+    return called_ns;
 }
 
 void fault_proxy_at(struct fault_proxy *p, enum fault_way way, uint64_t bytes,

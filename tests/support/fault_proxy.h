@@ -45,8 +45,11 @@ void fault_proxy_delay(struct fault_proxy *p, unsigned min_ms, unsigned max_ms);
 /* Bytes forwarded so far, over all connections. */
 uint64_t fault_proxy_bytes(struct fault_proxy *p, enum fault_way way);
 
-/* Connections accepted so far. */
+/* Connections accepted so far; and when the first one came, whatever became of it, since
+ * fault_proxy_expect (clock_now_ns; 0: none has come). */
 unsigned fault_proxy_accepted(struct fault_proxy *p);
+void fault_proxy_expect(struct fault_proxy *p);
+int64_t fault_proxy_called_ns(struct fault_proxy *p);
 
 /* Run act(user) on the proxy's thread when exactly `bytes` have been forwarded that way (at once,
  * when they have been already), before anything else is forwarded.  One at a time; NULL: none. */
