@@ -244,12 +244,14 @@ static void play_round(struct rank *r)
 static void leave(struct rank *r)
 {
     struct rpc_result result = raw_leave(&r->worker, "raw", "");
+    uint64_t session = r->worker.session;
 
     while (result.status != STATUS_OK && result.status != STATUS_NOT_FOUND) {
         ck_assert_msg(is_passing(result.status), "%s: %s", status_name(result.status), result.text);
         pause_us(5000);
         raw_close(&r->worker);
         raw_open(&r->worker, r->bench->port, r->rank);
+        r->worker.session = session;
         result = raw_leave(&r->worker, "raw", "");
     }
 }
