@@ -289,7 +289,8 @@ static enum status admit(const struct tie *t, const struct chunk_header *h, bool
     r->by_reference = h->flags & CHUNK_BY_REFERENCE;
     if (h->kind == CHUNK_PUSH && !(h->flags & CHUNK_AGAIN))
         r->fresh = false;
-    if (j->members.left > 0 && lockstep && j->terms.on_loss != WORKER_LOSS_SHRINK)
+    if (j->members.left > 0 && lockstep && j->terms.on_loss != WORKER_LOSS_SHRINK &&
+        (h->kind != CHUNK_PUSH || is_new)) /* what was taken before is only to be answered */
         status = error_set(err, STATUS_PEER_LOST,
                            "round %" PRIu64 " cannot be completed: %u of %u ranks have left",
                            h->round, j->members.left, j->members.world_size);

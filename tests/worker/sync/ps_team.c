@@ -136,6 +136,8 @@ struct sync_config team_config(const struct team_rank *r)
                                     t->shares ? SYNC_TRANSPORT_SHM : SYNC_TRANSPORT_AUTO,
                                 .connections = t->connections,
                                 .priority = t->connections > 1,
+                                .compression = t->compression,
+                                .overlap_forward = t->overlap_forward,
                                 .partition_bytes = TEAM_PARTITION_BYTES,
                                 .optimizer = t->optimizer};
 }
@@ -161,6 +163,8 @@ enum status team_begin_step(struct team_rank *r, uint64_t round, size_t ready_co
 {
     enum status status = sync_begin(r->sync, round - 1, &r->err);
 
+    if (status == STATUS_OK)
+        status = sync_await(r->sync, 0, TEAM_COUNT, &r->err);
     if (status != STATUS_OK)
         return status;
     fill(r->grads, gradient_seed(r->index, round));
@@ -190,6 +194,8 @@ static enum status run_rounds(struct team_rank *r)
         if (status == STATUS_OK && sync_yields(r->sync) == SYNC_YIELDS_GRADIENTS)
             optimizer_update(&optimizer, round, 0, TEAM_COUNT, r->params, r->grads);
     }
+    if (status == STATUS_OK)
+        status = sync_await(r->sync, 0, TEAM_COUNT, &r->err);
     if (status == STATUS_OK)
         status = sync_end(r->sync, &r->err);
     optimizer_release(&optimizer);

@@ -51,6 +51,8 @@ struct team {
     enum worker_loss on_loss;
     bool shares;          /* chunks go by reference */
     unsigned connections; /* of each worker to each server; 0: one */
+    struct compression compression;
+    bool overlap_forward;
 };
 
 /* Bit for bit comparable: momentum SGD on the server, sums in rank order; time-outs for a slow

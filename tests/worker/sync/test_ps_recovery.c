@@ -127,6 +127,63 @@ START_TEST(test_resets_change_nothing)
 }
 END_TEST
 
+static const struct {
+    enum codec_kind up, down;
+    bool update, overlap;
+} compressed[] = {
+    {CODEC_NONE, CODEC_NONE, true, true},         {CODEC_ONE_BIT, CODEC_ONE_BIT, true, true},
+    {CODEC_ONE_BIT, CODEC_ONE_BIT, false, false}, {CODEC_TOP_K, CODEC_TOP_K, true, false},
+    {CODEC_FP16, CODEC_BF16, true, true},         {CODEC_ROWS, CODEC_ROWS, true, true},
+};
+
+/* Two ranks and two servers; `strikes` resets of each connection.  The parameters and counters are
+ * those of rank 0 and 1. */
+static void run_compressed(struct team *t, int which, unsigned strikes)
+{
+    struct breaker breakers[2][2];
+
+    team_init(t, 2, 2, ROUNDS);
+    t->update = compressed[which].update;
+    t->overlap_forward = compressed[which].overlap;
+    t->compression =
+        compression_make((uint32_t)compressed[which].up, (uint32_t)compressed[which].down, 50000);
+    t->connections = 2;
+    team_open(t);
+    for (unsigned i = 0; i < 2; i++)
+        for (unsigned k = 0; k < 2 && strikes > 0; k++)
+            arm(&breakers[i][k], t->ranks[i].proxies[k],
+                (uint64_t)(support_random() * 1e9) + i * 2 + k, strikes, false);
+    for (unsigned i = 0; i < 2; i++)
+        team_run_rank(&t->ranks[i]);
+    for (unsigned i = 0; i < 2; i++)
+        team_join_rank(&t->ranks[i]);
+    for (unsigned i = 0; i < 2; i++)
+        ck_assert_msg(t->ranks[i].status == STATUS_OK, "rank %u: %s", i, t->ranks[i].err.text);
+}
+
+/* What is left for the next round, and what has been added to what the workers hold, is so exactly
+ * once, however often its bytes have travelled. */
+START_TEST(test_resets_of_compressed_links)
+{
+    struct team calm, struck;
+    uint64_t reconnects = 0;
+
+    run_compressed(&calm, _i, 0);
+    run_compressed(&struck, _i, 6);
+    for (unsigned i = 0; i < 2; i++) {
+        const struct sync_counters *c = &struck.ranks[i].counters;
+
+        reconnects += c->reconnects;
+        ck_assert(team_same_bits(calm.ranks[i].params, struck.ranks[i].params, TEAM_COUNT));
+        ck_assert_uint_eq(c->tx_payload_bytes, calm.ranks[i].counters.tx_payload_bytes);
+        ck_assert_uint_eq(c->rx_payload_bytes, calm.ranks[i].counters.rx_payload_bytes);
+    }
+    ck_assert_uint_gt(reconnects, 1);
+    team_close(&calm);
+    team_close(&struck);
+}
+END_TEST
+
 /* ------------------------------------------------------------------ silence */
 
 /* Nobody is told that the link is dead: the beats find out, and the work goes on beside it. */
@@ -340,6 +397,8 @@ int main(void)
     log_set_level(LOG_QUIET); /* the services log why their jobs end */
     tcase_set_timeout(links, 60);
     tcase_add_loop_test(links, test_resets_change_nothing, 0, mode_count);
+    tcase_add_loop_test(links, test_resets_of_compressed_links, 0,
+                        (int)(sizeof(compressed) / sizeof(compressed[0])));
     tcase_add_test(links, test_silence_is_a_loss);
     tcase_add_test(links, test_a_long_step_is_no_silence);
     tcase_add_loop_test(links, test_a_server_that_stays_away_is_named, 0, 2);
