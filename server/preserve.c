@@ -181,8 +181,10 @@ bool preserve_settle(struct service *s)
 
 /* ------------------------------------------------------------------ a service starts */
 
-/* A job whose shard can be filled. */
-static enum status make_job(const struct join_request *terms, struct job **ret, struct error *err)
+/* A job whose shard can be filled; `shares`: with memory that workers of this host may come to map,
+ * of which the folder knows nothing. */
+static enum status make_job(const struct join_request *terms, bool shares, struct job **ret,
+                            struct error *err)
 {
     uint64_t *sessions = NULL;
     struct job *j = NULL;
@@ -192,8 +194,10 @@ static enum status make_job(const struct join_request *terms, struct job **ret, 
         status = mem_calloc(terms->world_size, sizeof(*sessions), "sessions", &sessions, err);
     if (status == STATUS_OK)
         status = job_join_all(j, terms, sessions, "the state folder", err);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
+        j->shares = shares;
         status = job_build(j, err);
+    }
     free(sessions);
     if (status != STATUS_OK) {
         job_close(j);
@@ -285,7 +289,7 @@ static enum status restore(struct service *s, const char *folder, const struct j
     struct strbuf text = STRBUF_INIT;
     struct job *j = NULL;
     bool taken = false;
-    enum status status = make_job(terms, &j, err);
+    enum status status = make_job(terms, s->desk != NULL, &j, err);
 
     if (status == STATUS_OK)
         status = fill_job(s, j, folder, digest, &text, err);
