@@ -11,6 +11,7 @@
 #include "server/chain_internal.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 /* ------------------------------------------------------------------ answers */
 
@@ -132,12 +133,15 @@ static bool give_up(struct chain *c, const struct error *why)
 /* Lock held on entry, not on return. */
 static void go_alone(struct chain *c, uint64_t *ret_epoch)
 {
-    *ret_epoch = c->succession.epoch;
+    if (c->succession.epoch <= c->epoch) /* of a change that the replica has not heard of */
+        c->succession.epoch = c->epoch + 1;
+    c->epoch = *ret_epoch = c->succession.epoch;
     c->counts.recover_ns = clock_now_ns() - c->counts.lost_ns;
     (void)pthread_mutex_unlock(&c->lock);
     log_warning("no replica from here on: all ranks have agreed to epoch %" PRIu64, *ret_epoch);
     rpc_call_cancel(c->call);
     send_all(c);
+    c->knows(c->user);
 }
 
 uint64_t chain_proposal(struct chain *c)
@@ -177,6 +181,45 @@ void chain_settle(struct chain *c, unsigned rank, uint64_t *ret_epoch)
         (void)pthread_mutex_unlock(&c->lock);
 }
 
+uint64_t chain_members(struct chain *c, uint64_t epoch, const uint64_t *sessions)
+{
+    struct wire_record m = {.kind = RECORD_MEMBER, .epoch = epoch};
+    uint64_t number;
+
+    if (!c)
+        return 0;
+    (void)pthread_mutex_lock(&c->lock);
+    /* Whoever is new may vote as soon as it is told that it is in. */
+    for (unsigned rank = 0; rank < c->world_size; rank++)
+        if (sessions[rank] != 0 && sessions[rank] != c->sessions[rank])
+            c->settled[rank] = false;
+    memcpy(c->sessions, sessions, c->world_size * sizeof(*sessions));
+    number = ++c->members;
+    if (c->succession.role == SUCCESSION_LONE) {
+        c->succession.epoch = c->epoch = epoch;
+    } else if (!c->ended && c->succession.role == SUCCESSION_PRIMARY) {
+        c->epoch = m.epoch;
+        m.sequence = number;
+        m.sessions = c->sessions;
+        m.session_count = c->world_size;
+        (void)rpc_call_send(c->call, c->head, wire_pack_record(&m, c->head), NULL);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    return number;
+}
+
+bool chain_knows(struct chain *c, uint64_t number)
+{
+    bool knows;
+
+    if (!c)
+        return true;
+    (void)pthread_mutex_lock(&c->lock);
+    knows = c->known >= number || c->succession.role == SUCCESSION_LONE;
+    (void)pthread_mutex_unlock(&c->lock);
+    return knows;
+}
+
 /* The replica has taken over.  No lock held. */
 static void step_down(struct chain *c, uint64_t epoch)
 {
@@ -199,13 +242,29 @@ static void step_down(struct chain *c, uint64_t epoch)
 
 /* ------------------------------------------------------------------ the stream */
 
+/* The replica knows who holds the slots; whose are vacant need not vote.  Lock held. */
+static enum status take_members(struct chain *c, uint64_t number, struct error *err)
+{
+    if (number > c->members)
+        return error_set(err, STATUS_PROTOCOL,
+                         "it acknowledges change %" PRIu64 " of the slots, the newest is %" PRIu64,
+                         number, c->members);
+    c->known = number > c->known ? number : c->known;
+    for (unsigned rank = 0; c->known == c->members && rank < c->world_size; rank++)
+        if (c->sessions[rank] == 0)
+            succession_change(&c->succession, c->epoch, rank, false);
+    if (c->known == c->members)
+        c->succession.epoch = c->epoch;
+    return STATUS_OK;
+}
+
 static enum status take_reply(struct chain *c, const struct record_reply *reply,
                               bool *ret_step_down, size_t *ret_slot, struct error *err)
 {
     const struct shard_map *map = c->shard->config.map;
 
     c->heard_ns = clock_now_ns();
-    if (reply->epoch > c->succession.epoch) {
+    if (reply->superseded) {
         *ret_step_down = true;
         return STATUS_OK;
     }
@@ -216,6 +275,8 @@ static enum status take_reply(struct chain *c, const struct record_reply *reply,
     }
     if (reply->sequence == 0) /* to a beat */
         return STATUS_OK;
+    if (reply->partition == RECORD_OF_MEMBERS)
+        return take_members(c, reply->sequence, err);
     if (reply->partition >= map->length ||
         map->partitions[reply->partition].server != c->shard->config.index)
         return error_set(err, STATUS_PROTOCOL,
@@ -260,6 +321,8 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
         step_down(c, reply.epoch);
     if (slot != SIZE_MAX)
         send_slot(c, slot);
+    else if (reply.partition == RECORD_OF_MEMBERS)
+        c->knows(c->user);
     send_stuck(c);
     rpc_call_receive(call);
 }
@@ -302,7 +365,7 @@ void chain_tick(struct chain *c, int64_t now_ns)
     due = c->beat_ns > 0 && !c->ended && now_ns - c->sent_ns >= c->beat_ns;
     silent = c->beat_ns > 0 && c->silence_ns > 0 && now_ns - c->heard_ns > c->silence_ns;
     if (due) {
-        beat.epoch = c->succession.epoch;
+        beat.epoch = c->epoch;
         (void)rpc_call_send(c->call, c->head, wire_pack_record(&beat, c->head), NULL);
         c->sent_ns = now_ns;
     }
@@ -324,7 +387,7 @@ void chain_end(struct chain *c)
         return;
     (void)pthread_mutex_lock(&c->lock);
     if (!c->over && !c->ended) {
-        end.epoch = c->succession.epoch;
+        end.epoch = c->epoch;
         (void)rpc_call_send(c->call, c->head, wire_pack_record(&end, c->head), NULL);
         rpc_call_send_done(c->call);
     }

@@ -10,8 +10,8 @@
  * after the ranks were answered, and they are not answered before gRPC has let go of it.  Where
  * each push is a step it is overwritten at once; there records are copied first.
  *
- * Threads: any.  Its lock is taken under a partition's and under none of the service's, and is not
- * held during its call-backs.
+ * Threads: any.  Its lock may be taken under a partition's or the service's, takes none itself, and
+ * is not held during its call-backs.
  */
 #ifndef SPARRING_SERVER_CHAIN_H
 #define SPARRING_SERVER_CHAIN_H
@@ -43,10 +43,11 @@ struct chain_config {
     uint64_t epoch;
     struct shard *shard;        /* borrowed until chain_close; chain_open becomes its sink */
     atomic_size_t *outstanding; /* counts payloads inside the shard that core holds */
-    /* Both without a lock of the chain's, from any thread.  send: the answer may leave now.  lost:
+    /* All without a lock of the chain's, from any thread.  send: the answer may leave now.  lost:
      * this server must end the job, which the replica has taken over. */
     void (*send)(void *user, const struct chain_answer *answer);
     void (*lost)(void *user, const struct error *why);
+    void (*knows)(void *user); /* chain_knows may say more than before */
     void *user;
 };
 
@@ -76,6 +77,12 @@ uint64_t chain_proposal(struct chain *c);
  * waited for: then what waits is sent, and *ret_epoch is the new epoch; else it is 0. */
 void chain_vote(struct chain *c, unsigned rank, uint64_t epoch, uint64_t *ret_epoch);
 void chain_settle(struct chain *c, unsigned rank, uint64_t *ret_epoch);
+
+/* Who holds the slots has changed: sessions, world_size of them, 0 for nobody; from `epoch` on. The
+ * number of the change; the service's lock may be held.  And: does the replica know of it (or is
+ * there none any more)?  Until then a newcomer is not told that it is in. */
+uint64_t chain_members(struct chain *c, uint64_t epoch, const uint64_t *sessions);
+bool chain_knows(struct chain *c, uint64_t number);
 
 /* From time to time (at least every tenth of a second): gives signs of life and looks for the
  * replica's. */

@@ -37,6 +37,7 @@ struct chain {
     atomic_size_t *outstanding;
     void (*send)(void *user, const struct chain_answer *answer);
     void (*lost)(void *user, const struct error *why);
+    void (*knows)(void *user);
     void *user;
     struct rpc_client *client;
     struct rpc_call *call;     /* one reference */
@@ -51,6 +52,9 @@ struct chain {
     struct chain_slot *slots; /* owned; one per partition held */
     struct waiting *waiting;  /* owned; (slot, world_size) */
     size_t stuck;             /* answers that wait for core alone, at most */
+    uint64_t epoch;           /* of the newest record, in force or not */
+    uint64_t *sessions;       /* owned; that hold the slots, as the replica was told */
+    uint64_t members, known;  /* changes of them: told, and known to the replica */
     bool taken;               /* the replica has the terms */
     bool ended;               /* the stream is over, for the reason below */
     bool over;                /* chain_end or chain_close: its end means nothing any more */

@@ -26,6 +26,8 @@ static enum status allocate(struct chain *c, struct error *err)
         status = mem_calloc(c->world_size, sizeof(*c->clocks), "clocks", &c->clocks, err);
     if (status == STATUS_OK)
         status = mem_calloc(c->world_size, sizeof(*c->flags), "flags", &c->flags, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(c->world_size, sizeof(*c->sessions), "sessions", &c->sessions, err);
     if (status == STATUS_OK && c->copies)
         status = mem_calloc_aligned(c->world_size * c->shard->count, sizeof(float),
                                     "copies of records", &c->copy, err);
@@ -57,6 +59,7 @@ static enum status make(const struct chain_config *config, struct chain **ret, s
     c->outstanding = config->outstanding;
     c->send = config->send;
     c->lost = config->lost;
+    c->knows = config->knows;
     c->user = config->user;
     (void)pthread_mutex_init(&c->lock, NULL);
     (void)pthread_condattr_init(&attributes);
@@ -69,6 +72,8 @@ static enum status make(const struct chain_config *config, struct chain **ret, s
         return status;
     }
     succession_primary_init(&c->succession, config->epoch, c->world_size, c->settled);
+    c->epoch = config->epoch;
+    memcpy(c->sessions, config->sessions, c->world_size * sizeof(*c->sessions));
     *ret = c;
     return STATUS_OK;
 }
@@ -135,10 +140,6 @@ enum status chain_open(const struct chain_config *config, int64_t deadline_ns,
     struct chain *c = NULL;
     enum status status = shard_check_recorded(&config->shard->config, err);
 
-    if (status == STATUS_OK && config->terms->on_loss != WORKER_LOSS_FAIL)
-        status = error_set(err, STATUS_UNSUPPORTED,
-                           "with a replica the loss of a worker ends the job (--on-worker-loss "
-                           "fail)");
     if (status == STATUS_OK)
         status = make(config, &c, err);
     if (status == STATUS_OK)
@@ -173,6 +174,7 @@ void chain_close(struct chain *c)
     free(c->copied);
     free(c->copy);
     free(c->flags);
+    free(c->sessions);
     free(c->clocks);
     free(c->settled);
     free(c->waiting);

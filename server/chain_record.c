@@ -70,7 +70,7 @@ static void pack(struct chain *c, const struct shard_record *record, size_t *ret
                             .sequence = record->sequence,
                             .step = record->step,
                             .rate = record->rate,
-                            .epoch = c->succession.epoch,
+                            .epoch = c->epoch,
                             .clocks = c->clocks,
                             .clock_count = record->world_size,
                             .flags = c->flags,

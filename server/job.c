@@ -74,6 +74,9 @@ void job_close(struct job *j)
         return;
     for (unsigned rank = 0; j->ranks && rank < j->members.world_size; rank++)
         arena_unref(j->ranks[rank].arena);
+    for (unsigned rank = 0; j->ranks && rank < j->members.world_size; rank++)
+        if (j->ranks[rank].welcome)
+            rpc_call_unref(j->ranks[rank].welcome);
     chain_close(j->chain);
     durable_close(j->durable);
     shard_release(&j->shard);

@@ -59,12 +59,15 @@ struct job_rank {
     uint64_t join_session; /* of the newest join */
     uint64_t join_round;   /* JOIN_RESUME: the last round that its worker has completed */
     unsigned join_lanes;
-    int64_t heard_ns; /* its last chunk, or the start of the job; see job_resume_watch */
-    size_t pushed;    /* partitions of the current round */
-    bool fresh;       /* took a slot and pushes as if it had before: what is in already counts */
-    uint64_t clock;   /* rounds that it has pushed whole; only where each push is a step */
-    bool finished;    /* pushes no more; its clock counts as infinite */
-    size_t parked;    /* answers that it waits for; not in lockstep */
+    struct rpc_call *welcome; /* took the slot and waits to be told until the replica knows; a
+                                 reference */
+    uint64_t welcome_number;  /* ... this: see chain_members */
+    int64_t heard_ns;         /* its last chunk, or the start of the job; see job_resume_watch */
+    size_t pushed;            /* partitions of the current round */
+    bool fresh;     /* took a slot and pushes as if it had before: what is in already counts */
+    uint64_t clock; /* rounds that it has pushed whole; only where each push is a step */
+    bool finished;  /* pushes no more; its clock counts as infinite */
+    size_t parked;  /* answers that it waits for; not in lockstep */
     int64_t parked_since_ns;          /* the first of them */
     uint64_t late;                    /* pushes that were dropped */
     struct stats_staleness staleness; /* of its pushes that were used */

@@ -143,12 +143,16 @@ static bool write_records(struct service *s, struct job *j)
 static void cancel_calls(struct service *s, struct job *j)
 {
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
-        struct rpc_call *calls[SLOT_CALLS_MAX + 1];
+        struct rpc_call *calls[SLOT_CALLS_MAX + 2];
         size_t count = slot_take_calls(&j->ranks[rank].slot, calls);
 
         if (j->ranks[rank].join) {
             rpc_call_ref(j->ranks[rank].join);
             calls[count++] = j->ranks[rank].join;
+        }
+        if (j->ranks[rank].welcome) {
+            rpc_call_ref(j->ranks[rank].welcome);
+            calls[count++] = j->ranks[rank].welcome;
         }
         (void)pthread_mutex_unlock(&s->lock);
         for (size_t i = 0; i < count; i++) {

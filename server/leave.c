@@ -69,6 +69,7 @@ static enum status note_leave(struct service *s, const struct leave_request *req
     else
         membership_lose(&j->members, request->rank);
     preserve_members(s, j);
+    (void)primary_members(j);
     if (request->reason[0] != '\0')
         (void)error_set(&effect->failure, STATUS_PEER_LOST, "rank %u failed: %s", request->rank,
                         request->reason);

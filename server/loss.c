@@ -79,6 +79,7 @@ enum loss_act {
     LOSS_REFUSE,  /* a join whose slot is another's, or that waited too long */
     LOSS_RETURN,  /* the session is back */
     LOSS_TAKE,    /* another one is there for the slot */
+    LOSS_WELCOME, /* and may be told */
     LOSS_GIVE_UP, /* AWAY for too long, and the job ends or waits */
     LOSS_VACATE,  /* the same, and the job goes on without */
     LOSS_END      /* LOST for too long */
@@ -123,6 +124,8 @@ static enum loss_act judge(const struct service *s, const struct job *j, unsigne
     bool lost_start = rank == 0 && !has_values(j);
     enum loss_act act = LOSS_NONE;
 
+    if (r->welcome && chain_knows(j->chain, r->welcome_number))
+        return LOSS_WELCOME;
     if (r->join && r->join_kind != JOIN_START)
         act = judge_join(r, now_ns);
     if (act != LOSS_NONE || j->members.members[rank].state == MEMBER_LEFT)
@@ -246,11 +249,24 @@ static void take_slot(struct service *s, struct job *j, unsigned rank)
     (void)pthread_mutex_lock(&s->lock);
     job_occupy(j, rank, &by, clock, clock_now_ns());
     preserve_members(s, j);
+    r->welcome = call;
+    r->welcome_number = primary_members(j);
     epoch = j->epoch;
     (void)pthread_mutex_unlock(&s->lock);
     log_info("job '%s': %s takes the place of rank %u, epoch %" PRIu64, j->members.job, by.peer,
              rank, epoch);
-    join_answer(s, j, call, epoch, clock);
+    (void)pthread_mutex_lock(&s->lock);
+}
+
+/* Whoever took the slot is told that it is in. */
+static void welcome(struct service *s, struct job *j, unsigned rank)
+{
+    struct rpc_call *call = j->ranks[rank].welcome;
+    uint64_t epoch = j->epoch;
+
+    j->ranks[rank].welcome = NULL;
+    (void)pthread_mutex_unlock(&s->lock);
+    join_answer(s, j, call, epoch, shard_clock(&j->shard, rank));
     rpc_call_unref(call);
     (void)pthread_mutex_lock(&s->lock);
 }
@@ -304,6 +320,7 @@ static void vacate(struct service *s, struct job *j, unsigned rank)
     if (j->members.joined >
         0) /* else it is over, and who goes on with its files takes this place */
         preserve_members(s, j);
+    (void)primary_members(j);
     (void)pthread_mutex_unlock(&s->lock);
     exchange_vacate_rank(s, j, rank);
     (void)pthread_mutex_lock(&s->lock);
@@ -322,6 +339,18 @@ static void vacate(struct service *s, struct job *j, unsigned rank)
         service_end_job(s, j, &err);
     }
     (void)pthread_mutex_lock(&s->lock);
+}
+
+void loss_take_out(struct service *s, struct job *j)
+{
+    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
+        if (j->members.members[rank].state == MEMBER_JOINED)
+            continue;
+        if (j->terms.on_loss == WORKER_LOSS_SHRINK)
+            exchange_vacate_rank(s, j, rank);
+        else if (!job_is_lockstep(j))
+            exchange_finish_rank(s, j, rank);
+    }
 }
 
 bool loss_look(struct service *s)
@@ -345,6 +374,9 @@ bool loss_look(struct service *s)
             return true;
         case LOSS_TAKE:
             take_slot(s, j, rank);
+            return true;
+        case LOSS_WELCOME:
+            welcome(s, j, rank);
             return true;
         case LOSS_GIVE_UP:
         case LOSS_END:

@@ -226,19 +226,6 @@ static void start_job(struct job *j, uint64_t epoch, const struct roster_rank *r
     job_resume_watch(j, now_ns);
 }
 
-/* The roster is written before the partitions go without a rank: they may not know yet. */
-static void take_out(struct service *s, struct job *j)
-{
-    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
-        if (j->members.members[rank].state == MEMBER_JOINED)
-            continue;
-        if (j->terms.on_loss == WORKER_LOSS_SHRINK)
-            exchange_vacate_rank(s, j, rank);
-        else if (!job_is_lockstep(j))
-            exchange_finish_rank(s, j, rank);
-    }
-}
-
 /* Fill it.  *ret_text stays empty when nobody was told that it runs. */
 static enum status fill_job(struct service *s, struct job *j, const char *folder, uint64_t digest,
                             struct strbuf *ret_text, struct error *err)
@@ -279,7 +266,7 @@ static enum status take_up(struct service *s, struct job *j, const char *text, b
     log_info("job '%s': round %" PRIu64 ", epoch %" PRIu64 "; waiting %.1f s for its ranks",
              j->members.job, job_round(j), epoch, (double)j->terms.reconnect_ms * 1e-3);
     s->current = j;
-    take_out(s, j);
+    loss_take_out(s, j);
     return STATUS_OK;
 }
 

@@ -21,6 +21,15 @@ static void lose_to_replica(void *user, const struct error *why)
     service_end_job(j->chain_service, j, why);
 }
 
+static void wake_keeper(void *user)
+{
+    struct service *s = ((struct job *)user)->chain_service;
+
+    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_cond_broadcast(&s->changed);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
 /* The time that the ranks' joins leave.  Lock held. */
 static int64_t first_deadline(const struct job *j)
 {
@@ -56,6 +65,7 @@ enum status primary_open(struct service *s, struct job *j, struct error *err)
                                   .outstanding = &j->outstanding,
                                   .send = send_answer,
                                   .lost = lose_to_replica,
+                                  .knows = wake_keeper,
                                   .user = j};
     uint64_t *sessions = NULL;
     int64_t deadline_ns;
@@ -121,6 +131,18 @@ void primary_settle(struct service *s, struct job *j, unsigned rank)
         return;
     chain_settle(j->chain, rank, &epoch);
     note_epoch(s, j, epoch);
+}
+
+uint64_t primary_members(struct job *j)
+{
+    uint64_t sessions[MEMBERSHIP_RANKS_MAX];
+
+    if (!j->chain)
+        return 0;
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        sessions[rank] =
+            j->members.members[rank].state == MEMBER_JOINED ? j->ranks[rank].slot.session : 0;
+    return chain_members(j->chain, j->epoch, sessions);
 }
 
 /* A server that stops leaves the job to its replica; any other end is the end of the job. */

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HOW_AWAY "it is with the primary"
+
 /* One Replicate call. */
 struct replicate {
     struct service *service;
@@ -142,6 +144,39 @@ static enum status apply(struct replicate *r, struct rpc_message *message,
     return shard_apply(&r->job->shard, &record, &source, &applied, err);
 }
 
+/* Who holds the slots from here on: away, all of them, as far as this server is concerned. */
+static enum status take_members(struct replicate *r, const struct wire_record *m, struct error *err)
+{
+    struct job *j = r->job;
+    int64_t now_ns = clock_now_ns();
+
+    if (m->session_count != j->members.world_size || m->sequence == 0)
+        return error_set(err, STATUS_DATA,
+                         "record %" PRIu64 " of the slots has %zu sessions for %u ranks",
+                         m->sequence, m->session_count, j->members.world_size);
+    (void)pthread_mutex_lock(&r->service->lock);
+    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
+        struct slot *slot = &j->ranks[rank].slot;
+        bool in = j->members.members[rank].state == MEMBER_JOINED;
+
+        if (m->sessions[rank] == 0 && in)
+            membership_lose(&j->members, rank);
+        if (m->sessions[rank] == 0) {
+            slot->state = SLOT_VACANT;
+            continue;
+        }
+        membership_return(&j->members, rank, rpc_call_peer(j->replica.stream));
+        if (!in || slot->session != m->sessions[rank]) {
+            slot_hold(slot, m->sessions[rank], 1, now_ns);
+            slot_cut(slot, HOW_AWAY, 0, now_ns);
+            slot->until_ns = INT64_MAX;
+        }
+    }
+    j->epoch = m->epoch;
+    (void)pthread_mutex_unlock(&r->service->lock);
+    return STATUS_OK;
+}
+
 /* The primary's word that the job is over; `done` behind its last reply. */
 static void end_job(struct replicate *r, struct rpc_call *call)
 {
@@ -172,8 +207,12 @@ static enum status take_record(struct replicate *r, struct rpc_call *call,
         end_applying(r);
         end_job(r, call);
         return STATUS_CANCELLED;
-    case RECORD_TERMS:
     case RECORD_MEMBER:
+        answer.partition = RECORD_OF_MEMBERS;
+        answer.sequence = m->sequence;
+        status = take_members(r, m, err);
+        break;
+    case RECORD_TERMS:
         status =
             error_set(err, STATUS_PROTOCOL, "a record of kind %d behind the terms", (int)m->kind);
         break;
@@ -315,7 +354,7 @@ enum status replica_admit(struct job *j, const struct join_request *request,
 
 void replica_tell_superseded(const struct job *j, struct rpc_call *stream)
 {
-    struct record_reply m = {.epoch = j->replica.succession.epoch};
+    struct record_reply m = {.epoch = j->replica.succession.epoch, .superseded = true};
     char text[128];
 
     if (!stream)
@@ -332,7 +371,7 @@ void replica_start(struct service *s, struct job *j)
     struct rpc_call *stream = j->replica.stream;
 
     j->epoch = j->replica.succession.epoch;
-    job_send_away(j, "they are with the primary", INT64_MAX, clock_now_ns());
+    job_send_away(j, HOW_AWAY, INT64_MAX, clock_now_ns());
     if (stream)
         rpc_call_ref(stream);
     (void)pthread_mutex_unlock(&s->lock);
@@ -346,8 +385,8 @@ void replica_start(struct service *s, struct job *j)
     (void)pthread_mutex_lock(&s->lock);
 }
 
-/* From here on it is a job like any other whose ranks are away.  Lock held. */
-static void take_over(struct job *j)
+/* From here on it is a job like any other whose ranks are away.  Lock held on entry and return. */
+static void take_over(struct service *s, struct job *j)
 {
     int64_t now_ns = clock_now_ns();
     int64_t grace_ms = (int64_t)j->terms.reconnect_ms + j->terms.heartbeat_timeout_ms;
@@ -359,6 +398,11 @@ static void take_over(struct job *j)
     log_warning("job '%s': a worker has lost its primary; this server takes over in epoch %" PRIu64
                 ", behind round %" PRIu64,
                 j->members.job, j->epoch, j->totals.rounds);
+    j->users++;
+    (void)pthread_mutex_unlock(&s->lock);
+    loss_take_out(s, j);
+    service_drop_job(s, j);
+    (void)pthread_mutex_lock(&s->lock);
 }
 
 bool replica_look(struct service *s)
@@ -369,7 +413,7 @@ bool replica_look(struct service *s)
     if (!j || j->state != JOB_RUNNING || !j->replica.is_kept || j->replica.applying)
         return false;
     if (j->replica.promoted_ns != 0) {
-        take_over(j);
+        take_over(s, j);
         return true;
     }
     if (j->replica.stream || j->replica.gone_ns == 0 ||

@@ -218,7 +218,7 @@ static void retire(struct service *s, struct job *j)
 
 /* References to a rank's open calls; their number. */
 static size_t take_calls(struct service *s, struct job *j, unsigned rank,
-                         struct rpc_call *ret[SLOT_CALLS_MAX + 1])
+                         struct rpc_call *ret[SLOT_CALLS_MAX + 2])
 {
     const struct job_rank *r = &j->ranks[rank];
     size_t count;
@@ -228,6 +228,10 @@ static size_t take_calls(struct service *s, struct job *j, unsigned rank,
     if (r->join) {
         rpc_call_ref(r->join);
         ret[count++] = r->join;
+    }
+    if (r->welcome) {
+        rpc_call_ref(r->welcome);
+        ret[count++] = r->welcome;
     }
     (void)pthread_mutex_unlock(&s->lock);
     return count;
@@ -259,7 +263,7 @@ void service_end_job(struct service *s, struct job *j, const struct error *failu
     if (failure)
         replica_end(s, j, failure);
     for (unsigned rank = 0; failure && rank < j->members.world_size; rank++) {
-        struct rpc_call *calls[SLOT_CALLS_MAX + 1];
+        struct rpc_call *calls[SLOT_CALLS_MAX + 2];
         size_t count = take_calls(s, j, rank, calls);
 
         for (size_t i = 0; i < count; i++) {

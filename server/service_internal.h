@@ -108,6 +108,9 @@ void primary_beat(struct service *s, struct job *j, unsigned rank, uint64_t vote
 /* A rank has left in order.  As above. */
 void primary_settle(struct service *s, struct job *j, unsigned rank);
 
+/* Who holds the job's slots has changed: see chain_members, which this returns.  Lock held. */
+uint64_t primary_members(struct job *j);
+
 /* The job is over: does its replica forget it?  No lock. */
 void primary_end(struct job *j, const struct error *failure);
 
@@ -136,6 +139,10 @@ void loss_end_calls(struct rpc_call **calls, size_t count);
 /* How long a session may take from the answer to its join to its first stream.  The first time it
  * may have to wait for other servers.  Lock held. */
 int64_t loss_open_ms(const struct service *s, const struct job *j, const struct slot *slot);
+
+/* In a job that comes from elsewhere: partitions that do not know yet which ranks have left, or are
+ * lost for good, go without them.  No lock. */
+void loss_take_out(struct service *s, struct job *j);
 
 /* Is a rank of the current job silent, back, overdue or replaced?  Do something about the first.
  * Keeper only; lock held on entry and return; returns whether anything was done. */

@@ -99,7 +99,7 @@ enum record_kind {
     RECORD_INIT = 2,   /* a partition's initial values */
     RECORD_STEP = 3,   /* a partition's step, or whole sum; see struct shard_record */
     RECORD_RANKS = 4,  /* of a partition: a rank finished, went or came */
-    RECORD_MEMBER = 5, /* the sessions that hold the slots from this epoch on */
+    RECORD_MEMBER = 5, /* the sessions that hold the slots from this epoch on; numbered, too */
     RECORD_BEAT = 6,   /* nothing happened, I am alive */
     RECORD_END = 7,    /* the job is over */
 };
@@ -127,11 +127,13 @@ struct wire_record {
     struct join_request *terms;
 };
 
-/* The record is applied; an epoch above its own: refused, the replica serves by now. */
+#define RECORD_OF_MEMBERS UINT32_MAX /* as the partition of a reply */
+
 struct record_reply {
     uint32_t partition;
-    uint64_t sequence; /* as in the record */
+    uint64_t sequence; /* as in the record, which is applied */
     uint64_t epoch;
+    int superseded; /* refused: the replica serves by now, in that epoch */
 };
 
 struct join_request {

@@ -135,7 +135,8 @@ size_t wire_pack_record_reply(const struct record_reply *m, uint8_t *bytes)
     p.partition = m->partition;
     p.sequence = m->sequence;
     p.epoch = m->epoch;
-    return sparring__v1__record_reply__pack(&p, bytes); /* at most 28 bytes */
+    p.superseded = m->superseded != 0;
+    return sparring__v1__record_reply__pack(&p, bytes); /* at most 30 bytes */
 }
 
 enum status wire_unpack_record_reply(const uint8_t *bytes, size_t size, struct record_reply *ret,
@@ -147,8 +148,10 @@ enum status wire_unpack_record_reply(const uint8_t *bytes, size_t size, struct r
                                      WIRE_REPLY_MAX, &arena, &m, err);
 
     if (status == STATUS_OK)
-        *ret = (struct record_reply){
-            .partition = m->partition, .sequence = m->sequence, .epoch = m->epoch};
+        *ret = (struct record_reply){.partition = m->partition,
+                                     .sequence = m->sequence,
+                                     .epoch = m->epoch,
+                                     .superseded = m->superseded != 0};
     arena_release(&arena);
     return status;
 }

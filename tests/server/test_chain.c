@@ -287,6 +287,113 @@ START_TEST(test_strangers_promote_nothing)
 }
 END_TEST
 
+/* ------------------------------------------------------------------ ranks go and come */
+
+/* All partitions from both, and what the parameters are then: lr 1. */
+static float play_values(uint64_t round, float values)
+{
+    for (unsigned i = 0; i < 2; i++)
+        session_push_all(i, round);
+    values -= session_sum(round);
+    for (unsigned i = 0; i < 2; i++)
+        session_expect_all(i, round, values);
+    return values;
+}
+
+static struct stats_job job_at(struct service *s)
+{
+    struct server_stats *stats = stats_of(s);
+    struct stats_job job = stats->job;
+
+    free(stats);
+    return job;
+}
+
+/* Another process takes rank 1's place at the primary, whose values are of this round. */
+static void take_place(uint64_t session, uint64_t round, float values)
+{
+    struct join_request request;
+
+    raw_close(&workers[1]);
+    raw_open(&workers[1], service_port(service), 1);
+    workers[1].session = session;
+    request = session_request(1);
+    check_result("newcomer", session_join(&workers[1], &request), STATUS_OK, "");
+    raw_start_lanes(&workers[1]);
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+        raw_send_again(&workers[1], CHUNK_PULL, p, 0, 0);
+    session_expect_all(1, round, values);
+}
+
+/* Rank 1 fails, the other goes on; _i: then the primary goes, or another process comes first, which
+ * the replica knows when it is let in. */
+START_TEST(test_a_rank_goes_before_the_primary)
+{
+    bool comes = _i == 1;
+    float values;
+
+    session_terms.update = 0;
+    session_terms.on_loss = WORKER_LOSS_SHRINK;
+    set_up();
+    session_start(0.5f);
+    values = play_values(1, 0.5f);
+    check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
+    session_push_all(0, 2);
+    values -= 2 * session_push(0, 2); /* scaled to the mean of those that are there */
+    session_expect_all(0, 2, values);
+    if (comes) {
+        take_place(201, 2, values);
+        for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+            raw_send_again(&workers[1], CHUNK_PUSH, p, 3, session_push(1, 3));
+        session_push_all(0, 3);
+        values -= session_sum(3);
+        session_expect_all(0, 3, values);
+        session_expect_all(1, 3, values);
+    }
+    move(0, service_port(replica));
+    come_over(0, comes ? 3 : 2, false);
+    wait_ended(service, 0, 1);
+    ck_assert_uint_eq(job_at(replica).joined, comes ? 2 : 1);
+    if (comes) {
+        move(1, service_port(replica));
+        come_over(1, 3, true);
+        values = play_values(4, values);
+    } else {
+        session_push_all(0, 3);
+        values -= 2 * session_push(0, 3);
+        session_expect_all(0, 3, values);
+        session_terms.world_size = 1; /* that leave */
+    }
+    session_end();
+    wait_ended(replica, 1, 0);
+    tear_down();
+}
+END_TEST
+
+/* The one that was lost cannot take the replica over any more. */
+START_TEST(test_a_lost_rank_promotes_nothing)
+{
+    struct join_request request;
+
+    session_terms.update = 0;
+    session_terms.on_loss = WORKER_LOSS_SHRINK;
+    set_up();
+    session_start(0.5f);
+    (void)play_values(1, 0.5f);
+    check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
+    session_push_all(0, 2);
+    session_expect_all(0, 2, 0.5f - session_sum(1) - 2 * session_push(0, 2));
+    move(1, service_port(replica));
+    request = return_request(1, 1, false);
+    check_result("lost", session_join(&workers[1], &request), STATUS_UNAVAILABLE,
+                 "knows no session of rank 1");
+    session_terms.world_size = 1;
+    session_end();
+    wait_ended(replica, 1, 0);
+    tear_down();
+}
+END_TEST
+
 /* ------------------------------------------------------------------ the replica goes */
 
 static void send_vote(unsigned rank, uint64_t count, uint64_t epoch)
@@ -373,7 +480,8 @@ static struct {
 
 static void hand_reply(uint32_t partition, uint64_t sequence, uint64_t epoch)
 {
-    struct record_reply m = {.partition = partition, .sequence = sequence, .epoch = epoch};
+    struct record_reply m = {
+        .partition = partition, .sequence = sequence, .epoch = epoch, .superseded = epoch > 1};
     uint8_t bytes[WIRE_REPLY_MAX];
 
     (void)rpc_call_send(hand.call, bytes, wire_pack_record_reply(&m, bytes), NULL);
@@ -410,7 +518,7 @@ static void hand_message(struct rpc_call *call, struct rpc_message *message, voi
         hand_reply(0, 0, 1);
     wire_release_record(&m);
     (void)pthread_mutex_lock(&hand.lock);
-    if (m.sequence > 0)
+    if (m.sequence > 0 && m.kind != RECORD_MEMBER)
         hand.newest[hand.records++] = m;
     (void)pthread_cond_broadcast(&hand.changed);
     (void)pthread_mutex_unlock(&hand.lock);
@@ -632,9 +740,6 @@ START_TEST(test_what_cannot_be_kept_twice)
         (struct consistency){.mode = CONSISTENCY_ASP, .delay_compensation = 0.1};
     check_refused(STATUS_UNSUPPORTED, "delay compensation");
     session_terms.consistency = (struct consistency){0};
-    session_terms.on_loss = WORKER_LOSS_SHRINK;
-    check_refused(STATUS_UNSUPPORTED, "--on-worker-loss fail");
-    session_terms.on_loss = WORKER_LOSS_FAIL;
     session_terms.update = 1;
     session_start(0.5f); /* and the servers are as good as new */
     session_round(1);
@@ -804,7 +909,8 @@ START_TEST(test_hostile_records)
         {RECORD(.flags = bad_flags), 4096, STATUS_DATA, ""},
         {RECORD(.sequence = 0), 4096, STATUS_DATA, "record 0"},
         {RECORD(.rate = -1), 4096, STATUS_DATA, ""},
-        {RECORD(.kind = RECORD_MEMBER), 0, STATUS_PROTOCOL, "kind 5 behind the terms"},
+        {RECORD(.kind = RECORD_MEMBER), 0, STATUS_DATA, "0 sessions for 2 ranks"},
+        {RECORD(.kind = RECORD_TERMS), 0, STATUS_DATA, "without terms"},
         {RECORD(.kind = RECORD_RANKS), 4096, STATUS_DATA, ""},
     };
 #pragma GCC diagnostic pop
@@ -868,6 +974,8 @@ int main(void)
     tcase_add_loop_test(tests, test_promotion_at_the_start, 0, (int)RAW_PARTITIONS + 1);
     tcase_add_test(tests, test_the_primary_stops_in_order);
     tcase_add_test(tests, test_strangers_promote_nothing);
+    tcase_add_loop_test(tests, test_a_rank_goes_before_the_primary, 0, 2);
+    tcase_add_test(tests, test_a_lost_rank_promotes_nothing);
     tcase_add_test(tests, test_alone_by_all_votes);
     tcase_add_test(tests, test_answers_wait);
     tcase_add_test(tests, test_return_while_answers_wait);

@@ -288,7 +288,8 @@ END_TEST
 
 START_TEST(record_reply_there_and_back)
 {
-    struct record_reply m = {.partition = UINT32_MAX, .sequence = UINT64_MAX, .epoch = UINT64_MAX};
+    struct record_reply m = {
+        .partition = UINT32_MAX, .sequence = UINT64_MAX, .epoch = UINT64_MAX, .superseded = 1};
     struct record_reply got;
     uint8_t bytes[WIRE_REPLY_MAX];
     size_t size = wire_pack_record_reply(&m, bytes);
@@ -298,6 +299,7 @@ START_TEST(record_reply_there_and_back)
     ck_assert_uint_eq(got.sequence, m.sequence);
     ck_assert_uint_eq(got.partition, m.partition);
     ck_assert_uint_eq(got.epoch, m.epoch);
+    ck_assert_int_eq(got.superseded, 1);
 }
 END_TEST
 
