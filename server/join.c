@@ -71,10 +71,10 @@ static enum status refuse_return(const struct service *s, const struct join_requ
 }
 
 /* How long it takes to find out that the holder of a slot is dead, if it is.  Lock held. */
-static int64_t doubt_ms(const struct service *s, const struct job *j, const struct slot *slot)
+static int64_t doubt_ms(const struct job *j, const struct slot *slot)
 {
     int64_t silence_ms = slot->attend ? j->terms.heartbeat_timeout_ms : 0;
-    int64_t open_ms = slot->has_streamed ? 0 : loss_open_ms(s, j, slot);
+    int64_t open_ms = slot->has_streamed ? 0 : loss_open_ms(j);
 
     return (silence_ms > open_ms ? silence_ms : open_ms) + DOUBT_MARGIN_MS;
 }
@@ -97,7 +97,7 @@ static void hold_join(struct join_call *jc, struct job *j, struct rpc_call *call
     r->join = call;
     r->join_kind = kind;
     r->join_deadline_ns = join_deadline(jc->service, call);
-    r->join_doubt_ns = clock_deadline_ns(doubt_ms(jc->service, j, &r->slot));
+    r->join_doubt_ns = clock_deadline_ns(doubt_ms(j, &r->slot));
     r->join_session = request->session;
     r->join_round = request->round;
     r->join_lanes = request->lanes;

@@ -109,11 +109,20 @@ static enum loss_act judge_join(const struct job_rank *r, int64_t now_ns)
     return now_ns >= r->join_deadline_ns ? LOSS_REFUSE : LOSS_NONE;
 }
 
-int64_t loss_open_ms(const struct service *s, const struct job *j, const struct slot *slot)
+int64_t loss_open_ms(const struct job *j)
 {
-    if (slot->connection == 1)
-        return s->timeout_ms;
     return j->terms.reconnect_ms > OPEN_MS_LEAST ? j->terms.reconnect_ms : OPEN_MS_LEAST;
+}
+
+/* A session that opens no stream: a new one may have to wait for other servers, unless another one
+ * is there for its place.  Lock held. */
+static bool is_unopened(const struct service *s, const struct job *j, const struct job_rank *r,
+                        int64_t now_ns)
+{
+    bool doubted = r->join && r->join_kind == JOIN_TAKE;
+    int64_t limit_ms = r->slot.is_new && !doubted ? s->timeout_ms : loss_open_ms(j);
+
+    return slot_is_unopened(&r->slot, limit_ms, now_ns);
 }
 
 /* Lock held. */
@@ -131,7 +140,7 @@ static enum loss_act judge(const struct service *s, const struct job *j, unsigne
     if (act != LOSS_NONE || j->members.members[rank].state == MEMBER_LEFT)
         return act;
     if (slot_is_silent(&r->slot, j->terms.heartbeat_timeout_ms, now_ns) ||
-        slot_is_unopened(&r->slot, loss_open_ms(s, j, &r->slot), now_ns))
+        is_unopened(s, j, r, now_ns))
         return LOSS_CUT;
     if (!slot_is_overdue(&r->slot, now_ns) || !slot_is_quiet(&r->slot))
         return LOSS_NONE;

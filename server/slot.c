@@ -6,6 +6,7 @@
 void slot_hold(struct slot *s, uint64_t session, unsigned lanes, int64_t now_ns)
 {
     s->state = SLOT_HELD;
+    s->is_new = s->connection == 0 || session != s->session;
     s->session = session;
     s->lanes = lanes > 0 ? lanes : 1;
     s->connection++;

@@ -37,6 +37,7 @@ struct slot {
     struct rpc_call *attend;                  /* the same */
     size_t calls;      /* of this and of earlier connections: bound to the slot, not closed yet */
     bool has_streamed; /* the connection opened a stream, which may be closed by now */
+    bool is_new;       /* the connection is its session's first one */
     bool has_chunks;   /* it sent something else than its name */
     size_t retries;    /* answers that it has asked for again */
     int64_t held_ns;   /* when it began */

@@ -326,6 +326,40 @@ START_TEST(test_a_replacement_before_the_silence_is_noticed)
 }
 END_TEST
 
+/* The old process died between the answer to its join and its first stream, so nothing ever broke.
+ */
+START_TEST(test_a_replacement_of_who_never_began)
+{
+    session_terms.on_loss = WORKER_LOSS_WAIT;
+    session_terms.update = 0;
+    session_terms.reconnect_ms = AWAY_MS;
+    open_service(LONG_MS, NULL);
+    for (unsigned i = 0; i < 2; i++) {
+        struct join_request request;
+
+        workers[i].session = 100 + i;
+        request = session_request(i);
+        raw_begin_join(&workers[i], &request);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        check_result("join", raw_end_join(&workers[i]), STATUS_OK, "");
+    take_place(1, 201);
+    raw_start_lanes(&workers[0]);
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
+        raw_send_right(&workers[0], CHUNK_INIT, p, 0, 100);
+        raw_send_right(&workers[0], CHUNK_PULL, p, 0, 0);
+    }
+    session_expect_all(0, 0, 100);
+    read_all(1, 0, 0, 100);
+    push_all(0, 1, 4);
+    push_all(1, 1, 8);
+    session_expect_all(0, 1, 94);
+    session_expect_all(1, 1, 94);
+    session_end();
+    close_service();
+}
+END_TEST
+
 START_TEST(test_nobody_takes_the_place)
 {
     const int64_t timeout_ms = 4000; /* of the joins before, too */
@@ -651,6 +685,7 @@ int main(void)
     tcase_add_test(tests, test_wait_for_a_replacement);
     tcase_add_test(tests, test_a_replacement_that_comes_early);
     tcase_add_test(tests, test_a_replacement_before_the_silence_is_noticed);
+    tcase_add_test(tests, test_a_replacement_of_who_never_began);
     tcase_add_test(tests, test_nobody_takes_the_place);
     tcase_add_loop_test(tests, test_shrink_in_other_modes, 0, 3);
     tcase_add_loop_test(tests, test_wait_in_other_modes, 0, 3);
