@@ -246,8 +246,8 @@ static size_t whole_shares(unsigned server_count, const uint32_t *weights)
         sum += weight_of(weights, k);
         divisor = common_divisor(divisor, weight_of(weights, k));
     }
-    if (divisor == 0)
-        return server_count;
+    if (divisor == 0) /* all are 0, or there are none */
+        return server_count > 0 ? server_count : 1;
     return (size_t)(sum / divisor < most ? sum / divisor : most);
 }
 

@@ -170,7 +170,7 @@ int main(void)
     Suite *suite = suite_create("placement");
     TCase *cases = tcase_create("placement");
 
-    tcase_set_timeout(cases, 3 * WAIT_MS / 1000);
+    tcase_set_timeout(cases, 3 * WAIT_MS / 1000.0);
     tcase_add_test(cases, colocated);
     tcase_add_test(cases, mixed_on_one_node);
     tcase_add_test(cases, mixed_on_two_nodes);

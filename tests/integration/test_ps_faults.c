@@ -228,7 +228,7 @@ static TCase *add_case(Suite *suite, const char *name)
 {
     TCase *cases = tcase_create(name);
 
-    tcase_set_timeout(cases, 3 * ROOM_WAIT_MS / 1000);
+    tcase_set_timeout(cases, 3 * ROOM_WAIT_MS / 1000.0);
     suite_add_tcase(suite, cases);
     return cases;
 }

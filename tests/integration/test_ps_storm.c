@@ -401,7 +401,7 @@ int main(void)
     first_seed = number("SPARRING_STORM_FIRST", (uint64_t)time(NULL) * 1000);
     seed_count = number("SPARRING_STORM_SEEDS", 400);
     seconds = number("SPARRING_STORM_SECONDS", 45);
-    tcase_set_timeout(cases, 4 * ROOM_WAIT_MS / 1000);
+    tcase_set_timeout(cases, 4 * ROOM_WAIT_MS / 1000.0);
     tcase_add_unchecked_fixture(cases, find_references, NULL);
     tcase_add_loop_test(cases, test_seed, 0, (int)seed_count);
     suite_add_tcase(suite, cases);
