@@ -12,6 +12,7 @@
 #include "tests/support/support.h"
 
 #include "common/base/clock.h"
+#include "common/base/parse.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -342,6 +343,15 @@ static const struct {
             {"grpc", "2", "topk", "onebit", 5e4}, {"grpc", "1", "onebit", "fp16", 1e6}};
 
 /* All connections of all ranks to the server, again and again, in the middle of whatever. */
+static uint16_t port_of(const char *address)
+{
+    uint64_t port = 0;
+
+    ck_assert_msg(parse_uint64(strrchr(address, ':') + 1, &port) && port <= UINT16_MAX, "'%s'",
+                  address);
+    return (uint16_t)port;
+}
+
 START_TEST(test_resets_change_nothing)
 {
     const char *wanted = undisturbed(ways[_i].up, ways[_i].down);
@@ -352,7 +362,7 @@ START_TEST(test_resets_change_nothing)
     struct run r;
     int64_t retries = 0;
 
-    breaker.proxy = fault_proxy_open((uint16_t)atol(strchr(address, ':') + 1), 1);
+    breaker.proxy = fault_proxy_open(port_of(address), 1);
     (void)snprintf(proxied, sizeof(proxied), "127.0.0.1:%u", fault_proxy_port(breaker.proxy));
     fault_proxy_at(breaker.proxy, FAULT_UP, 20000, strike, &breaker);
     start(&r, ARGS("--server-addresses", proxied),
