@@ -423,6 +423,7 @@ int main(void)
     Suite *suite = suite_create("preserve");
     TCase *tcase = tcase_create("preserve");
 
+    tcase_set_timeout(tcase, 60);
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, test_stop_and_go_on);
     tcase_add_test(tcase, test_answers_that_were_lost);
