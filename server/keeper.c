@@ -54,15 +54,29 @@ static void build(struct service *s, struct job *j)
     (void)pthread_mutex_lock(&s->lock);
 }
 
-/* Is this a good moment for the job to be interrupted?  Between two rounds; what is kept on the
- * disk can be anywhere.  A job that ranks have begun to leave is at its end: the others may still
- * wait for another server's answers, and leave next; where they may leave early that says nothing.
- * Lock held. */
+/* Is a rank missing that no round goes without?  While the server drains nobody joins.  Lock held.
+ */
+static bool waits_for_rank(const struct job *j)
+{
+    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
+        enum slot_state state = j->ranks[rank].slot.state;
+
+        if (j->members.members[rank].state == MEMBER_JOINED &&
+            (state == SLOT_AWAY || state == SLOT_LOST))
+            return true;
+    }
+    return false;
+}
+
+/* Is this a good moment for the job to be interrupted?  Between two rounds, or in one that cannot
+ * be completed any more; what is kept on the disk can be anywhere.  A job that ranks have begun to
+ * leave is at its end: the others may still wait for another server's answers, and leave next;
+ * where they may leave early that says nothing. Lock held. */
 static bool may_interrupt(const struct service *s, const struct job *j, int64_t now_ns)
 {
     bool ends = j->members.left > 0;
 
-    if (j->state != JOB_RUNNING)
+    if (j->state != JOB_RUNNING || waits_for_rank(j))
         return true;
     if (!j->durable)
         return !ends && !job_is_pending(j) && j->parked_since_ns == 0;

@@ -257,6 +257,25 @@ START_TEST(test_a_sleeper_has_lost_its_place)
 }
 END_TEST
 
+/* Nobody takes the lost worker's place, and the others are told to stop: they need not wait. */
+START_TEST(test_waiting_workers_can_be_stopped)
+{
+    struct run r;
+    int64_t before_ns;
+
+    start(&r, ARGS("--servers", "2", "--on-worker-loss", "wait", "--grace-ms", "60000"),
+          ARGS("--reconnect-ms", "200"));
+    job_await_step(r.folder, 1, draw_step(0));
+    ck_assert_int_eq(kill(pid_of(&r, 1), SIGKILL), 0);
+    process_wait_output(&r.launch, "waiting for a replacement", 20000);
+    before_ns = clock_now_ns();
+    process_signal(&r.launch, SIGTERM);
+    end(&r, 6);
+    ck_assert_int_lt(clock_now_ns() - before_ns, INT64_C(20000) * 1000000);
+    assert_holds(process_output(&r.launch), "stopped by signal 15");
+}
+END_TEST
+
 /* ------------------------------------------------------------------ servers */
 
 /* Killed, and told to stop, as for an update of the program: what was answered is on the disk. */
@@ -394,6 +413,7 @@ int main(void)
     tcase_add_test(cases, test_a_newcomer_joins_the_others);
     tcase_add_loop_test(cases, test_a_lost_worker_is_named_in_time, 0, 2);
     tcase_add_test(cases, test_a_sleeper_has_lost_its_place);
+    tcase_add_test(cases, test_waiting_workers_can_be_stopped);
 
     tcase_add_test(servers, test_servers_are_started_again);
     tcase_set_timeout(servers, 300);

@@ -91,6 +91,7 @@ struct ps_link {
     bool by_reference;   /* both see the other's memory */
     enum ps_link_state state;
     uint64_t connections; /* times that it came UP */
+    bool waits;           /* UP: the server says that a rank is away, or to be replaced */
     struct error loss;    /* AWAY: why it was lost ... */
     int64_t lost_ns;      /* ... and when */
     struct error broken;  /* AWAY: a new stream is over already */

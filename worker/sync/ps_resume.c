@@ -44,6 +44,7 @@ static enum status come_up(struct sync_ps *s, struct ps_link *l, struct error *e
         int64_t away_ns = clock_now_ns() - l->lost_ns;
 
         l->state = PS_LINK_UP;
+        l->waits = false;
         l->connections++;
         s->counters.reconnects++;
         s->counters.away_ns += (uint64_t)away_ns;

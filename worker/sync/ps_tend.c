@@ -21,16 +21,12 @@ void ps_take_beat(void *user, struct ps_link *link, const struct beat *beat)
     struct sync_ps *s = user;
     int64_t until_ns;
 
-    if (beat->propose_epoch != 0) {
-        (void)pthread_mutex_lock(&s->lock);
-        ps_replica_propose(s, link, beat->propose_epoch);
-        (void)pthread_mutex_unlock(&s->lock);
-    }
-    if (beat->waiting_ms == 0)
-        return;
     until_ns = clock_deadline_ns((int64_t)beat->waiting_ms + s->timeout_ms + PS_MARGIN_MS);
     (void)pthread_mutex_lock(&s->lock);
-    if (until_ns > s->extended_ns)
+    if (beat->propose_epoch != 0)
+        ps_replica_propose(s, link, beat->propose_epoch);
+    link->waits = beat->waiting_ms > 0;
+    if (link->waits && until_ns > s->extended_ns)
         s->extended_ns = until_ns;
     (void)pthread_mutex_unlock(&s->lock);
 }

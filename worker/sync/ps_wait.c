@@ -60,6 +60,25 @@ static int64_t round_deadline(const struct sync_ps *s, int64_t deadline_ns)
     return deadline_ns;
 }
 
+/* Is there a wait that may be long, for a link or for another rank?  Lock held. */
+static bool is_held_up(const struct sync_ps *s)
+{
+    for (unsigned k = 0; k < s->link_count; k++) {
+        const struct ps_link *l = &s->links[k];
+
+        if (l->state == PS_LINK_AWAY || (l->state == PS_LINK_UP && l->waits))
+            return true;
+    }
+    return false;
+}
+
+/* A step is made to its end before a wish to stop is looked at, but not one that may take for ever.
+ * Lock held. */
+static bool is_to_stop(const struct sync_ps *s)
+{
+    return stop_requested() && is_held_up(s);
+}
+
 /* Lock held. */
 static bool are_here(const struct sync_ps *s, size_t first, size_t end)
 {
@@ -77,6 +96,18 @@ int64_t ps_deadline(const struct sync_ps *s)
     return clock_deadline_ns(s->timeout_ms + margin_ms);
 }
 
+/* Why the wait has ended without the answers.  Lock held. */
+static enum status describe_end(const struct sync_ps *s, struct error *err)
+{
+    if (s->failed)
+        return error_set(err, s->failure.status, "%s", s->failure.text);
+    if (is_to_stop(s))
+        return error_set(err, STATUS_CANCELLED,
+                         "stopped by signal %d while round %" PRIu64 " waited for a rank or server",
+                         stop_requested(), s->round);
+    return describe_timeout(s, err);
+}
+
 enum status ps_wait(struct sync_ps *s, size_t first, size_t end, int64_t deadline_ns,
                     struct error *err)
 {
@@ -84,17 +115,17 @@ enum status ps_wait(struct sync_ps *s, size_t first, size_t end, int64_t deadlin
 
     (void)pthread_mutex_lock(&s->lock);
     s->awaited = end - first < s->map.length;
-    while (!are_here(s, first, end) && !s->failed) {
-        struct timespec until = ps_timespec(round_deadline(s, deadline_ns));
+    while (!are_here(s, first, end) && !s->failed && !is_to_stop(s) &&
+           clock_now_ns() < round_deadline(s, deadline_ns)) {
+        int64_t look_ns = clock_deadline_ns(STOP_LOOK_MS);
+        int64_t until_ns = round_deadline(s, deadline_ns);
+        struct timespec until = ps_timespec(look_ns < until_ns ? look_ns : until_ns);
 
-        if (pthread_cond_timedwait(&s->changed, &s->lock, &until) != 0 &&
-            clock_now_ns() >= round_deadline(s, deadline_ns))
-            break;
+        (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
     }
     s->awaited = false;
     if (!are_here(s, first, end))
-        status = s->failed ? error_set(err, s->failure.status, "%s", s->failure.text)
-                           : describe_timeout(s, err);
+        status = describe_end(s, err);
     (void)pthread_mutex_unlock(&s->lock);
     return status;
 }
