@@ -155,7 +155,7 @@ enum status worker_options_compression(const struct worker_options *o,
         return error_set(err, STATUS_INVALID, "unknown compression '%s' or '%s'", o->compression,
                          o->compression_down);
     *ret = compression_make((uint32_t)up, (uint32_t)down,
-                            (uint32_t)(o->top_k * (CODEC_PPM / 100) + 0.5));
+                            (uint32_t)(o->top_k * (CODEC_PPM / 100.0) + 0.5));
     if (strcmp(o->sync, "ps") != 0)
         return STATUS_OK;
     status = compression_check(
