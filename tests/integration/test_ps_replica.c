@@ -184,6 +184,53 @@ START_TEST(test_orderly_stop)
 }
 END_TEST
 
+#define JOB                                                                                        \
+    "--sync", "ps", "--model", "mlp:64-96-64-8", "--data", "random:4096,64,8", "--batch-size",     \
+        "8", "--momentum", "0.9", "--reduce", "reproducible", "--threads", "1", "--device", "cpu", \
+        "--seed", "7", "--partition-bytes", "4096", "--steps", "600", "--evaluate", "never"
+
+static pid_t server_pid(const char *run_dir, unsigned server)
+{
+    json_t *start = job_server_record(run_dir, server, "start");
+    pid_t pid = (pid_t)json_integer_value(json_object_get(start, "pid"));
+
+    json_decref(start);
+    ck_assert_int_gt(pid, 0);
+    return pid;
+}
+
+/* As a user has it: launch starts all, workers and servers share memory, and the launcher can do
+ * without one of each two. */
+START_TEST(test_launched)
+{
+    const char *undisturbed =
+        job_run(&(struct job){.ranks = 2, .servers = 2, .worker = ARGS(JOB)}, 0);
+    const char *run_dir = support_path("replicas");
+    char wanted[32];
+    struct process launch;
+    const char *output;
+    int code;
+
+    (void)snprintf(wanted, sizeof(wanted), "%s",
+                   job_record_text(undisturbed, 0, "end", "parameters_hash"));
+    process_start(&launch, NULL,
+                  ARGS(support_program("sparring"), "launch", "--standalone", "--nproc-per-node",
+                       "2", "--servers", "2", "--replicas", "--run-dir", run_dir, "--",
+                       support_program("sparring-worker"), JOB));
+    job_await_step(run_dir, 0, 20 + (int64_t)(support_random() * 100));
+    ck_assert_int_eq(kill(server_pid(run_dir, 1), SIGKILL), 0);
+    code = process_wait(&launch, JOB_TIMEOUT_MS);
+    output = process_output(&launch);
+    ck_assert_msg(code == 0, "exit code %d:\n%.3000s", code, output);
+    ck_assert_ptr_nonnull(strstr(output, "server 1 (pid "));
+    ck_assert_ptr_nonnull(strstr(output, "(SIGKILL); its replica goes on"));
+    for (unsigned rank = 0; rank < 2; rank++) {
+        ck_assert_str_eq(job_record_text(run_dir, rank, "end", "parameters_hash"), wanted);
+        ck_assert_int_eq(job_record_int(run_dir, rank, "end", "takeovers"), 1);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ps_replica");
@@ -197,6 +244,7 @@ int main(void)
     tcase_add_loop_test(tests, test_both_are_lost, 0, 3);
     tcase_add_loop_test(tests, test_no_replica, 0, 2);
     tcase_add_test(tests, test_orderly_stop);
+    tcase_add_test(tests, test_launched);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }
