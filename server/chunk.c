@@ -16,8 +16,8 @@
 
 #include <inttypes.h>
 
-/* A worker asks again once for what a connection has cost it: a push or an end, and the values; a new
- * one for a few rounds, where ranks are not in step. */
+/* A worker asks again once for what a connection has cost it: a push or an end, and the values; a
+ * new one for a few rounds, where ranks are not in step. */
 #define RETRIES_PER_PARTITION 64
 
 /* Is there anything that the job's counters must know?  In lockstep only whole sums. */

@@ -136,8 +136,8 @@ size_t loss_cut_slot(struct service *s, struct job *j, unsigned rank, const char
                      struct rpc_call **ret_calls);
 void loss_end_calls(struct rpc_call **calls, size_t count);
 
-/* How long a session that is wanted elsewhere, or comes back, may take from the answer to its join to
- * its first stream.  Lock held. */
+/* How long a session that is wanted elsewhere, or comes back, may take from the answer to its join
+ * to its first stream.  Lock held. */
 int64_t loss_open_ms(const struct job *j);
 
 /* In a job that comes from elsewhere: partitions that do not know yet which ranks have left, or are

@@ -4,6 +4,7 @@
 #include "common/collective/collective.h"
 
 #include "common/base/clock.h"
+#include "common/base/host_id.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/strbuf.h"
@@ -11,7 +12,6 @@
 #include "common/collective/collective_ops.h"
 #include "common/collective/flight/flight.h"
 #include "common/collective/host_address.h"
-#include "common/base/host_id.h"
 #include "common/collective/verdict.h"
 
 #include <assert.h>
