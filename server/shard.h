@@ -9,6 +9,7 @@
  *   rank order             world_size - 2 more, for contributions that come before their turn.
  *   not in lockstep        world_size more: the values as each rank read them last.
  *   previous               one more: the values before the last step.
+ *   compressed answers     the coded ones, and mostly one more (server/shard_down.h).
  *
  * When may an answer be overwritten?  A rank pushes round t + 1 of a partition only after it has
  * received round t of it, so round t + 1 is complete only after everybody has received round t:

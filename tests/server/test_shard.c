@@ -56,7 +56,7 @@ static enum status broken(void *user, float *dst, size_t count, struct error *er
 
 /* Where an answer waits until its rank reads it. */
 struct mailbox {
-    const float *data;
+    struct shard_answer answer;
     uint64_t round; /* of the newest answer; UINT64_MAX: none */
 };
 
@@ -151,13 +151,33 @@ static void bench_close(struct bench *b)
 }
 
 static void deliver(struct bench *b, unsigned rank, uint32_t partition, uint64_t round,
-                    const float *data)
+                    const struct shard_answer *answer)
 {
-    ck_assert(shard_arena_has(&b->shard, data) == b->shard.config.shared);
+    ck_assert(shard_arena_has(&b->shard, answer->data) == b->shard.config.shared);
     (void)pthread_mutex_lock(&b->lock);
-    b->boxes[rank * b->map.length + partition] = (struct mailbox){.data = data, .round = round};
+    b->boxes[rank * b->map.length + partition] =
+        (struct mailbox){.answer = *answer, .round = round};
     (void)pthread_cond_broadcast(&b->changed);
     (void)pthread_mutex_unlock(&b->lock);
+}
+
+/* As a worker takes it: a coded answer may say only what has changed. */
+static void take_answer(struct rank_thread *t, const struct partition *p, uint64_t round,
+                        const struct shard_answer *answer)
+{
+    const struct shard_config *c = &t->bench->shard.config;
+    float *dst = t->history[round] + p->offset;
+
+    if (!answer->coded) {
+        ck_assert_uint_eq(answer->bytes, p->count * sizeof(float));
+        memcpy(dst, answer->data, p->count * sizeof(float));
+        return;
+    }
+    ck_assert_uint_gt(round, 0);
+    memcpy(dst, t->history[round - 1] + p->offset, p->count * sizeof(float));
+    ck_assert_int_eq(codec_decode(&answer->codec, answer->coded, answer->bytes, dst, p->count,
+                                  compression_mode(&c->compression, c->update), NULL),
+                     STATUS_OK);
 }
 
 /* Wait for the answer of `round`, dawdle, then read it where it lies. */
@@ -166,16 +186,16 @@ static void read_answer(struct rank_thread *t, uint32_t partition, uint64_t roun
     struct bench *b = t->bench;
     const struct partition *p = &b->map.partitions[partition];
     struct mailbox *box = &b->boxes[t->rank * b->map.length + partition];
-    const float *data;
+    struct shard_answer answer;
 
     (void)pthread_mutex_lock(&b->lock);
     while (box->round != round)
         (void)pthread_cond_wait(&b->changed, &b->lock);
-    data = box->data;
+    answer = box->answer;
     (void)pthread_mutex_unlock(&b->lock);
     for (uint32_t pause = next_random(&t->seed) % 4; pause > 0; pause--)
         (void)sched_yield();
-    memcpy(t->history[round] + p->offset, data, p->count * sizeof(float));
+    take_answer(t, p, round, &answer);
 }
 
 /* A fresh random order of the partitions held. */
@@ -206,7 +226,7 @@ static void set_values(struct rank_thread *t, uint32_t partition)
 
     ck_assert_int_eq(shard_set(&b->shard, partition, &source, false, &again, NULL), STATUS_OK);
     while (shard_next_parked(&b->shard, partition, &rank, &answer))
-        deliver(b, rank, partition, 0, answer.data);
+        deliver(b, rank, partition, 0, &answer);
 }
 
 static void exchange(struct rank_thread *t, uint32_t partition, uint64_t round)
@@ -222,7 +242,7 @@ static void exchange(struct rank_thread *t, uint32_t partition, uint64_t round)
         return;
     for (unsigned rank = 0; shard_next_answer(&b->shard, partition, &rank, &answer); rank++) {
         ck_assert(answer.round == round || !consistency_is_lockstep(&b->shard.config.consistency));
-        deliver(b, rank, partition, answer.round, answer.data);
+        deliver(b, rank, partition, answer.round, &answer);
     }
 }
 
@@ -241,7 +261,7 @@ static void *run_rank(void *user)
         ck_assert_int_eq(shard_pull(&b->shard, order[i], t->rank, 0, false, &answer, NULL),
                          STATUS_OK);
         if (answer.complete)
-            deliver(b, t->rank, order[i], 0, answer.data);
+            deliver(b, t->rank, order[i], 0, &answer);
     }
     for (size_t i = 0; i < length; i++)
         read_answer(t, order[i], 0);
@@ -308,6 +328,30 @@ static void compare(struct bench *b, struct rank_thread *threads)
     free(model.sum);
 }
 
+/* Coded answers that lose something: all ranks are told the same in every round, and in the last
+ * ones something else than in the first. */
+static void compare_ranks(struct bench *b, struct rank_thread *threads)
+{
+    const struct shard_config *c = &b->shard.config;
+
+    for (size_t i = 0; i < b->map.length; i++) {
+        const struct partition *p = &b->map.partitions[i];
+        size_t size = p->count * sizeof(float);
+
+        if (p->server != c->index)
+            continue;
+        for (uint64_t round = 1; round <= ROUNDS; round++)
+            for (unsigned rank = 1; rank < b->world_size; rank++)
+                ck_assert_mem_eq(threads[rank].history[round] + p->offset,
+                                 threads[0].history[round] + p->offset, size);
+        ck_assert_mem_ne(threads[0].history[ROUNDS] + p->offset,
+                         threads[0].history[ROUNDS - 1] + p->offset, size);
+        if (c->update) /* what they hold is what the shard believes that they do */
+            ck_assert_mem_eq(threads[0].history[ROUNDS] + p->offset,
+                             b->shard.down.kept + p->local_offset, size);
+    }
+}
+
 /* Where each push is a step: all of them, each once.  Whole numbers, so that the order is no
  * matter; and the answers, read late, were never overwritten (ThreadSanitizer would say so). */
 static void compare_total(struct bench *b)
@@ -349,7 +393,9 @@ static void run_job(unsigned servers, struct shard_config config, uint32_t seed)
     }
     for (unsigned rank = 0; rank < config.world_size; rank++)
         ck_assert_int_eq(pthread_join(threads[rank].thread, NULL), 0);
-    if (consistency_is_lockstep(&config.consistency))
+    if (codec_has_residual(&config.compression.down))
+        compare_ranks(&bench, threads);
+    else if (consistency_is_lockstep(&config.consistency))
         compare(&bench, threads);
     else
         compare_total(&bench);
@@ -392,6 +438,23 @@ START_TEST(test_momentum_on_the_server)
     config.optimizer.learning_rate = 0.1;
     config.optimizer.momentum = 0.9;
     run_job(1, config, 5);
+}
+END_TEST
+
+START_TEST(test_coded_answers)
+{
+    static const enum codec_kind kinds[] = {CODEC_ONE_BIT, CODEC_TOP_K, CODEC_ROWS};
+
+    for (unsigned update = 0; update < 2; update++) {
+        struct shard_config config = {
+            .world_size = 3,
+            .update = update,
+            .rank_order = true,
+            .optimizer = adam(),
+            .compression = compression_make(CODEC_NONE, (uint32_t)kinds[_i], 100000)};
+
+        run_job(1, config, (uint32_t)(support_random() * 1e9) + 1);
+    }
 }
 END_TEST
 
@@ -554,6 +617,7 @@ int main(void)
 
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, test_random_interleavings, 0, (int)(2 * RANKS_MAX));
+    tcase_add_loop_test(tests, test_coded_answers, 0, 3);
     tcase_add_loop_test(tests, test_every_push_is_a_step, 0, (int)(2 * RANKS_MAX));
     tcase_add_test(tests, test_momentum_on_the_server);
     tcase_add_test(tests, test_refusals);

@@ -326,6 +326,12 @@ static float *model_run(const struct team *t)
 
 /* ------------------------------------------------------------------ tests */
 
+/* Of floats: 0 and -0 differ, a NaN equals itself. */
+static bool same_bits(const void *a, const void *b, size_t count)
+{
+    return memcmp(a, b, count * sizeof(float)) == 0;
+}
+
 static void compare(struct team *t, const struct rank *ranks)
 {
     float *wanted = model_run(t);
@@ -333,7 +339,7 @@ static void compare(struct team *t, const struct rank *ranks)
     for (unsigned i = 0; i < t->world_size; i++) {
         ck_assert_msg(ranks[i].status == STATUS_OK, "rank %u: %s", i, ranks[i].err.text);
         for (size_t e = 0; e < COUNT; e++)
-            if (memcmp(&ranks[i].params[e], &wanted[e], sizeof(float)) != 0)
+            if (!same_bits(&ranks[i].params[e], &wanted[e], 1))
                 ck_abort_msg("up %s, down %s, update %d, %u ranks: rank %u, element %zu: %.9g, "
                              "wanted %.9g",
                              codec_name(t->compression.up.kind),
@@ -352,7 +358,7 @@ START_TEST(test_equals_the_model)
 
     for (unsigned update = 0; update < 2; update++) {
         struct team t;
-        struct rank ranks[RANKS_MAX];
+        struct rank ranks[RANKS_MAX] = {0};
 
         team_open(&t, 1 + ((unsigned)_i + update) % RANKS_MAX, update, up, down);
         run_all(&t, ranks);
@@ -367,7 +373,7 @@ END_TEST
 START_TEST(test_sparse_rows)
 {
     struct team t;
-    struct rank ranks[RANKS_MAX];
+    struct rank ranks[RANKS_MAX] = {0};
     uint64_t initial = COUNT * sizeof(float), rows = (COUNT + SPARSE_STRIDE - 1) / SPARSE_STRIDE;
     uint64_t most = ROUNDS * (PARTITIONS * 8 + rows * 68); /* heads, and rows */
 
@@ -395,7 +401,7 @@ START_TEST(test_top_k_of_all_is_none)
     for (unsigned update = 0; update < 2; update++) {
         float *wanted;
         struct team t;
-        struct rank ranks[RANKS_MAX];
+        struct rank ranks[RANKS_MAX] = {0};
 
         team_open(&t, 2, update, CODEC_NONE, CODEC_NONE);
         wanted = model_run(&t);
@@ -419,7 +425,7 @@ END_TEST
 START_TEST(test_not_a_number)
 {
     struct team t;
-    struct rank ranks[RANKS_MAX];
+    struct rank ranks[RANKS_MAX] = {0};
 
     team_open(&t, 2, true, CODEC_ONE_BIT, CODEC_NONE);
     t.poison = NAN;
@@ -438,7 +444,7 @@ END_TEST
 START_TEST(test_not_a_number_down)
 {
     struct team t;
-    struct rank ranks[RANKS_MAX];
+    struct rank ranks[RANKS_MAX] = {0};
 
     team_open(&t, 2, false, CODEC_FP16, CODEC_ONE_BIT);
     t.poison = 1e9f; /* infinity in float16 */

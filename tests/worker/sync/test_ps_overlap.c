@@ -95,7 +95,7 @@ static enum status forward(struct rank *r, unsigned round)
     size_t end = COUNT;
 
     while (end > 0) {
-        size_t step = 1 + (size_t)(support_random() * (double)(2 * FULL));
+        size_t step = 1 + (size_t)(support_random() * 2.0 * (double)FULL);
         size_t begin = step < end ? end - step : 0;
         enum status status = sync_await(r->sync, begin, end - begin, &r->err);
 
