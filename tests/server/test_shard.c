@@ -341,9 +341,13 @@ static void compare_ranks(struct bench *b, struct rank_thread *threads)
         if (p->server != c->index)
             continue;
         for (uint64_t round = 1; round <= ROUNDS; round++)
-            for (unsigned rank = 1; rank < b->world_size; rank++)
-                ck_assert_mem_eq(threads[rank].history[round] + p->offset,
-                                 threads[0].history[round] + p->offset, size);
+            for (unsigned rank = 1; rank < b->world_size; rank++) {
+                const float *got = threads[rank].history[round];
+                const float *first = threads[0].history[round];
+
+                assert(got && first);
+                ck_assert_mem_eq(got + p->offset, first + p->offset, size);
+            }
         ck_assert_mem_ne(threads[0].history[ROUNDS] + p->offset,
                          threads[0].history[ROUNDS - 1] + p->offset, size);
         if (c->update) /* what they hold is what the shard believes that they do */

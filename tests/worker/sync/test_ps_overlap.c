@@ -92,10 +92,11 @@ static float *new_slab(void)
 /* "Forward": read the parameters in uneven ranges from the slab's end, as the layers lie. */
 static enum status forward(struct rank *r, unsigned round)
 {
+    const size_t longest = 2 * FULL;
     size_t end = COUNT;
 
     while (end > 0) {
-        size_t step = 1 + (size_t)(support_random() * 2.0 * (double)FULL);
+        size_t step = 1 + (size_t)(support_random() * (double)longest);
         size_t begin = step < end ? end - step : 0;
         enum status status = sync_await(r->sync, begin, end - begin, &r->err);
 
