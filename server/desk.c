@@ -2,6 +2,7 @@
  * What the service does with workers that hand their memory over: a rank of the running job, known
  * by the session of its join, gets the shard's memory for its own.
  */
+#include "common/base/log.h"
 #include "server/service_internal.h"
 
 #include <errno.h>
@@ -43,12 +44,14 @@ static enum status take(void *user, unsigned rank, struct arena *arena,
     return status;
 }
 
-enum status desk_open(struct service *s, struct error *err)
+void desk_open(struct service *s)
 {
     const struct arena_desk_config config = {.take = take, .user = s};
+    struct error why = {0};
 
     host_id_find(NULL, s->host_id);
-    return arena_desk_open(&config, &s->desk, err);
+    if (arena_desk_open(&config, &s->desk, &why) != STATUS_OK)
+        log_warning("no memory is shared with workers of this host: %s", why.text);
 }
 
 bool desk_serves(const struct service *s, const struct join_request *request)

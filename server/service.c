@@ -144,9 +144,9 @@ enum status service_open(const struct service_config *config, struct service **r
     s->security = config->security;
     s->start_time_seconds = clock_wall_seconds();
     record_init(&s->record, config->run_dir);
-    status = config->share_memory ? desk_open(s, err) : STATUS_OK;
-    if (status == STATUS_OK)
-        status = preserve_open(s, config, err);
+    if (config->share_memory)
+        desk_open(s);
+    status = preserve_open(s, config, err);
     if (status == STATUS_OK)
         status = keeper_start(s, err);
     if (status == STATUS_OK)

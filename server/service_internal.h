@@ -68,7 +68,8 @@ enum status service_check_server(const struct service *s, const struct rpc_call 
 
 /* ------------------------------------------------------------------ desk.c */
 
-enum status desk_open(struct service *s, struct error *err);
+/* A desk that cannot be had is said in the log: then no memory is shared. */
+void desk_open(struct service *s);
 
 /* Does a rank that joins so want to share memory, and can it? */
 bool desk_serves(const struct service *s, const struct join_request *request);
