@@ -398,7 +398,7 @@ static enum status make_folder(const char *folder, const struct join_request *te
 
     if (status == STATUS_OK && access(new, F_OK) == 0)
         status = clear(new, err);
-    if (status == STATUS_OK && mkdir(new, 0777) != 0)
+    if (status == STATUS_OK && mkdir(new, 0700) != 0)
         status = error_set_errno(err, errno, "cannot make folder '%s'", new);
     if (status != STATUS_OK)
         return status;

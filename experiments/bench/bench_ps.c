@@ -83,7 +83,8 @@ static const struct option_spec specs[] = {
              "bytes on as many streams, sent back as they came.  socket: the same over plain "
              "sockets.  torch-rpc: PyTorch's RPC parameter server, with the sum (over tcp and "
              "shm).  replica: exchange, with a second process for each server that keeps its "
-             "shard, too."},
+             "shard, too.  state: exchange, with the servers' --state-dir in $TMPDIR or /tmp and a "
+             "snapshot every 10 rounds."},
     {.name = "tls",
      .kind = OPTION_TEXT,
      .offset = AT(tls),

@@ -39,6 +39,7 @@ enum ps_kind {
     PS_SOCKET,    /* plain sockets: the server receives a piece and sends it back */
     PS_TORCH_RPC, /* PyTorch's RPC parameter server, with the sum */
     PS_REPLICA,   /* exchange, with a replica for each server */
+    PS_STATE,     /* exchange, with a state folder for each server */
     PS_KINDS
 };
 enum ps_transport { PS_TCP, PS_UNIX, PS_SHM, PS_TRANSPORTS };

@@ -190,11 +190,12 @@ static enum status start_own(struct run *r, struct team *t, const char *role, si
     return start(&t->children[t->started++], words, strcmp(role, BENCH_PS_WORKER) == 0, err);
 }
 
-static enum status start_sparring_server(struct run *r, struct team *t, const char *place,
+static enum status start_sparring_server(struct run *r, struct team *t, size_t k, const char *place,
                                          const char *port_file, struct error *err)
 {
     const struct rpc_security *s = &r->plan->security;
-    char timeout[24];
+    char timeout[24], state[300];
+    size_t count = 9;
     const char *words[WORDS_MAX] = {r->server,     "--listen",     place,
                                     "--port-file", port_file,      "--log-level",
                                     "warning",     "--timeout-ms", timeout};
@@ -204,7 +205,15 @@ static enum status start_sparring_server(struct run *r, struct team *t, const ch
         const char *files[] = {"--tls-ca",   s->ca_file,  "--tls-cert",
                                s->cert_file, "--tls-key", s->key_file};
 
-        memcpy(words + 9, files, sizeof(files));
+        memcpy(words + count, files, sizeof(files));
+        count += sizeof(files) / sizeof(files[0]);
+    }
+    if (t->series->kind == PS_STATE) {
+        server_path(r, t, k, "state", state, sizeof(state));
+        words[count++] = "--state-dir";
+        words[count++] = state;
+        words[count++] = "--snapshot-every";
+        words[count++] = "10";
     }
     return start(&t->children[t->started++], words, false, err);
 }
@@ -247,8 +256,9 @@ static enum status start_server(struct run *r, struct team *t, size_t k, struct 
         (void)snprintf(place, sizeof(place), "unix:");
         server_path(r, t, k, "s", place + 5, sizeof(place) - 5);
     }
-    if (t->series->kind == PS_EXCHANGE || t->series->kind == PS_REPLICA)
-        return start_sparring_server(r, t, place, port_file, err);
+    if (t->series->kind == PS_EXCHANGE || t->series->kind == PS_REPLICA ||
+        t->series->kind == PS_STATE)
+        return start_sparring_server(r, t, k, place, port_file, err);
     return start_own(r, t, BENCH_PS_SERVER, k, place, port_file, err);
 }
 

@@ -13,8 +13,8 @@
 
 #define MIB (1024.0 * 1024.0)
 
-const char *const ps_kind_names[PS_KINDS] = {"exchange", "grpc-echo", "socket", "torch-rpc",
-                                             "replica"};
+const char *const ps_kind_names[PS_KINDS] = {"exchange",  "grpc-echo", "socket",
+                                             "torch-rpc", "replica",   "state"};
 const char *const ps_transport_names[PS_TRANSPORTS] = {"tcp", "unix", "shm"};
 
 void ps_table_open(struct ps_table *t, const struct ps_plan *plan)

@@ -174,6 +174,7 @@ static const struct ps_worker_ops *ops_of(uint64_t kind)
         [PS_GRPC_ECHO] = &ps_grpc_worker,
         [PS_SOCKET] = &ps_socket_worker,
         [PS_REPLICA] = &ps_exchange_worker,
+        [PS_STATE] = &ps_exchange_worker,
     };
 
     return kind < PS_KINDS ? kinds[kind] : NULL;
