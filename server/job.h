@@ -136,6 +136,7 @@ struct job {
     struct replica replica;        /* of a replica */
     struct durable *durable;       /* owned; NULL: it ends with its server; constant once it runs */
     bool settled;                  /* OVER: what becomes of its files is decided */
+    bool forsaken;                 /* the last rank was lost, and another waits for its place */
 
     size_t arrived;   /* contributions to the current round; where each push is a step, since its
                          record began */

@@ -256,6 +256,7 @@ static void take_slot(struct service *s, struct job *j, unsigned rank)
         service_end_job(s, j, &err);
     clock = shard_clock(&j->shard, rank);
     (void)pthread_mutex_lock(&s->lock);
+    j->forsaken = false;
     job_occupy(j, rank, &by, clock, clock_now_ns());
     preserve_members(s, j);
     r->welcome = call;
@@ -317,12 +318,22 @@ static void give_up(struct service *s, struct job *j, unsigned rank)
     (void)pthread_mutex_lock(&s->lock);
 }
 
+/* Nobody takes part, and no join waits for a place.  Lock held. */
+static bool is_deserted(const struct job *j)
+{
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        if (j->ranks[rank].join)
+            return false;
+    return j->members.joined == 0;
+}
+
 /* Rounds go without it. */
 static void vacate(struct service *s, struct job *j, unsigned rank)
 {
     struct error err = {0};
     unsigned joined;
     uint64_t epoch;
+    bool deserted;
 
     describe(j, rank, "it to come back", clock_now_ns(), &err);
     job_lose(j, rank);
@@ -340,10 +351,12 @@ static void vacate(struct service *s, struct job *j, unsigned rank)
     job_note_incident(j, rank, INCIDENT_VACATED, clock_now_ns());
     joined = j->members.joined;
     epoch = j->epoch;
+    deserted = is_deserted(j);
+    j->forsaken = joined == 0;
     (void)pthread_mutex_unlock(&s->lock);
     log_warning("job '%s': %s; it goes on with %u of %u ranks, epoch %" PRIu64, j->members.job,
                 err.text, joined, j->members.world_size, epoch);
-    if (joined == 0) {
+    if (deserted) {
         (void)error_prefix(&err, "no rank is left: ");
         service_end_job(s, j, &err);
     }
@@ -362,12 +375,27 @@ void loss_take_out(struct service *s, struct job *j)
     }
 }
 
+/* Who wanted to take a place has not come after all, and nobody else is there. */
+static void end_deserted(struct service *s, struct job *j)
+{
+    struct error err = {0};
+
+    (void)error_set(&err, STATUS_PEER_LOST, "no rank is left (in round %" PRIu64 ")", job_round(j));
+    (void)pthread_mutex_unlock(&s->lock);
+    service_end_job(s, j, &err);
+    (void)pthread_mutex_lock(&s->lock);
+}
+
 bool loss_look(struct service *s)
 {
     struct job *j = s->current;
 
     if (j && j->replica.is_kept)
         return false; /* its ranks are another server's */
+    if (j && j->state == JOB_RUNNING && j->forsaken && is_deserted(j)) {
+        end_deserted(s, j);
+        return true;
+    }
     for (unsigned rank = 0; j && j->state == JOB_RUNNING && rank < j->members.world_size; rank++) {
         switch (judge(s, j, rank, clock_now_ns())) {
         case LOSS_NONE:
