@@ -197,10 +197,11 @@ static uint64_t position(const struct room *r, double rounds)
     return (uint64_t)(rounds * (double)bytes / r->servers);
 }
 
-/* A worker that has ended while others are waited for: with a failure, or the last one. */
-static const struct process *find_ended(const struct room *r)
+/* A worker that has ended while others are waited for: with a failure, or the last one; returns its
+ * rank, or ROOM_NOBODY.  *ret_code as a shell has it. */
+static unsigned find_ended(const struct room *r, int *ret_code)
 {
-    const struct process *ended = NULL;
+    unsigned ended = ROOM_NOBODY;
     bool all = true;
 
     for (unsigned rank = 0; rank < r->ranks; rank++) {
@@ -209,12 +210,13 @@ static const struct process *find_ended(const struct room *r)
         if (!r->worker_runs[rank])
             continue;
         (void)waitid(P_PID, (id_t)r->worker_process[rank].pid, &info, WEXITED | WNOHANG | WNOWAIT);
-        if (info.si_pid != 0 && info.si_status != 0)
-            return &r->worker_process[rank];
+        *ret_code = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
+        if (info.si_pid != 0 && *ret_code != 0)
+            return rank;
         all = all && info.si_pid != 0;
-        ended = &r->worker_process[rank];
+        ended = rank;
     }
-    return all ? ended : NULL;
+    return all ? ended : ROOM_NOBODY;
 }
 
 static void await(struct room *r, bool (*is_there)(struct room *r, const void *user),
@@ -223,11 +225,14 @@ static void await(struct room *r, bool (*is_there)(struct room *r, const void *u
     int64_t deadline_ns = clock_deadline_ns(ROOM_WAIT_MS);
 
     for (; !is_there(r, user); (void)poll(NULL, 0, 1)) {
-        const struct process *ended = find_ended(r);
+        int code = 0;
+        unsigned ended = find_ended(r, &code);
 
         if (is_there(r, user))
             return;
-        ck_assert_msg(!ended, "%s: a worker has ended:\n%s", what, process_output(ended));
+        if (ended != ROOM_NOBODY)
+            ck_abort_msg("%s: rank %u has ended with %d:\n%s", what, ended, code,
+                         process_output(&r->worker_process[ended]));
         ck_assert_msg(clock_now_ns() <= deadline_ns, "%s within %d ms; rank 0:\n%s", what,
                       ROOM_WAIT_MS, process_output(&r->worker_process[0]));
     }

@@ -7,6 +7,7 @@
  *   SPARRING_STORM_FIRST (drawn)   first seed; the same seed strikes the same way again
  *   SPARRING_STORM_SEEDS (400)     how many at most
  *   SPARRING_STORM_SECONDS (45)    begin no new one after that
+ *   SPARRING_STORM_PLAY (drawn)    index into `plays`, to look for one thing
  *   SPARRING_FAULT_LOG             also append the lines of JSON there
  * tests/nightly runs many and sums them up.
  */
@@ -354,6 +355,14 @@ static void (*const plays[])(struct room *r, struct chance *c) = {
 };
 #define PLAYS (sizeof(plays) / sizeof(plays[0]))
 
+static uint64_t number(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    uint64_t value;
+
+    return text && parse_uint64(text, &value) ? value : otherwise;
+}
+
 START_TEST(test_seed)
 {
     struct chance c = {.state = first_seed + (uint64_t)_i};
@@ -363,6 +372,7 @@ START_TEST(test_seed)
     if (clock_now_ns() > begin_ns + (int64_t)seconds * 1000000000)
         return;
     play = draw(&c, PLAYS);
+    play = number("SPARRING_STORM_PLAY", play) % PLAYS;
     r.ranks = 2 + (unsigned)draw(&c, 2);
     r.servers = 1 + (unsigned)draw(&c, 2);
     r.update = draw(&c, 2) ? "worker" : "server";
@@ -374,14 +384,6 @@ START_TEST(test_seed)
     room_close(&r);
 }
 END_TEST
-
-static uint64_t number(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    uint64_t value;
-
-    return text && parse_uint64(text, &value) ? value : otherwise;
-}
 
 /* Once for all seeds, in the process that forks them. */
 static void find_references(void)
