@@ -201,6 +201,13 @@ static enum status admit_first(struct join_call *jc, struct rpc_call *call,
     return STATUS_OK;
 }
 
+/* Does the job run here, as one of which this server is the primary?  Lock held. */
+static bool is_served(const struct service *s, const struct join_request *request)
+{
+    return s->current && s->current->state == JOB_RUNNING && !s->current->replica.is_kept &&
+           strcmp(s->current->members.job, request->job) == 0;
+}
+
 /* Lock held. */
 static enum status admit(struct join_call *jc, struct rpc_call *call,
                          const struct join_request *request, struct join_outcome *outcome,
@@ -213,6 +220,9 @@ static enum status admit(struct join_call *jc, struct rpc_call *call,
         return error_set(err, STATUS_UNAVAILABLE, "the parameter server is stopping");
     if (!s->current && request->resume)
         return refuse_return(s, request, err);
+    if (request->follows && !request->resume && !is_served(s, request))
+        return error_set(err, STATUS_NOT_FOUND, "job '%s' has not been taken over here",
+                         request->job);
     if (!s->current)
         status = job_open(request, &s->current, err);
     if (status != STATUS_OK)

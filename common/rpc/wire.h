@@ -152,7 +152,7 @@ struct join_request {
     uint32_t lanes;   /* at most WIRE_LANES_MAX; 0: one */
     int in_order;     /* answers leave as they are ready, else the highest partition first */
     int resume;
-    int follows;      /* resume at a replica: only if others have made it the primary */
+    int follows;      /* at a replica: only if others have made it the primary */
     uint64_t round;   /* resume: the last one that this worker has completed */
     uint32_t on_loss; /* enum worker_loss, in range */
     uint32_t reconnect_ms, heartbeat_ms, heartbeat_timeout_ms;

@@ -184,6 +184,26 @@ START_TEST(test_orderly_stop)
 }
 END_TEST
 
+/* First a server, then a worker, which another process replaces; it finds the job at the replica.
+ */
+START_TEST(test_a_server_and_then_a_worker)
+{
+    struct room r = {
+        .ranks = 2, .servers = 1, .replicas = true, .worker = ARGS("--on-worker-loss", "wait")};
+
+    room_open(&r);
+    room_start_workers(&r);
+    room_await(&r, 0, 0, FAULT_DOWN, 5);
+    room_mark(&r, 0);
+    room_hit_server(&r, 0, SIGKILL);
+    room_await_recovery(&r);
+    room_hit_worker(&r, 1, SIGKILL);
+    room_start_worker(&r, 1);
+    room_expect_success(&r, ROOM_NOBODY, true);
+    room_close(&r);
+}
+END_TEST
+
 #define JOB                                                                                        \
     "--sync", "ps", "--model", "mlp:64-96-64-8", "--data", "random:4096,64,8", "--batch-size",     \
         "8", "--momentum", "0.9", "--reduce", "reproducible", "--threads", "1", "--device", "cpu", \
@@ -244,6 +264,7 @@ int main(void)
     tcase_add_loop_test(tests, test_both_are_lost, 0, 3);
     tcase_add_loop_test(tests, test_no_replica, 0, 2);
     tcase_add_test(tests, test_orderly_stop);
+    tcase_add_test(tests, test_a_server_and_then_a_worker);
     tcase_add_test(tests, test_launched);
     suite_add_tcase(suite, tests);
     return support_run(suite);

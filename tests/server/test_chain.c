@@ -370,6 +370,50 @@ START_TEST(test_a_rank_goes_before_the_primary)
 }
 END_TEST
 
+/* A newcomer asks at the replica whether the job is there by now. */
+START_TEST(test_a_newcomer_behind_the_takeover)
+{
+    struct join_request request;
+    float values;
+
+    session_terms.update = 0;
+    session_terms.on_loss = WORKER_LOSS_SHRINK;
+    set_up();
+    workers[2].session = 201;
+    move(2, service_port(replica));
+    request = session_request(1);
+    request.session = 201;
+    request.follows = true;
+    check_result("idle", session_join(&workers[2], &request), STATUS_NOT_FOUND,
+                 "not been taken over here");
+    session_start(0.5f);
+    values = play_values(1, 0.5f);
+    check_result("a copy", session_join(&workers[2], &request), STATUS_NOT_FOUND,
+                 "not been taken over here");
+    move(0, service_port(replica));
+    come_over(0, 1, false);
+    move(1, service_port(replica));
+    check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
+    check_result("newcomer", session_join(&workers[2], &request), STATUS_OK, "");
+    raw_close(&workers[1]);
+    raw_open(&workers[1], service_port(replica), 1);
+    workers[1].session = 201;
+    raw_start_lanes(&workers[1]);
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+        raw_send_again(&workers[1], CHUNK_PULL, p, 0, 0);
+    session_expect_all(1, 1, values);
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+        raw_send_again(&workers[1], CHUNK_PUSH, p, 2, session_push(1, 2));
+    session_push_all(0, 2);
+    values -= session_sum(2);
+    session_expect_all(0, 2, values);
+    session_expect_all(1, 2, values);
+    session_end();
+    wait_ended(replica, 1, 0);
+    tear_down();
+}
+END_TEST
+
 /* The one that was lost cannot take the replica over any more. */
 START_TEST(test_a_lost_rank_promotes_nothing)
 {
@@ -975,6 +1019,7 @@ int main(void)
     tcase_add_test(tests, test_the_primary_stops_in_order);
     tcase_add_test(tests, test_strangers_promote_nothing);
     tcase_add_loop_test(tests, test_a_rank_goes_before_the_primary, 0, 2);
+    tcase_add_test(tests, test_a_newcomer_behind_the_takeover);
     tcase_add_test(tests, test_a_lost_rank_promotes_nothing);
     tcase_add_test(tests, test_alone_by_all_votes);
     tcase_add_test(tests, test_answers_wait);

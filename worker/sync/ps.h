@@ -136,6 +136,11 @@ enum status ps_join(struct sync_ps *s, struct ps_link *l, bool resume, int64_t d
 enum status ps_replica_parse(struct sync_ps *s, const struct sync_config *config,
                              struct error *err);
 
+/* The first join, of a process that may have come late: has the link's replica taken the job over?
+ * Then it has joined there.  False: there is none, or it has not; the link is shut, and leads to
+ * the server again. */
+bool ps_replica_find(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns);
+
 /* Where the next attempt to bring the link back goes, until when at most; `count` rises from 0 with
  * the attempts, which end at deadline_ns.  The link is shut. */
 int64_t ps_replica_aim(struct sync_ps *s, struct ps_link *l, unsigned count, int64_t deadline_ns);

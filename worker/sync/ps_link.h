@@ -80,7 +80,8 @@ struct ps_link {
     /* ps_replica.c's; no replica: replica_text is "". */
     struct endpoint primary, replica;
     char replica_text[WIRE_ADDRESS_MAX]; /* as the primary is told */
-    char origin[64];                     /* of both addresses, for messages */
+    char origin[64];                     /* of its address, for messages */
+    char primary_name[400];              /* as `name` */
     bool at_replica;                     /* server is the replica */
     bool promoted;                       /* which has taken this worker in: it stays there */
     bool follows;                        /* its join must not make it the primary */

@@ -82,7 +82,7 @@ enum status ps_join(struct sync_ps *s, struct ps_link *l, bool resume, int64_t d
 
     request.server_index = l->index;
     request.resume = resume;
-    request.follows = resume && l->follows;
+    request.follows = l->follows;
     memcpy(request.replica, l->replica_text, sizeof(request.replica));
     if (resume) {
         (void)pthread_mutex_lock(&s->lock);
@@ -106,8 +106,11 @@ static enum status join_first(struct sync_ps *s, struct ps_link *l, int64_t dead
 {
     const struct timespec pause = {.tv_nsec = JOIN_PAUSE_NS};
     struct error first = {0};
-    enum status status = ps_link_open(l, err);
+    enum status status;
 
+    if (ps_replica_find(s, l, deadline_ns))
+        return STATUS_OK;
+    status = ps_link_open(l, err);
     if (status == STATUS_OK)
         status = ps_join(s, l, false, deadline_ns, err);
     while (status == STATUS_PEER_LOST && !l->told && s->reconnect_ms > 0 &&

@@ -25,6 +25,7 @@ static enum status parse_one(struct ps_link *l, const char *entry, const char *o
     (void)snprintf(l->replica_text, sizeof(l->replica_text), "%s", entry);
     (void)snprintf(l->origin, sizeof(l->origin), "%s", origin);
     l->primary = l->server;
+    memcpy(l->primary_name, l->name, sizeof(l->primary_name));
     return STATUS_OK;
 }
 
@@ -79,9 +80,42 @@ static void turn_to(struct ps_link *l, bool replica)
 
     l->at_replica = replica;
     l->server = replica ? l->replica : l->primary;
-    endpoint_format(&l->server, address, sizeof(address));
-    (void)snprintf(l->name, sizeof(l->name), "parameter server %.290s (%s)", address,
-                   replica ? l->origin : "its primary");
+    if (replica) {
+        endpoint_format(&l->server, address, sizeof(address));
+        (void)snprintf(l->name, sizeof(l->name), "parameter server %.290s (%s)", address,
+                       l->origin);
+    } else {
+        memcpy(l->name, l->primary_name, sizeof(l->name));
+    }
+}
+
+bool ps_replica_find(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
+{
+    int64_t look_ns = earlier(clock_deadline_ns(ATTEMPT_LEAST_MS), deadline_ns);
+    struct error refused; /* whatever it says, the server itself knows better */
+    enum status status;
+
+    if (l->replica_text[0] == '\0')
+        return false;
+    turn_to(l, true);
+    l->follows = true;
+    status = ps_link_open(l, &refused);
+    if (status == STATUS_OK)
+        status = ps_join(s, l, false, look_ns, &refused);
+    /* There it is, and holds us until the place is free. */
+    if (status == STATUS_TIMEOUT || (status == STATUS_UNAVAILABLE && l->told)) {
+        ps_link_shut(l);
+        status = ps_link_open(l, &refused);
+        if (status == STATUS_OK)
+            status = ps_join(s, l, false, deadline_ns, &refused);
+    }
+    l->promoted = status == STATUS_OK;
+    if (status == STATUS_OK)
+        return true;
+    ps_link_shut(l);
+    turn_to(l, false);
+    l->follows = false;
+    return false;
 }
 
 int64_t ps_replica_aim(struct sync_ps *s, struct ps_link *l, unsigned count, int64_t deadline_ns)
