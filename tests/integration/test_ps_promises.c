@@ -76,6 +76,29 @@ START_TEST(test_wait)
 }
 END_TEST
 
+/* Before the job has begun nothing is lost with a process: another one may join as its rank. */
+START_TEST(test_wait_in_join)
+{
+    struct room r = {.ranks = 2,
+                     .servers = 2,
+                     .worker = ARGS("--on-worker-loss", "wait", "--reconnect-ms", "500")};
+
+    (void)room_reference(r.ranks, "server");
+    room_open(&r);
+    room_freeze_at(&r, 1, 0, FAULT_UP, 0.006); /* in the request */
+    room_start_workers(&r);
+    room_await_freeze(&r, 1, 0);
+    room_mark(&r, 0);
+    room_hit_worker(&r, 1, SIGKILL);
+    room_release(&r, 1, 0);
+    room_start_worker(&r, 1);
+    room_await_recovery(&r);
+    room_expect_success(&r, ROOM_NOBODY, true);
+    report(&r, "worker killed in join", "wait");
+    room_close(&r);
+}
+END_TEST
+
 /* The others go on, and agree. */
 START_TEST(test_shrink)
 {
@@ -198,8 +221,10 @@ static TCase *add_case(Suite *suite, const char *name)
 int main(void)
 {
     Suite *suite = suite_create("ps_promises"); /* CK_RUN_CASE=wait runs one case */
+    TCase *waits = add_case(suite, "wait");
 
-    tcase_add_loop_test(add_case(suite, "wait"), test_wait, 0, WORKERS);
+    tcase_add_loop_test(waits, test_wait, 0, WORKERS);
+    tcase_add_test(waits, test_wait_in_join);
     tcase_add_loop_test(add_case(suite, "shrink"), test_shrink, 0, WORKERS);
     tcase_add_loop_test(add_case(suite, "restart"), test_restart, 0, RESTARTS);
     tcase_add_test(add_case(suite, "disk"), test_full_disk);
