@@ -19,6 +19,7 @@
 #include <stdio.h>
 
 #define OPEN_MS_LEAST 2000
+#define LOOK_MS_MOST  200 /* between two looks of a keeper that gets on the processor */
 
 /* ------------------------------------------------------------------ notice */
 
@@ -386,6 +387,20 @@ static void end_deserted(struct service *s, struct job *j)
     (void)pthread_mutex_lock(&s->lock);
 }
 
+/* When this process was stopped, or did not get on the processor, beats lie unread: the ranks have
+ * that time once more.  Lock held. */
+static void forgive_own_delay(struct service *s, struct job *j)
+{
+    int64_t now_ns = clock_now_ns(), since_ns = s->looked_ns;
+    int64_t usual_ms = LOOK_MS_MOST + (int64_t)j->terms.heartbeat_timeout_ms / 3;
+
+    s->looked_ns = now_ns;
+    if (j->state != JOB_RUNNING || now_ns - since_ns < usual_ms * 1000000)
+        return;
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        slot_forgive(&j->ranks[rank].slot, since_ns, now_ns);
+}
+
 bool loss_look(struct service *s)
 {
     struct job *j = s->current;
@@ -396,6 +411,8 @@ bool loss_look(struct service *s)
         end_deserted(s, j);
         return true;
     }
+    if (j)
+        forgive_own_delay(s, j);
     for (unsigned rank = 0; j && j->state == JOB_RUNNING && rank < j->members.world_size; rank++) {
         switch (judge(s, j, rank, clock_now_ns())) {
         case LOSS_NONE:

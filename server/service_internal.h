@@ -33,6 +33,7 @@ struct service {
 
     pthread_mutex_t lock;       /* guards what follows, and the jobs (see job.h) */
     pthread_cond_t changed;     /* CLOCK_MONOTONIC; wakes the keeper, and service_close */
+    int64_t looked_ns;          /* when loss_look looked last */
     struct rpc_server *rpc;     /* constant once it is open: calls may come before that */
     struct stats_counters past; /* of the jobs that are over */
     uint64_t jobs_ok, jobs_failed;

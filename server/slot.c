@@ -47,6 +47,12 @@ bool slot_is_silent(const struct slot *s, int64_t timeout_ms, int64_t now_ns)
            now_ns - s->alive_ns > timeout_ms * 1000000;
 }
 
+void slot_forgive(struct slot *s, int64_t since_ns, int64_t now_ns)
+{
+    if (s->state == SLOT_HELD && s->alive_ns <= since_ns)
+        s->alive_ns += now_ns - since_ns;
+}
+
 bool slot_is_unopened(const struct slot *s, int64_t timeout_ms, int64_t now_ns)
 {
     return s->state == SLOT_HELD && s->session != 0 && !s->has_streamed &&

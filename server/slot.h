@@ -64,6 +64,9 @@ bool slot_is_quiet(const struct slot *s);
 /* HELD, attended, and no sign of life for timeout_ms (0: never). */
 bool slot_is_silent(const struct slot *s, int64_t timeout_ms, int64_t now_ns);
 
+/* Nobody has listened from since_ns to now_ns: that is not the rank's silence. */
+void slot_forgive(struct slot *s, int64_t since_ns, int64_t now_ns);
+
 /* HELD by a session that has not opened a stream for timeout_ms: it may have died before. */
 bool slot_is_unopened(const struct slot *s, int64_t timeout_ms, int64_t now_ns);
 

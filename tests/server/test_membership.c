@@ -143,6 +143,31 @@ START_TEST(test_shrink_in_the_middle_of_a_round)
 }
 END_TEST
 
+/* A rank without a session, as of a stock client, has no way back: lost at once, and the others go
+ * on.
+ */
+START_TEST(test_shrink_without_sessions)
+{
+    session_terms.on_loss = WORKER_LOSS_SHRINK;
+    session_terms.update = 0;
+    session_terms.reconnect_ms = LONG_MS; /* it does not wait for this */
+    open_service(LONG_MS, NULL);
+    for (unsigned i = 0; i < 2; i++) {
+        struct join_request request = session_request(i);
+
+        raw_begin_join(&workers[i], &request);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        check_result("join", raw_end_join(&workers[i]), STATUS_OK, "");
+    raw_initialise(workers, 2, 100);
+    push_all(0, 1, 4);
+    raw_cut(&workers[1]);
+    session_expect_all(0, 1, 96);
+    check_result("leave", raw_leave(&workers[0], "raw", ""), STATUS_OK, "");
+    close_service();
+}
+END_TEST
+
 /* Who was given up may not come back, who fails is given up at once, and where nobody is left the
  * job has failed. */
 START_TEST(test_shrink_until_nobody_is_left)
@@ -680,6 +705,7 @@ int main(void)
     tcase_add_test(tests, test_fail_names_rank_how_and_how_long);
     tcase_add_test(tests, test_back_to_a_job_that_is_done);
     tcase_add_test(tests, test_shrink_in_the_middle_of_a_round);
+    tcase_add_test(tests, test_shrink_without_sessions);
     tcase_add_test(tests, test_shrink_until_nobody_is_left);
     tcase_add_test(tests, test_join_at_a_round);
     tcase_add_test(tests, test_wait_for_a_replacement);

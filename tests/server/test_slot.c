@@ -88,6 +88,23 @@ START_TEST(test_silence)
 }
 END_TEST
 
+/* The server itself was away: a rank that was heard before that has as much time again. */
+START_TEST(test_what_is_not_a_ranks_silence)
+{
+    struct slot s = {0}, away = {0};
+
+    slot_hold(&s, 7, 1, 1000 * MS);
+    slot_forgive(&s, 1200 * MS, 4200 * MS);
+    ck_assert_int_eq(s.alive_ns, 4000 * MS);
+    slot_forgive(&s, 3900 * MS, 9000 * MS); /* heard meanwhile */
+    ck_assert_int_eq(s.alive_ns, 4000 * MS);
+    slot_hold(&away, 7, 1, 1000 * MS);
+    slot_cut(&away, "gone", RECONNECT_MS, 1100 * MS);
+    slot_forgive(&away, 1200 * MS, 4200 * MS);
+    ck_assert_int_eq(away.alive_ns, 1000 * MS);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("slot");
@@ -97,6 +114,7 @@ int main(void)
     tcase_add_test(tests, test_who_has_no_session_does_not_come_back);
     tcase_add_test(tests, test_breaks_that_do_not_renew);
     tcase_add_test(tests, test_silence);
+    tcase_add_test(tests, test_what_is_not_a_ranks_silence);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }
