@@ -309,9 +309,11 @@ START_TEST(server_allocates_nothing)
                                     .listen_origin = "test",
                                     .timeout_ms = WAIT_MS,
                                     .share_memory = true,
-                                    .run_dir = _i == 0 ? NULL : support_folder()};
+                                    .run_dir = _i == 0 ? NULL : support_folder(),
+                                    .state_dir = _i == 3 ? support_path("state") : NULL};
     const char *const sides[] = {"server", "server with records",
-                                 "server with records, over shared memory"};
+                                 "server with records, over shared memory",
+                                 "server with records and a journal"};
     struct service *service;
     struct peer peers[WORKERS];
 
@@ -429,7 +431,7 @@ int main(void)
 
     tcase_set_timeout(tests, 280);
     tcase_add_test(tests, allocations_are_seen);
-    tcase_add_loop_test(tests, server_allocates_nothing, 0, 3);
+    tcase_add_loop_test(tests, server_allocates_nothing, 0, 4);
     tcase_add_loop_test(tests, worker_allocates_nothing, 0, 2);
     suite_add_tcase(suite, tests);
     return support_run(suite);
