@@ -254,12 +254,12 @@ static enum status find_all(struct snapshot *s, uint64_t *numbers,
                             const struct layout layout[TENSORS], struct error *err)
 {
     const struct snapshot_shape *shape = &s->shape;
-    const struct safetensors_entry *e;
+    const struct safetensors_entry *e = NULL;
     enum status status = STATUS_OK;
 
     for (unsigned i = 0; i < TENSORS && status == STATUS_OK; i++) {
         status = find_tensor(s, layout[i].name, "I64", shape->parts, layout[i].columns, &e, err);
-        if (status == STATUS_OK && e->bytes > 0)
+        if (status == STATUS_OK && e && e->bytes > 0)
             memcpy(numbers + layout[i].at, e->data, e->bytes);
     }
     for (unsigned i = 0; i < shape->slabs && status == STATUS_OK; i++) {

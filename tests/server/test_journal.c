@@ -80,12 +80,13 @@ static enum status take_sample(void *user, const struct journal_record *r, struc
     make_sample(&s, (*next)++);
     if (r->kind != s.record.kind || r->partition != s.record.partition ||
         r->step != s.record.step || r->rate < s.record.rate || r->rate > s.record.rate ||
-        r->size != s.record.size || !r->clocks != !s.record.clocks || !r->flags != !s.record.flags)
+        r->size != s.record.size || !r->clocks != !s.record.clocks || !r->flags != !r->clocks)
         return error_set(e, STATUS_INTERNAL, "another record than sample %u", *next - 1);
-    if (r->clocks && (memcmp(r->clocks, s.clocks, sizeof(s.clocks)) != 0 ||
-                      memcmp(r->flags, s.flags, sizeof(s.flags)) != 0))
+    if (r->clocks && r->flags &&
+        (memcmp(r->clocks, s.clocks, sizeof(s.clocks)) != 0 ||
+         memcmp(r->flags, s.flags, sizeof(s.flags)) != 0))
         return error_set(e, STATUS_INTERNAL, "other clocks than sample %u", *next - 1);
-    if (r->size > 0 && memcmp(r->payload, s.payload, r->size) != 0)
+    if (r->payload && memcmp(r->payload, s.payload, r->size) != 0)
         return error_set(e, STATUS_INTERNAL, "another payload than sample %u", *next - 1);
     return STATUS_OK;
 }
@@ -100,7 +101,7 @@ static enum status read_samples(const char *path, const struct journal_head *wan
     ck_assert_int_ge(fd, 0);
     status = journal_read(fd, path, wanted, take_sample, &next, ret, &err);
     (void)close(fd);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK && ret)
         ck_assert_uint_eq(next - first, ret->records);
     return status;
 }
@@ -229,8 +230,7 @@ END_TEST
 
 START_TEST(test_of_another_job)
 {
-    const char *path = write_samples("j", 1),
-               *text = "no journal of anything, a text of 60 bytes...";
+    const char *path = write_samples("j", 1);
     struct journal_head other = head;
     char *data;
     size_t size;
@@ -243,12 +243,12 @@ START_TEST(test_of_another_job)
     other = head;
     other.world_size++;
     assert_fails(read_samples(path, &other, 0, NULL), STATUS_DATA, path);
-    ck_assert_uint_lt(strlen(text), 60);
     assert_ok(file_read(path, 1 << 20, &data, &size, &err));
-    memcpy(data, text, strlen(text));
+    data[0] = 'x';
     assert_fails(read_samples(support_write("t", data, size), &head, 0, NULL), STATUS_DATA,
                  "is not a journal");
-    memcpy(data, "sparring journal\2\0\0", 20);
+    data[0] = 's';
+    data[16] = 2;
     assert_fails(read_samples(support_write("t", data, size), &head, 0, NULL), STATUS_DATA,
                  "version 2");
     free(data);
