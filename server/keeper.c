@@ -231,6 +231,19 @@ static void rest(struct service *s)
     (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
 }
 
+/* The first thing that is to be done about a job; false: nothing.  The folder of the last job is
+ * settled before the next is built, which may have its name.  Lock held on entry and return. */
+static bool move_on(struct service *s)
+{
+    if (preserve_settle(s))
+        return true;
+    if (s->current && s->current->state == JOB_BUILDING) {
+        build(s, s->current);
+        return true;
+    }
+    return replica_look(s) || loss_look(s);
+}
+
 static void *keep(void *user)
 {
     struct service *s = user;
@@ -245,13 +258,7 @@ static void *keep(void *user)
             (void)pthread_mutex_unlock(&s->lock);
             service_end_job(s, j, &err);
             (void)pthread_mutex_lock(&s->lock);
-        } else if (preserve_settle(s)) {
-            continue; /* the next job may have the name of the last one */
-        } else if (s->current && s->current->state == JOB_BUILDING) {
-            build(s, s->current);
-        } else if (replica_look(s) || loss_look(s)) {
-            continue;
-        } else if (!write_all_records(s) && !reap(s)) {
+        } else if (!move_on(s) && !write_all_records(s) && !reap(s)) {
             primary_look(s);
             rest(s);
         }
