@@ -390,6 +390,7 @@ void chain_end(struct chain *c)
         end.epoch = c->epoch;
         (void)rpc_call_send(c->call, c->head, wire_pack_record(&end, c->head), NULL);
         rpc_call_send_done(c->call);
+        c->end_sent = true;
     }
     c->over = true;
     (void)pthread_mutex_unlock(&c->lock);

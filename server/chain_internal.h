@@ -57,6 +57,7 @@ struct chain {
     uint64_t members, known;  /* changes of them: told, and known to the replica */
     bool taken;               /* the replica has the terms */
     bool ended;               /* the stream is over, for the reason below */
+    bool end_sent;            /* by chain_end, and the replica ends the stream */
     bool over;                /* chain_end or chain_close: its end means nothing any more */
     struct error why;
     int64_t heard_ns, sent_ns, ticked_ns;

@@ -1,6 +1,7 @@
 /*
  * The beginning and the end of a chain.
  */
+#include "common/base/clock.h"
 #include "common/base/memory.h"
 #include "server/chain_internal.h"
 
@@ -9,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#define END_MS    1000 /* for the replica to hear that the job is over */
 #define REPLICATE "/sparring.v1.ParameterServer/Replicate"
 
 static enum status allocate(struct chain *c, struct error *err)
@@ -161,10 +163,17 @@ enum status chain_open(const struct chain_config *config, int64_t deadline_ns,
 
 void chain_close(struct chain *c)
 {
+    int64_t deadline_ns = clock_deadline_ns(END_MS);
+    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000),
+                             .tv_nsec = (long)(deadline_ns % 1000000000)};
+    int late = 0;
+
     if (!c)
         return;
     (void)pthread_mutex_lock(&c->lock);
     c->over = true;
+    while (c->end_sent && !c->ended && late == 0) /* it is to arrive */
+        late = pthread_cond_timedwait(&c->changed, &c->lock, &until);
     (void)pthread_mutex_unlock(&c->lock);
     rpc_client_close(c->client);
     if (c->call)

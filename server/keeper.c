@@ -88,7 +88,9 @@ static bool may_interrupt(const struct service *s, const struct job *j, int64_t 
 static bool is_drained(const struct service *s, const struct job *j, int64_t now_ns,
                        struct error *err)
 {
-    if (!s->draining || (!may_interrupt(s, j, now_ns) && now_ns < s->drain_deadline_ns))
+    bool ready = j->replica.is_kept || may_interrupt(s, j, now_ns); /* its ranks are elsewhere */
+
+    if (!s->draining || (!ready && now_ns < s->drain_deadline_ns))
         return false;
     (void)error_set(err, STATUS_UNAVAILABLE,
                     "the parameter server is stopping (%" PRIu64 " rounds were complete)",

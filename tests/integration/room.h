@@ -76,7 +76,7 @@ const char *room_server_output(const struct room *r, unsigned server);
 /* A server's --state-dir; valid until the next call. */
 const char *room_state(const struct room *r, unsigned server);
 
-/* Signals; with SIGKILL the process is waited for. */
+/* Signals; with SIGKILL the process is waited for, with SIGSTOP its standing still. */
 void room_hit_server(struct room *r, unsigned server, int number);
 void room_hit_worker(struct room *r, unsigned rank, int number);
 
