@@ -170,10 +170,8 @@ static enum status parse_servers(struct ps_worker *w, struct error *err)
 static const struct ps_worker_ops *ops_of(uint64_t kind)
 {
     static const struct ps_worker_ops *const kinds[PS_KINDS] = {
-        [PS_EXCHANGE] = &ps_exchange_worker,
-        [PS_GRPC_ECHO] = &ps_grpc_worker,
-        [PS_SOCKET] = &ps_socket_worker,
-        [PS_REPLICA] = &ps_exchange_worker,
+        [PS_EXCHANGE] = &ps_exchange_worker, [PS_GRPC_ECHO] = &ps_grpc_worker,
+        [PS_SOCKET] = &ps_socket_worker,     [PS_REPLICA] = &ps_exchange_worker,
         [PS_STATE] = &ps_exchange_worker,
     };
 

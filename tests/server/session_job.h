@@ -16,7 +16,7 @@ struct session_terms {
     uint32_t reconnect_ms, heartbeat_timeout_ms;
     struct consistency consistency;
     double learning_rate; /* 0: 1 */
-    char replica[64]; /* "": none */
+    char replica[64];     /* "": none */
 };
 extern struct session_terms session_terms;
 
