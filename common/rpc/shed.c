@@ -35,6 +35,7 @@ struct rpc_shed {
     struct rpc_calls *calls; /* borrowed */
     atomic_uint port;        /* of the listener; 0: it does not listen yet */
     size_t most;             /* descriptors that may be in use */
+    DIR *descriptors; /* owned; kept open, so that a look allocates nothing; NULL: no /proc */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;            /* CLOCK_MONOTONIC */
@@ -43,25 +44,25 @@ struct rpc_shed {
     unsigned char busy[(1 << 16) / 8]; /* bit set: a call comes from this port */
 };
 
-/* Descriptors from /proc, each handed to visit (which may be NULL); their number. */
-static size_t for_each_descriptor(void (*visit)(int fd, void *user), void *user)
+/* The numbers of all descriptors, each handed to visit (which may be NULL); how many they are. */
+static size_t for_each_descriptor(const struct rpc_shed *shed, void (*visit)(int fd, void *user),
+                                  void *user)
 {
-    DIR *folder = opendir("/proc/self/fd");
     const struct dirent *entry;
     size_t count = 0;
 
-    if (!folder)
+    if (!shed->descriptors)
         return 0;
-    while ((entry = readdir(folder))) { /* nobody else has this stream */
+    rewinddir(shed->descriptors);
+    while ((entry = readdir(shed->descriptors))) { /* nobody else has this stream */
         uint64_t fd;
 
         if (!parse_uint64(entry->d_name, &fd))
             continue;
         count++;
-        if (visit && fd != (uint64_t)dirfd(folder))
+        if (visit && fd != (uint64_t)dirfd(shed->descriptors))
             visit((int)fd, user);
     }
-    (void)closedir(folder);
     return count;
 }
 
@@ -135,11 +136,11 @@ static void look(struct rpc_shed *shed)
 
     if (atomic_load(&shed->port) == 0)
         return;
-    used = for_each_descriptor(NULL, NULL);
+    used = for_each_descriptor(shed, NULL, NULL);
     if (used <= shed->most)
         return;
     mark_busy(shed);
-    (void)for_each_descriptor(shed_one, &s);
+    (void)for_each_descriptor(shed, shed_one, &s);
     shed->times++;
     if ((shed->times & (shed->times - 1)) == 0) /* the first, second, fourth ... time */
         log_warning("%zu descriptors were in use, more than %zu: %zu connections without a call "
@@ -179,6 +180,8 @@ static void init_locks(struct rpc_shed *shed)
 
 static void release(struct rpc_shed *shed)
 {
+    if (shed->descriptors)
+        (void)closedir(shed->descriptors);
     (void)pthread_cond_destroy(&shed->changed);
     (void)pthread_mutex_destroy(&shed->lock);
     free(shed);
@@ -215,6 +218,7 @@ enum status rpc_shed_start(struct rpc_calls *calls, struct rpc_shed **ret, struc
         return status;
     shed->calls = calls;
     shed->most = rpc_descriptors_max() / 4 * 3;
+    shed->descriptors = opendir("/proc/self/fd");
     init_locks(shed);
     failed = start_thread(shed);
     if (failed) {
