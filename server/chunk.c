@@ -20,8 +20,27 @@
  * new one for a few rounds, where ranks are not in step. */
 #define RETRIES_PER_PARTITION 64
 
+/* Initial values, or the newest, for those whose pull waits. */
+static void answer_pulls(struct service *s, struct job *j, uint32_t partition)
+{
+    struct shard_answer answer;
+    unsigned rank;
+
+    while (shard_next_parked(&j->shard, partition, &rank, &answer))
+        answer_pull(s, j, rank, partition, &answer);
+}
+
+/* The counters know of a whole round: from now on others may be told, by any thread.  No lock. */
+static void release_round(struct service *s, struct job *j, uint32_t partition)
+{
+    if (!j->shard.config.counts)
+        return;
+    shard_counted(&j->shard, partition);
+    answer_pulls(s, j, partition);
+}
+
 /* Is there anything that the job's counters must know?  In lockstep only whole sums. */
-static void count_push(struct service *s, struct job *j, unsigned rank,
+static void count_push(struct service *s, struct job *j, unsigned rank, uint32_t partition,
                        const struct shard_answer *answer)
 {
     if (answer->held || (job_is_lockstep(j) && !answer->complete))
@@ -32,6 +51,8 @@ static void count_push(struct service *s, struct job *j, unsigned rank,
     else if (j->state == JOB_RUNNING)
         job_count_outcome(j, rank, answer, clock_now_ns());
     (void)pthread_mutex_unlock(&s->lock);
+    if (answer->complete)
+        release_round(s, j, partition);
 }
 
 /* Contributions that were held for their turn, then whoever may read: an answer may give the next
@@ -48,7 +69,7 @@ static enum status go_on(struct service *s, struct job *j, uint32_t partition, s
         if (status != STATUS_OK)
             return status;
         if (found)
-            count_push(s, j, rank, &answer);
+            count_push(s, j, rank, partition, &answer);
         answer_waiting(s, j, partition);
     }
     return STATUS_OK;
@@ -84,7 +105,7 @@ static enum status take_push(const struct tie *t, const struct chunk_header *h, 
     if (status != STATUS_OK)
         return status;
     if (!again || answer.complete)
-        count_push(s, j, t->rank, &answer);
+        count_push(s, j, t->rank, h->partition, &answer);
     if (answer.data) /* late, or only its answer was lost */
         answer_push(s, j, t->rank, h->partition, &answer);
     else if (answer.complete || answer.held)
@@ -96,8 +117,6 @@ static enum status take_init(const struct tie *t, const struct chunk_header *h,
                              const struct shard_source *source, struct error *err)
 {
     struct job *j = t->job;
-    struct shard_answer answer;
-    unsigned rank;
     bool again = h->flags & CHUNK_AGAIN;
     enum status status = shard_set(&j->shard, h->partition, source, again, &again, err);
 
@@ -111,8 +130,7 @@ static enum status take_init(const struct tie *t, const struct chunk_header *h,
         j->totals.rx_reference_bytes += h->flags & CHUNK_BY_REFERENCE ? h->length : 0;
     }
     (void)pthread_mutex_unlock(&t->service->lock);
-    while (shard_next_parked(&j->shard, h->partition, &rank, &answer))
-        answer_pull(t->service, j, rank, h->partition, &answer);
+    answer_pulls(t->service, j, h->partition);
     return STATUS_OK;
 }
 
@@ -149,6 +167,8 @@ static enum status count_whole(struct service *s, struct job *j, uint32_t partit
     else if (j->state == JOB_RUNNING && answer->complete)
         job_count_whole(j, answer, clock_now_ns());
     (void)pthread_mutex_unlock(&s->lock);
+    if (answer->complete)
+        release_round(s, j, partition);
     return go_on(s, j, partition, err);
 }
 

@@ -96,6 +96,7 @@ enum status job_build(struct job *j, struct error *err)
                                   .world_size = t->world_size,
                                   .update = t->update == 0,
                                   .rank_order = t->order == 1,
+                                  .counts = job_is_lockstep(j),
                                   .previous = t->on_loss == WORKER_LOSS_WAIT &&
                                               job_is_lockstep(j), /* for a replacement to start */
                                   .optimizer = t->optimizer,

@@ -64,6 +64,7 @@ struct shard_config {
     const struct exact_staleness *rules; /* borrowed; where each push is a step */
     size_t rule_count;
     bool shared; /* answers lie in memory that workers of this host can map, if there is any */
+    bool counts; /* lockstep: nobody is told of a whole round before shard_counted */
 };
 
 /* The float32 payload of a message; copy or add is called at most once per message.  keep: the same
@@ -105,10 +106,11 @@ struct shard_part {
     uint32_t partition; /* constant, as are offset and count */
     size_t offset;      /* elements from the start of the shard's storage */
     size_t count;
-    unsigned summed;   /* contributions in the accumulator */
-    unsigned turn;     /* rank order: those below it are in the accumulator or will not come; 0 as
-                          long as that is not so of both 0 and 1 */
-    uint64_t sequence; /* of the newest record */
+    unsigned summed;    /* contributions in the accumulator */
+    unsigned turn;      /* rank order: those below it are in the accumulator or will not come; 0 as
+                           long as that is not so of both 0 and 1 */
+    unsigned uncounted; /* whole rounds that wait for shard_counted */
+    uint64_t sequence;  /* of the newest record */
     int64_t first_ns, sum_ns;
 };
 
@@ -182,6 +184,11 @@ enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint6
  * turn it is.  *ret_found false: none now.  Failures are those of the source's copy. */
 enum status shard_next_apply(struct shard *s, uint32_t partition, bool *ret_found,
                              unsigned *ret_rank, struct shard_answer *ret, struct error *err);
+
+/* The caller's books know of the round that became whole, so that whoever is told of it may begin
+ * the next: ask shard_next_answer and shard_next_parked behind it.  Nothing without config.counts.
+ */
+void shard_counted(struct shard *s, uint32_t partition);
 
 /* The first rank from *rank on that may be answered now, and its answer; false: none. */
 bool shard_next_answer(struct shard *s, uint32_t partition, unsigned *rank,

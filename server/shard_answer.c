@@ -118,6 +118,10 @@ static enum status pull(struct shard *s, struct shard_part *part, unsigned rank,
         return error_set(err, STATUS_PROTOCOL, "the pull of partition %" PRIu32 " %s",
                          part->partition, policy_verdict_text(verdict));
     ret->again = verdict == POLICY_AGAIN || verdict == POLICY_AGAIN_WAITS;
+    if (p->initialised && part->uncounted > 0 && (round == 0 || round == p->steps + 1)) {
+        p->ranks[rank].read = POLICY_READ_PARKED;
+        return STATUS_OK;
+    }
     ret->complete = verdict == POLICY_COMPLETE || verdict == POLICY_AGAIN;
     if (!ret->complete)
         return STATUS_OK;
@@ -159,7 +163,7 @@ static bool next(struct shard *s, uint32_t partition, unsigned *rank, struct sha
     if (!part)
         return false;
     (void)pthread_mutex_lock(&part->lock);
-    found = take(&part->policy, rank);
+    found = part->uncounted == 0 && take(&part->policy, rank);
     if (found)
         shard_answer_rank(s, part, *rank, ret);
     (void)pthread_mutex_unlock(&part->lock);
@@ -174,6 +178,17 @@ bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
     ret->coded = NULL; /* values as they are */
     ret->bytes = ret->count * sizeof(float);
     return found;
+}
+
+void shard_counted(struct shard *s, uint32_t partition)
+{
+    struct shard_part *part = shard_find(s, partition);
+
+    if (!part || !s->config.counts)
+        return;
+    (void)pthread_mutex_lock(&part->lock);
+    part->uncounted -= part->uncounted > 0;
+    (void)pthread_mutex_unlock(&part->lock);
 }
 
 bool shard_next_answer(struct shard *s, uint32_t partition, unsigned *rank,

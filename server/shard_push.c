@@ -107,6 +107,7 @@ enum status shard_complete(struct shard *s, struct shard_part *part, struct shar
     }
     ret->complete = true;
     ret->contributions = p->contributions;
+    part->uncounted += s->config.counts && consistency_is_lockstep(&p->consistency);
     part->summed = 0;
     part->turn = 0;
     status = shard_tell(s, part, SHARD_RECORD_STEP, rate, sum, err);
@@ -245,7 +246,9 @@ static enum status push(struct shard *s, struct shard_part *part, unsigned rank,
     ret->again = verdict == POLICY_AGAIN || verdict == POLICY_AGAIN_WAITS;
     if (!ret->late && !ret->again)
         return refuse(part, rank, verdict, err);
-    if (verdict != POLICY_AGAIN_WAITS) {
+    if (verdict == POLICY_AGAIN && part->uncounted > 0) {
+        part->policy.ranks[rank].parked = true;
+    } else if (verdict != POLICY_AGAIN_WAITS) {
         policy_answer(&part->policy, rank);
         shard_answer_rank(s, part, rank, ret);
     }

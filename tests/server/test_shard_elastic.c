@@ -103,6 +103,40 @@ START_TEST(test_sums_are_answered_again)
 }
 END_TEST
 
+/* Whoever is told may push the next round at once, which the books must be ready for. */
+START_TEST(test_nobody_is_told_of_a_round_that_is_not_counted)
+{
+    struct shard_config config = bench_config(3, bsp);
+    struct shard_answer answer;
+    unsigned rank;
+
+    config.counts = true;
+    bench_start(config);
+    (void)bench_push(0, 1, 1, false);
+    (void)bench_push(1, 1, 1, false);
+    shard_suspend(&shard, 1);
+    answer = bench_push(2, 1, 1, false);
+    ck_assert(answer.complete);
+    bench_expect(0, 0, 0);
+    answer = bench_push(1, 1, 1, true);
+    ck_assert(answer.again && !answer.data);
+    answer = bench_vacate(2);
+    bench_expect(0, 0, 0);
+    assert_ok(shard_occupy(&shard, 1, 2, &err));
+    assert_ok(shard_pull(&shard, 1, 2, 0, false, &answer, &err));
+    ck_assert(!answer.complete && !answer.data);
+    ck_assert(!shard_next_parked(&shard, 1, &rank, &answer));
+
+    shard_counted(&shard, 1);
+    bench_expect(3, 1, 97);
+    ck_assert(shard_next_parked(&shard, 1, &rank, &answer));
+    ck_assert_uint_eq(rank, 2);
+    bench_check(&answer, 1, 97);
+    ck_assert(!shard_next_parked(&shard, 1, &rank, &answer));
+    bench_close();
+}
+END_TEST
+
 START_TEST(test_initial_values_come_again)
 {
     struct shard_answer answer;
@@ -326,6 +360,7 @@ int main(void)
     tcase_add_test(tests, test_every_step_is_made_once);
     tcase_add_test(tests, test_a_broken_connection_is_not_answered_by_itself);
     tcase_add_test(tests, test_sums_are_answered_again);
+    tcase_add_test(tests, test_nobody_is_told_of_a_round_that_is_not_counted);
     tcase_add_test(tests, test_initial_values_come_again);
     tcase_add_test(tests, test_the_end_comes_again);
     tcase_add_test(tests, test_rounds_go_on_without_a_rank);
