@@ -67,7 +67,7 @@ static enum status go_on(struct service *s, struct job *j, uint32_t partition, s
         enum status status = shard_next_apply(&j->shard, partition, &found, &rank, &answer, err);
 
         if (status != STATUS_OK)
-            return status;
+            return error_prefix(err, "held contribution of rank %u: ", rank);
         if (found)
             count_push(s, j, rank, partition, &answer);
         answer_waiting(s, j, partition);
