@@ -85,6 +85,7 @@ struct ps_link {
     bool at_replica;                     /* server is the replica */
     bool promoted;                       /* which has taken this worker in: it stays there */
     bool follows;                        /* its join must not make it the primary */
+    bool replica_heard;                  /* since the vote for it: it may know of that */
 
     /* The owner's, under its lock. */
     struct succession_worker succession;

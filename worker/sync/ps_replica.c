@@ -147,7 +147,9 @@ bool ps_replica_may_retry(struct sync_ps *s, struct ps_link *l, enum status stat
         return may_return;
     if (!l->at_replica) /* one that knows nothing of us may have been started anew */
         return may_return || status == STATUS_NOT_FOUND;
-    if (status == STATUS_UNREACHABLE) { /* it has heard nothing, so that was no vote */
+    /* It has heard nothing, now or before, so that was no vote. */
+    l->replica_heard = l->replica_heard || status != STATUS_UNREACHABLE;
+    if (!l->replica_heard) {
         (void)pthread_mutex_lock(&s->lock);
         succession_worker_withdraw(&l->succession);
         (void)pthread_mutex_unlock(&s->lock);
