@@ -352,9 +352,9 @@ enum status replica_admit(struct job *j, const struct join_request *request,
     return STATUS_OK;
 }
 
-void replica_tell_superseded(const struct job *j, struct rpc_call *stream)
+void replica_tell_superseded(uint64_t epoch, struct rpc_call *stream)
 {
-    struct record_reply m = {.epoch = j->replica.succession.epoch, .superseded = true};
+    struct record_reply m = {.epoch = epoch, .superseded = true};
     char text[128];
 
     if (!stream)

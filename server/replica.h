@@ -43,7 +43,7 @@ enum status replica_admit(struct job *j, const struct join_request *request,
                           struct rpc_call **ret_superseded, struct error *err);
 
 /* No lock; drops the reference. */
-void replica_tell_superseded(const struct job *j, struct rpc_call *stream);
+void replica_tell_superseded(uint64_t epoch, struct rpc_call *stream);
 
 /* The keeper's, lock held on entry and return.  The job is built: take records.  And: has something
  * to be done about it?  Returns whether anything was. */
