@@ -255,6 +255,7 @@ static void take_slot(struct service *s, struct job *j, unsigned rank)
     (void)pthread_mutex_unlock(&s->lock);
     if (exchange_occupy_rank(j, rank, replaces, &err) != STATUS_OK)
         service_end_job(s, j, &err);
+    chain_forget(j->chain, rank); /* what waits is for whoever was here before */
     clock = shard_clock(&j->shard, rank);
     (void)pthread_mutex_lock(&s->lock);
     j->forsaken = false;
@@ -344,6 +345,7 @@ static void vacate(struct service *s, struct job *j, unsigned rank)
     (void)primary_members(j);
     (void)pthread_mutex_unlock(&s->lock);
     exchange_vacate_rank(s, j, rank);
+    chain_forget(j->chain, rank); /* nobody is there to be told */
     (void)pthread_mutex_lock(&s->lock);
     if (j->state != JOB_RUNNING)
         return;
