@@ -101,7 +101,10 @@ static enum status send_record(struct chain *c, size_t slot, const struct shard_
         return status;
     pack(c, record, &head_size);
     atomic_fetch_add(c->outstanding, 1);
-    if (rpc_call_send(c->call, c->head, head_size, &payload) != STATUS_OK)
+    status = rpc_call_send(c->call, c->head, head_size, &payload);
+    if (status == STATUS_NO_MEMORY) /* the replica would miss a record of a stream that goes on */
+        return error_set(err, status, "cannot queue a record of %zu bytes", payload.size);
+    if (status != STATUS_OK)
         return STATUS_OK; /* the stream is over, which is told there */
     c->sent_ns = clock_now_ns();
     c->counts.records++;
