@@ -69,14 +69,14 @@ static void restore_rounds(struct job *j)
         for (unsigned rank = 0; rank < j->members.world_size; rank++) {
             uint64_t clock = shard_clock(&j->shard, rank);
 
-            j->ranks[rank].clock = clock;
+            j->ranks[rank].clock = j->shard.length > 0 ? clock : 0;
             least = clock < least ? clock : least;
         }
     } else {
         for (size_t i = 0; i < j->shard.length; i++)
             j->completed += look(&j->shard.parts[i]).steps > least;
     }
-    j->totals.rounds = least;
+    j->totals.rounds = j->shard.length > 0 ? least : 0;
 }
 
 void job_restore(struct job *j, int64_t now_ns)
@@ -87,7 +87,7 @@ void job_restore(struct job *j, int64_t now_ns)
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
         struct job_rank *r = &j->ranks[rank];
 
-        r->round = shard_clock(&j->shard, rank);
+        r->round = j->shard.length > 0 ? shard_clock(&j->shard, rank) : 0;
         r->round_pushes = r->round > 0 ? j->shard.length : 0;
         r->pushed = count_pushed(j, rank);
         j->arrived += r->pushed;

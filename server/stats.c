@@ -112,8 +112,9 @@ static void read_workers(const struct job *j, int64_t now_ns, struct server_stat
             .pushes = r->pushes,
             .late_pushes = r->late,
             .staleness_sum = r->staleness.sum,
-            .lag_rounds =
-                r->finished ? 0 : (double)(most - progress(j, rank)) / (double)j->shard.length,
+            .lag_rounds = r->finished || j->shard.length == 0
+                              ? 0
+                              : (double)(most - progress(j, rank)) / (double)j->shard.length,
             .silent_seconds = (double)(now_ns - r->heard_ns) * 1e-9,
         };
     }
