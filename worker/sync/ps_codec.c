@@ -1,6 +1,7 @@
 /*
  * The coded partitions lie one behind the other, each on a cache line of its own, so that a
- * partition can be sent again as long as it has not been answered.
+ * partition can be sent again as long as it has not been answered.  Whoever sends a partition first
+ * in a round codes it, be that the training thread or one that brings a link back.
  */
 #include "worker/sync/ps_codec.h"
 
@@ -21,6 +22,9 @@ static enum status place(struct ps_codec *c, const struct shard_map *map, size_t
     if (status == STATUS_OK)
         status =
             mem_calloc(map->length, sizeof(*c->sizes), "sizes of coded partitions", &c->sizes, err);
+    if (status == STATUS_OK)
+        status = mem_calloc(map->length, sizeof(*c->rounds), "rounds of coded partitions",
+                            &c->rounds, err);
     if (status != STATUS_OK)
         return status;
     for (size_t i = 0; i < map->length; i++) {
@@ -51,6 +55,8 @@ enum status ps_codec_init(struct ps_codec *c, const struct compression *compress
         c->rx_bytes = UINT64_MAX;
     if (compression->up.kind == CODEC_NONE)
         return STATUS_OK;
+    (void)pthread_mutex_init(&c->lock, NULL);
+    c->locks = true;
     status = place(c, map, &bytes, err);
     if (status == STATUS_OK)
         status = mem_calloc_aligned(bytes, 1, "coded gradients", &c->coded, err);
@@ -68,11 +74,14 @@ void ps_codec_release(struct ps_codec *c)
     free(c->coded);
     free(c->at);
     free(c->sizes);
+    free(c->rounds);
+    if (c->locks)
+        (void)pthread_mutex_destroy(&c->lock);
     memset(c, 0, sizeof(*c));
 }
 
-enum status ps_codec_encode(struct ps_codec *c, size_t partition, const float *gradient,
-                            const struct partition *p, struct error *err)
+static enum status encode(struct ps_codec *c, size_t partition, const float *gradient,
+                          const struct partition *p, struct error *err)
 {
     uint8_t *coded = c->coded + c->at[partition];
 
@@ -85,12 +94,21 @@ enum status ps_codec_encode(struct ps_codec *c, size_t partition, const float *g
                         p->count, coded, err);
 }
 
-const uint8_t *ps_codec_coded(const struct ps_codec *c, size_t partition, size_t *ret_size)
+enum status ps_codec_encode(struct ps_codec *c, size_t partition, uint64_t round,
+                            const float *gradient, const struct partition *p,
+                            const uint8_t **ret_coded, size_t *ret_size, struct error *err)
 {
-    if (c->sizes[partition] == 0)
-        return NULL;
+    enum status status = STATUS_OK;
+
+    (void)pthread_mutex_lock(&c->lock);
+    if (c->rounds[partition] < round)
+        status = encode(c, partition, gradient, p, err);
+    if (status == STATUS_OK && c->rounds[partition] < round)
+        c->rounds[partition] = round;
     *ret_size = c->sizes[partition];
-    return c->coded + c->at[partition];
+    (void)pthread_mutex_unlock(&c->lock);
+    *ret_coded = *ret_size > 0 ? c->coded + c->at[partition] : NULL;
+    return status;
 }
 
 static enum status feed(void *user, const void *bytes, size_t size, struct error *err)

@@ -27,11 +27,12 @@ static bool is_compressed(const struct sync_ps *s, const struct chunk_header *he
     return header->kind == CHUNK_PUSH && s->codec.compression.up.kind != CODEC_NONE;
 }
 
-enum status ps_payload_make(struct sync_ps *s, const float *slab, bool repeated,
-                            struct chunk_header *header, struct rpc_payload *ret, struct error *err)
+enum status ps_payload_make(struct sync_ps *s, const float *slab, struct chunk_header *header,
+                            struct rpc_payload *ret, struct error *err)
 {
     const struct partition *p = &s->map.partitions[header->partition];
     const uint8_t *coded = NULL;
+    size_t coded_bytes = 0;
     enum status status = STATUS_OK;
 
     if (header->flags & CHUNK_BY_REFERENCE) { /* nothing is compressed then */
@@ -46,16 +47,15 @@ enum status ps_payload_make(struct sync_ps *s, const float *slab, bool repeated,
                                 .release = release_payload,
                                 .user = &s->outstanding};
     header->dtype = CODING_FLOAT32;
-    if (is_compressed(s, header)) {
-        if (!repeated)
-            status = ps_codec_encode(&s->codec, header->partition, slab + p->offset, p, err);
-        if (status != STATUS_OK)
-            return error_prefix(err, "rank %u, partition %" PRIu32 ", round %" PRIu64 ": ", s->rank,
-                                header->partition, header->round);
-        coded = ps_codec_coded(&s->codec, header->partition, &ret->size);
-    }
+    if (is_compressed(s, header))
+        status = ps_codec_encode(&s->codec, header->partition, header->round, slab + p->offset, p,
+                                 &coded, &coded_bytes, err);
+    if (status != STATUS_OK)
+        return error_prefix(err, "rank %u, partition %" PRIu32 ", round %" PRIu64 ": ", s->rank,
+                            header->partition, header->round);
     if (coded) {
         ret->data = coded;
+        ret->size = coded_bytes;
         header->dtype = (uint32_t)s->codec.compression.up.kind;
     }
     header->length = ret->size;

@@ -19,12 +19,11 @@ float *ps_answer_slab(const struct sync_ps *s, uint64_t round);
 
 /* What goes up for header->partition from `slab` (params or grads): fills the header's dtype and
  * length, adds to its flags, and fills *ret, whose release counts s->outstanding down.
- *   repeated  the same went up before, on a connection that was lost: nothing may be coded anew
+ * What went up before in this round goes up in the same bytes.
  * STATUS_DATA: a gradient that the compression has no words for; there is no payload then.
  * On the training thread, or on the one that brings a link back. */
-enum status ps_payload_make(struct sync_ps *s, const float *slab, bool repeated,
-                            struct chunk_header *header, struct rpc_payload *ret,
-                            struct error *err);
+enum status ps_payload_make(struct sync_ps *s, const float *slab, struct chunk_header *header,
+                            struct rpc_payload *ret, struct error *err);
 
 /* Does an answer carry what its partition needs?  STATUS_PROTOCOL; its partition exists.  Lock
  * held. */

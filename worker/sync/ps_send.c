@@ -70,7 +70,7 @@ static void send_chunk(struct sync_ps *s, const struct question *q, enum chunk_k
     header.kind = kind;
     if (kind == CHUNK_INIT)
         header.round = 0;
-    if (slab && ps_payload_make(s, slab, q->repeated, &header, &payload, &err) != STATUS_OK) {
+    if (slab && ps_payload_make(s, slab, &header, &payload, &err) != STATUS_OK) {
         (void)pthread_mutex_lock(&s->lock);
         ps_fail(s, &err);
         (void)pthread_mutex_unlock(&s->lock);

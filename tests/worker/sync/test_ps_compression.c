@@ -5,6 +5,7 @@
 #include "common/base/memory.h"
 #include "server/service.h"
 #include "tests/support/support.h"
+#include "worker/sync/ps_codec.h"
 #include "worker/sync/sync.h"
 
 #include <math.h>
@@ -476,6 +477,45 @@ START_TEST(test_refused)
 }
 END_TEST
 
+/* Whoever is first in a round codes the gradient; who sends it once more, after a reconnect, has
+ * the same bytes, and the residual is taken once. */
+START_TEST(test_once_a_round)
+{
+    struct partition partition = {.count = FULL};
+    struct shard_map map = {.partitions = &partition, .length = 1};
+    struct compression up = compression_make(CODEC_TOP_K, CODEC_NONE, TOP_K_PPM);
+    struct ps_codec c;
+    float *gradient = calloc(FULL, sizeof(float));
+    float *residual = calloc(FULL, sizeof(float));
+    uint8_t first[PARTITION_BYTES];
+    const uint8_t *coded = NULL;
+    size_t size = 0, again = 0;
+
+    ck_assert(gradient != NULL && residual != NULL);
+    assert_ok(ps_codec_init(&c, &up, CODEC_REPLACE, &map, &err));
+    for (size_t i = 0; i < FULL; i++)
+        gradient[i] = (float)((i * 37) % FULL);
+    assert_ok(ps_codec_encode(&c, 0, 1, gradient, &partition, &coded, &size, &err));
+    ck_assert(coded != NULL && size > 0 && size <= sizeof(first));
+    memcpy(first, coded, size);
+    memcpy(residual, c.residual, FULL * sizeof(float));
+
+    assert_ok(ps_codec_encode(&c, 0, 1, gradient, &partition, &coded, &again, &err));
+    ck_assert_uint_eq(again, size);
+    ck_assert_mem_eq(coded, first, size);
+    ck_assert_mem_eq(c.residual, residual, FULL * sizeof(float));
+
+    memset(gradient, 0, FULL * sizeof(float));
+    gradient[5] = 1e6f; /* the next round's are other bytes */
+    assert_ok(ps_codec_encode(&c, 0, 2, gradient, &partition, &coded, &again, &err));
+    ck_assert_uint_eq(again, size);
+    ck_assert_mem_ne(coded, first, size);
+    ps_codec_release(&c);
+    free(gradient);
+    free(residual);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ps_compression");
@@ -488,6 +528,7 @@ int main(void)
     tcase_add_test(tests, test_not_a_number);
     tcase_add_test(tests, test_not_a_number_down);
     tcase_add_test(tests, test_refused);
+    tcase_add_test(tests, test_once_a_round);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }
