@@ -228,10 +228,15 @@ enum status handover_receive(int fd, const unsigned char *token, int64_t deadlin
                                   .msg_controllen = sizeof(control)};
         length = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
     } while (length < 0 && (errno == EINTR || errno == EAGAIN));
-    if (length <= 0)
-        return error_set(err, STATUS_PEER_LOST, "the connection broke: %s",
-                         length < 0 ? strerror(errno) : "closed by the other side");
-    *ret_fd = descriptor_of(&message);
+    if (length < 0)
+        return error_set(err, STATUS_PEER_LOST, "the connection broke: %s", strerror(errno));
+    *ret_fd = descriptor_of(&message); /* an empty message can carry some, too */
+    if (length == 0) {
+        if (*ret_fd >= 0)
+            (void)close(*ret_fd);
+        *ret_fd = -1;
+        return error_set(err, STATUS_PEER_LOST, "the connection broke: closed by the other side");
+    }
     if (length != sizeof(*ret) || memcmp(ret->token, token, HANDOVER_TOKEN_BYTES) != 0 ||
         (ret->has_memory != 0) != (*ret_fd >= 0)) {
         if (*ret_fd >= 0)

@@ -109,6 +109,42 @@ START_TEST(a_wrong_token_and_a_torn_ticket_are_refused)
 }
 END_TEST
 
+/* A message without a byte looks like the end, and can carry a descriptor none the less. */
+START_TEST(a_descriptor_without_a_ticket_is_closed)
+{
+    union {
+        struct cmsghdr head;
+        unsigned char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {.bytes = {0}};
+    struct msghdr message = {.msg_control = &control, .msg_controllen = sizeof(control)};
+    struct handover_ticket received;
+    int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
+    int ours, theirs = -1, memory_fd, ends[2];
+    struct pollfd other_end;
+
+    listen_here();
+    assert_ok(handover_connect(name, deadline_ns, &theirs, &err));
+    ours = accept_one();
+    ck_assert_int_eq(pipe(ends), 0);
+    control.head.cmsg_level = SOL_SOCKET;
+    control.head.cmsg_type = SCM_RIGHTS;
+    control.head.cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(&control.head), &ends[1], sizeof(int));
+    ck_assert_int_eq(sendmsg(theirs, &message, 0), 0);
+    (void)close(ends[1]);
+    assert_fails(handover_receive(ours, token, deadline_ns, &received, &memory_fd, &err),
+                 STATUS_PEER_LOST, "closed");
+    ck_assert_int_eq(memory_fd, -1);
+    other_end = (struct pollfd){.fd = ends[0]};
+    ck_assert_int_eq(poll(&other_end, 1, 0), 1); /* nobody holds the end that writes */
+    ck_assert_int_ne(other_end.revents & POLLHUP, 0);
+    (void)close(ends[0]);
+    (void)close(theirs);
+    (void)close(ours);
+    (void)close(listener);
+}
+END_TEST
+
 START_TEST(addresses_as_text)
 {
     static const char *const none[] = {"",
@@ -153,6 +189,7 @@ int main(void)
 
     tcase_add_test(tests, memory_of_another_process);
     tcase_add_test(tests, a_wrong_token_and_a_torn_ticket_are_refused);
+    tcase_add_test(tests, a_descriptor_without_a_ticket_is_closed);
     tcase_add_test(tests, addresses_as_text);
     tcase_add_test(tests, nobody_listens);
     suite_add_tcase(suite, tests);
