@@ -193,10 +193,11 @@ static enum status end_round(struct sync_ps *s, struct error *err)
  * values before it, too. */
 static enum status fetch_older(struct sync_ps *s, struct error *err)
 {
-    uint64_t oldest = s->oldest;
+    uint64_t oldest;
     size_t missing = 0;
 
     (void)pthread_mutex_lock(&s->lock);
+    oldest = s->oldest;
     s->wanted = oldest + 1;
     for (size_t i = 0; i < s->map.length; i++) {
         if (s->partitions[i].of == oldest)
@@ -206,9 +207,9 @@ static enum status fetch_older(struct sync_ps *s, struct error *err)
     }
     s->received -= missing;
     (void)pthread_mutex_unlock(&s->lock);
-    for (size_t i = 0; i < s->map.length && missing > 0; i++)
-        if (s->partitions[i].of != oldest)
-            ps_ask(s, i);
+    /* A link that has come back since may have asked already. */
+    for (unsigned k = 0; k < s->link_count && missing > 0; k++)
+        ps_ask_again(s, &s->links[k]);
     return missing > 0 ? end_round(s, err) : STATUS_OK;
 }
 

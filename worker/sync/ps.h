@@ -121,7 +121,8 @@ enum status ps_wait_others(struct sync_ps *s, struct error *err);
  * it, now or when its link is back. */
 void ps_ask(struct sync_ps *s, size_t partition);
 
-/* The link is UP again: send what its server has not answered. */
+/* Send what the link's server has not answered and was not asked for on this connection: the link
+ * is UP again, or answers are wanted anew.  Nothing, where it is away. */
 void ps_ask_again(struct sync_ps *s, struct ps_link *l);
 
 /* Until core has let go of the slabs; a moment, once the answers are here.  False: not by then. */
