@@ -44,7 +44,8 @@ enum status ps_link_join(struct ps_link *l, const struct join_request *request, 
     if (status == STATUS_OK)
         status = rpc_client_unary_told(l->lanes[0].client, METHOD("Join"), bytes, size, deadline_ns,
                                        &reply, &reply_size, &l->told, err);
-    l->joined = l->joined || status == STATUS_OK;
+    if (status == STATUS_OK)
+        atomic_store(&l->joined, true);
     if (status == STATUS_OK)
         status = wire_unpack_join_reply(reply, reply_size, ret_reply, err);
     if (status == STATUS_OK) {
@@ -242,7 +243,7 @@ enum status ps_link_leave(struct ps_link *l, const char *job, const char *reason
     free(reply);
     if (ps_link_may_return(status, l->told))
         return status;
-    l->joined = false;
+    atomic_store(&l->joined, false);
     for (unsigned i = 0; i < l->lane_count; i++)
         if (l->lanes[i].stream)
             rpc_call_send_done(l->lanes[i].stream);

@@ -64,7 +64,7 @@ struct ps_link {
     unsigned lane_count;
     struct rpc_call *attend; /* one reference; NULL: none */
     uint64_t session;
-    bool joined;
+    atomic_bool joined;
     bool told;            /* the last failure of join or leave was the server's own word */
     uint64_t epoch;       /* the server's word at the join; 0: it knows no sessions */
     uint64_t beats;       /* sent; the tender's */

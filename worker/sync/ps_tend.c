@@ -50,8 +50,8 @@ void ps_link_closed(void *user, struct ps_link *link, const struct error *why, b
     if (link->state == PS_LINK_AWAY) {
         if (link->broken.status == STATUS_OK)
             link->broken = *why;
-    } else if (link->state == PS_LINK_UP && link->joined && may_return && s->reconnect_ms > 0 &&
-               link->session != 0 && !s->failed && !s->giving_up) {
+    } else if (link->state == PS_LINK_UP && atomic_load(&link->joined) && may_return &&
+               s->reconnect_ms > 0 && link->session != 0 && !s->failed && !s->giving_up) {
         link->state = PS_LINK_AWAY;
         link->loss = *why;
         link->lost_ns = clock_now_ns();
@@ -129,7 +129,7 @@ static void beat(struct sync_ps *s, struct ps_link *l)
     struct rpc_call *attend = NULL;
 
     (void)pthread_mutex_lock(&s->lock);
-    if (l->state == PS_LINK_UP && l->attend && l->joined) {
+    if (l->state == PS_LINK_UP && l->attend && atomic_load(&l->joined)) {
         attend = l->attend;
         rpc_call_ref(attend);
         beat.session = l->session;
