@@ -8,14 +8,17 @@ bool overlap_is_wanted(const struct trainer *t)
     return t->options->overlap_forward && compute_is_host(t->compute);
 }
 
-/* The answers to the step that is held have come. */
+/* The answers to the step that is held have come, so all that it sends is sent, too: what a link
+ * did not take in time goes up when it is back, perhaps after finish. */
 static void complete(struct trainer *t)
 {
     struct overlap *o = &t->overlap;
-    uint64_t now = sync_counters(t->sync).rx_payload_bytes;
+    struct sync_counters now = sync_counters(t->sync);
 
-    o->held.rx_payload_bytes = now - o->rx_mark;
-    o->rx_mark = now;
+    o->held.tx_payload_bytes = now.tx_payload_bytes - o->tx_mark;
+    o->held.rx_payload_bytes = now.rx_payload_bytes - o->rx_mark;
+    o->tx_mark = now.tx_payload_bytes;
+    o->rx_mark = now.rx_payload_bytes;
     o->complete = true;
 }
 
@@ -41,11 +44,13 @@ void overlap_open(struct trainer *t)
         model_set_await(t->model, await_params, t);
 }
 
-void overlap_begin(struct trainer *t, uint64_t rx_payload_bytes)
+void overlap_begin(struct trainer *t, const struct sync_counters *before)
 {
     t->overlap.waited_ns = 0;
-    if (!t->overlap.holds)
-        t->overlap.rx_mark = rx_payload_bytes;
+    if (t->overlap.holds)
+        return;
+    t->overlap.tx_mark = before->tx_payload_bytes;
+    t->overlap.rx_mark = before->rx_payload_bytes;
 }
 
 void overlap_computed(struct trainer *t, struct step_record *step)

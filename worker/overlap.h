@@ -18,13 +18,14 @@
 #include <stdint.h>
 
 struct trainer;
+struct sync_counters;
 
 struct overlap {
     struct step_record held; /* a step that is not recorded yet */
     bool holds;
-    bool complete;     /* its answers are here, and its bytes are counted */
-    uint64_t rx_mark;  /* payload received for the steps before it */
-    int64_t waited_ns; /* in forward of the step under way */
+    bool complete;             /* its answers are here, and its bytes are counted */
+    uint64_t tx_mark, rx_mark; /* payload sent and received for the steps before it */
+    int64_t waited_ns;         /* in forward of the step under way */
 };
 
 /* May finish leave parameters outstanding?  What sync_config.overlap_forward is set to. */
@@ -33,8 +34,8 @@ bool overlap_is_wanted(const struct trainer *t);
 /* Before the first step, once the model and the synchronisation are open. */
 void overlap_open(struct trainer *t);
 
-/* A step begins; rx_payload_bytes: received so far. */
-void overlap_begin(struct trainer *t, uint64_t rx_payload_bytes);
+/* A step begins; `before`: what was sent and received so far. */
+void overlap_begin(struct trainer *t, const struct sync_counters *before);
 
 /* Its forward and backward are done: the time that they waited is no computation. */
 void overlap_computed(struct trainer *t, struct step_record *step);

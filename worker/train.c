@@ -213,7 +213,7 @@ static enum status run_step(struct trainer *t, uint64_t index, bool *ret_go, boo
     int64_t updating;
     enum status status;
 
-    overlap_begin(t, before.rx_payload_bytes);
+    overlap_begin(t, &before);
     recovery_begin(t);
     status = enlist(t, ret_go, err);
     if (status != STATUS_OK || !*ret_go)
