@@ -3,6 +3,7 @@
  * waited for, because to it a rank that does not say so is lost, and perhaps the whole job with it.
  */
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "worker/sync/ps.h"
 #include "worker/sync/ps_arena.h"
 
@@ -59,6 +60,19 @@ static unsigned count_open(const struct sync_ps *s)
     return open;
 }
 
+/* What core may still read or count down is not to be freed: better it is never freed at all. */
+static void release_payloads(struct sync_ps *s)
+{
+    if (ps_wait_release(s, clock_deadline_ns(RELEASE_MS))) {
+        ps_codec_release(&s->codec);
+        free(s);
+        return;
+    }
+    log_warning("rank %u: gRPC holds %zu payloads of connections that were closed %d ms ago; their "
+                "memory is given up",
+                s->rank, atomic_load(&s->outstanding), RELEASE_MS);
+}
+
 void ps_close(struct sync *base, const struct error *failure)
 {
     struct sync_ps *s = (struct sync_ps *)base;
@@ -84,15 +98,12 @@ void ps_close(struct sync *base, const struct error *failure)
         ps_arena_release(&s->links[k]);
         (void)pthread_mutex_destroy(&s->links[k].lock);
     }
-    (void)ps_wait_release(s,
-                          clock_deadline_ns(RELEASE_MS)); /* the slabs are the caller's to free */
     (void)pthread_cond_destroy(&s->changed);
     (void)pthread_cond_destroy(&s->tend);
     (void)pthread_mutex_destroy(&s->lock);
-    ps_codec_release(&s->codec);
     shard_map_release(&s->map);
     wire_release_join_request(&s->terms);
     free(s->partitions);
     free(s->links);
-    free(s);
+    release_payloads(s); /* then the slabs are the caller's to free */
 }

@@ -220,7 +220,12 @@ enum sync_yield sync_yields(const struct sync *s);
 struct sync_counters sync_counters(const struct sync *s);
 void sync_expected_bytes(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_rx);
 const char *sync_backend(const struct sync *s);
-void sync_close(struct sync *s, const struct error *failure); /* NULL allowed */
+
+/* Ends in order when `failure` is NULL; else tells the others why.  `s` may be NULL.  The slabs are
+ * the caller's again afterwards, unless ps warns that gRPC has not let go of all payloads within
+ * two seconds: then it may read them until the process ends.  What it reads goes nowhere, so they
+ * may be written to; but they should stay mapped. */
+void sync_close(struct sync *s, const struct error *failure);
 
 extern const struct sync_ops sync_local_ops;
 extern const struct sync_ops sync_allreduce_ops;
