@@ -110,6 +110,8 @@ static void have_trouble(struct room *r, enum trouble trouble)
 {
     struct fault_proxy *proxy = r->links[1][0].proxy;
 
+    if (trouble == REFUSE) /* first, or it is back before nobody is let in */
+        fault_proxy_refuse(proxy, true);
     if (trouble == RESET || trouble == REFUSE)
         fault_proxy_reset(proxy);
     for (unsigned rank = 0; trouble == RESET_ALL && rank < r->ranks; rank++)
@@ -117,8 +119,6 @@ static void have_trouble(struct room *r, enum trouble trouble)
             fault_proxy_reset(r->links[rank][k].proxy);
     if (trouble == NO_WAY_UP || trouble == NO_WAY_DOWN)
         fault_proxy_end(proxy, trouble == NO_WAY_UP ? FAULT_UP : FAULT_DOWN);
-    if (trouble == REFUSE)
-        fault_proxy_refuse(proxy, true);
     wait_ms(trouble == REFUSE || trouble == PAUSE ? 700 : trouble == BLACK_HOLE ? 2500 : 0);
     fault_proxy_refuse(proxy, false);
 }

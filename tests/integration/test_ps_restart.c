@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define WAIT_MS 60000
+#define TIMEOUT "20000" /* a round that stalls says so before the test is out of patience */
 #define RANKS   2u
 #define SERVERS 2u
 #define STEPS   300
@@ -48,7 +49,8 @@ static void start_server(struct run *r, unsigned k)
     (void)snprintf(state, sizeof(state), "state-%u", k);
     process_start(&r->servers[k], NULL,
                   ARGS(support_program("sparring-server"), "--listen", listen, "--run-dir",
-                       r->folder, "--state-dir", in_folder(r, state), "--snapshot-every", "11"));
+                       r->folder, "--state-dir", in_folder(r, state), "--snapshot-every", "11",
+                       "--timeout-ms", TIMEOUT));
     process_wait_output(&r->servers[k], "serving on", WAIT_MS);
 }
 
@@ -68,7 +70,7 @@ static void start_worker(struct run *r, unsigned rank)
                   "--lr", "0.01", "--reduce", "reproducible", "--threads", "1", "--device", "cpu",
                   "--seed", "7", "--partition-bytes", "4096", "--sync", "ps", "--world-size", "2",
                   "--reconnect-ms", "60000", "--steps", "300", "--rank", own, "--servers", servers,
-                  "--init-method", url, "--run-dir", r->folder);
+                  "--init-method", url, "--run-dir", r->folder, "--timeout-ms", TIMEOUT);
          *w; w++)
         words[count++] = *w;
     for (const char *const *w = r->scene->worker; *w; w++)
