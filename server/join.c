@@ -406,7 +406,8 @@ void join_answer(struct service *s, struct job *j, struct rpc_call *call, uint64
     size_t size = 0;
 
     if (pack_reply(s, j, epoch, round, &bytes, &size, &err) != STATUS_OK) {
-        service_end_job(s, j, &err);
+        service_end_job(s, j, &err); /* which does not know of this call any more */
+        rpc_call_finish(call, err.status, err.text);
         return;
     }
     (void)rpc_call_send(call, bytes, size, NULL);

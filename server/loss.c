@@ -258,6 +258,17 @@ static void take_slot(struct service *s, struct job *j, unsigned rank)
     chain_forget(j->chain, rank); /* what waits is for whoever was here before */
     clock = shard_clock(&j->shard, rank);
     (void)pthread_mutex_lock(&s->lock);
+    if (j->state !=
+        JOB_RUNNING) { /* it ended meanwhile, and whoever ended it did not see the call */
+        err = j->failure;
+        (void)pthread_mutex_unlock(&s->lock);
+        if (err.status == STATUS_OK)
+            (void)error_set(&err, STATUS_NOT_FOUND, "job '%s' is done", j->members.job);
+        rpc_call_finish(call, err.status, err.text);
+        rpc_call_unref(call);
+        (void)pthread_mutex_lock(&s->lock);
+        return;
+    }
     j->forsaken = false;
     job_occupy(j, rank, &by, clock, clock_now_ns());
     preserve_members(s, j);
