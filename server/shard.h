@@ -109,6 +109,7 @@ struct shard_part {
     unsigned summed;    /* contributions in the accumulator */
     unsigned turn;      /* rank order: those below it are in the accumulator or will not come; 0 as
                            long as that is not so of both 0 and 1 */
+    bool failed;        /* a record is lost: nobody is told anything any more, the job ends */
     unsigned uncounted; /* whole rounds that wait for shard_counted */
     uint64_t sequence;  /* of the newest record */
     int64_t first_ns, sum_ns;

@@ -145,7 +145,8 @@ enum status shard_pull(struct shard *s, uint32_t partition, unsigned rank, uint6
         return status;
     *ret = (struct shard_answer){0};
     (void)pthread_mutex_lock(&part->lock);
-    status = pull(s, part, rank, round, again, ret, err);
+    status =
+        part->failed ? shard_refuse_failed(part, err) : pull(s, part, rank, round, again, ret, err);
     (void)pthread_mutex_unlock(&part->lock);
     return status;
 }
@@ -163,7 +164,7 @@ static bool next(struct shard *s, uint32_t partition, unsigned *rank, struct sha
     if (!part)
         return false;
     (void)pthread_mutex_lock(&part->lock);
-    found = part->uncounted == 0 && take(&part->policy, rank);
+    found = part->uncounted == 0 && !part->failed && take(&part->policy, rank);
     if (found)
         shard_answer_rank(s, part, *rank, ret);
     (void)pthread_mutex_unlock(&part->lock);

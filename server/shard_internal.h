@@ -43,7 +43,11 @@ enum status shard_complete(struct shard *s, struct shard_part *part, struct shar
 /* Keep the values as they are before a step, where that is asked for. */
 void shard_keep_previous(struct shard *s, const struct shard_part *part);
 
-/* Tell the sink, if there is one. */
+/* STATUS_CANCELLED: the record of an earlier change is lost, and the job is about to end by that.
+ */
+enum status shard_refuse_failed(const struct shard_part *part, struct error *err);
+
+/* Tell the sink, if there is one; when it fails the partition has failed. */
 enum status shard_tell(struct shard *s, struct shard_part *part, enum shard_record_kind kind,
                        double rate, const float *payload, struct error *err);
 

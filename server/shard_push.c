@@ -265,7 +265,8 @@ enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint6
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&part->lock);
-    status = push(s, part, rank, round, again, source, ret, err);
+    status = part->failed ? shard_refuse_failed(part, err)
+                          : push(s, part, rank, round, again, source, ret, err);
     (void)pthread_mutex_unlock(&part->lock);
     return status;
 }

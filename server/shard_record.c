@@ -34,6 +34,7 @@ enum status shard_tell(struct shard *s, struct shard_part *part, enum shard_reco
                        double rate, const float *payload, struct error *err)
 {
     size_t ranks = (size_t)(part - s->parts) * s->config.world_size;
+    enum status status;
     struct shard_record record = {.kind = kind,
                                   .partition = part->partition,
                                   .sequence = part->sequence + 1,
@@ -49,7 +50,15 @@ enum status shard_tell(struct shard *s, struct shard_part *part, enum shard_reco
         return STATUS_OK;
     part->sequence++;
     policy_save(&part->policy, s->clocks + ranks, NULL, s->flags + ranks);
-    return s->sink.put(s->sink.user, &record, err);
+    status = s->sink.put(s->sink.user, &record, err);
+    part->failed = part->failed || status != STATUS_OK;
+    return status;
+}
+
+enum status shard_refuse_failed(const struct shard_part *part, struct error *err)
+{
+    return error_set(err, STATUS_CANCELLED, "a record of partition %" PRIu32 " was lost",
+                     part->partition);
 }
 
 /* ------------------------------------------------------------------ applying */
