@@ -59,6 +59,8 @@ struct job_rank {
     uint64_t join_session; /* of the newest join */
     uint64_t join_round;   /* JOIN_RESUME: the last round that its worker has completed */
     unsigned join_lanes;
+    const struct rpc_call *answered; /* the join that was answered last, until it closes; only to be
+                                        compared with */
     struct rpc_call *welcome; /* took the slot and waits to be told until the replica knows; a
                                  reference */
     uint64_t welcome_number;  /* ... this: see chain_members */

@@ -335,11 +335,13 @@ static void note_closed(struct join_call *jc, struct rpc_call *call,
     } else if (r->join == call && j->state == JOB_BUILDING) {
         *ret_end = r->join_session == 0;
     } else if (j->state == JOB_RUNNING && r->join_kind == JOIN_START && result->cancelled &&
-               (r->join == call || !r->join) && !r->slot.has_streamed) {
+               (r->join == call || r->answered == call) && !r->slot.has_streamed) {
         *ret_cut = r->slot.connection;
     }
     if (r->join == call)
         r->join = NULL;
+    if (r->answered == call)
+        r->answered = NULL;
 }
 
 static void join_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
@@ -425,6 +427,7 @@ void join_answer_all(struct service *s, struct job *j)
         call = j->ranks[rank].join_kind == JOIN_START ? j->ranks[rank].join : NULL;
         connection = j->ranks[rank].slot.connection;
         j->ranks[rank].join = call ? NULL : j->ranks[rank].join;
+        j->ranks[rank].answered = call;
         if (call)
             rpc_call_ref(call);
         (void)pthread_mutex_unlock(&s->lock);
