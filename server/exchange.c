@@ -68,6 +68,7 @@ static enum status bind_stream(struct stream *st, struct rpc_call *call,
     if (doubted != 0) { /* one of the two is left over from before: let it begin anew */
         loss_cut(s, j, h->rank, doubted, "a lane was opened twice");
         service_drop_job(s, j);
+        err->status = status = STATUS_UNAVAILABLE; /* the right one may be the one that came late */
     }
     return status;
 }
