@@ -12,7 +12,8 @@
 #define LEAVE_FAILED_MS 2000 /* for telling the servers that we go because of a failure */
 #define RELEASE_MS      2000 /* for gRPC to let go of the slabs of calls that are over */
 
-/* May this link be talked to?  Waits for one that is on its way back.  Until let_go it stays. */
+/* May this link be talked to?  So may one that is over because this rank refused what came.  Waits
+ * for one that is on its way back.  Until let_go it stays. */
 static bool hold_link(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
 {
     struct timespec until = ps_timespec(deadline_ns);
@@ -23,6 +24,8 @@ static bool hold_link(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
     while (l->state == PS_LINK_AWAY && !s->giving_up && late == 0)
         late = pthread_cond_timedwait(&s->changed, &s->lock, &until);
     held = l->state == PS_LINK_UP;
+    if (l->state == PS_LINK_OVER && l->lanes[0].client && atomic_load(&l->joined))
+        held = atomic_exchange(&l->refused, false); /* once: nothing brings it back */
     l->busy = held;
     (void)pthread_mutex_unlock(&s->lock);
     return held;

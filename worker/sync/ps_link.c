@@ -89,6 +89,7 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
         return;
     }
     lane->refused = err;
+    atomic_store(&l->refused, true);
     rpc_call_cancel(call);
 }
 

@@ -65,6 +65,7 @@ struct ps_link {
     struct rpc_call *attend; /* one reference; NULL: none */
     uint64_t session;
     atomic_bool joined;
+    atomic_bool refused;  /* this rank wants no more of it: the server lives, and is to be told */
     bool told;            /* the last failure of join or leave was the server's own word */
     uint64_t epoch;       /* the server's word at the join; 0: it knows no sessions */
     uint64_t beats;       /* sent; the tender's */
