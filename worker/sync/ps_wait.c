@@ -19,21 +19,38 @@ struct timespec ps_timespec(int64_t deadline_ns)
                              .tv_nsec = (long)(deadline_ns % 1000000000)};
 }
 
+/* The server's name if answers of it are missing; of several lanes, with those that did not bring
+ * them: "A (lanes 0, 2 of 3)".  Lock held. */
+static void name_missing(const struct sync_ps *s, const struct ps_link *l, struct strbuf *names)
+{
+    const uint32_t *held;
+    size_t length = shard_map_held(&s->map, l->index, &held);
+    bool missing[WIRE_LANES_MAX] = {false};
+    unsigned count = 0;
+
+    for (size_t i = 0; i < length; i++)
+        if (s->partitions[held[i]].answered != s->round + 1)
+            missing[s->map.partitions[held[i]].slot % l->lane_count] = true;
+    for (unsigned lane = 0; lane < l->lane_count; lane++) {
+        if (!missing[lane])
+            continue;
+        if (count == 0)
+            strbuf_addf(names, "%s%s", names->length ? ", " : "", l->name);
+        if (l->lane_count > 1)
+            strbuf_addf(names, "%s%u", count == 0 ? " (lanes " : ", ", lane);
+        count++;
+    }
+    if (count > 0 && l->lane_count > 1)
+        strbuf_addf(names, " of %u)", l->lane_count);
+}
+
 /* "2 of 8 partitions of round 7 did not come ... from A, B".  Lock held. */
 static enum status describe_timeout(const struct sync_ps *s, struct error *err)
 {
     struct strbuf names = STRBUF_INIT;
 
-    for (unsigned k = 0; k < s->link_count; k++) {
-        const uint32_t *held;
-        size_t length = shard_map_held(&s->map, k, &held);
-        bool missing = false;
-
-        for (size_t i = 0; i < length && !missing; i++)
-            missing = s->partitions[held[i]].answered != s->round + 1;
-        if (missing)
-            strbuf_addf(&names, "%s%s", names.length ? ", " : "", s->links[k].name);
-    }
+    for (unsigned k = 0; k < s->link_count; k++)
+        name_missing(s, &s->links[k], &names);
     (void)error_set(err, STATUS_TIMEOUT,
                     "rank %u: %zu of %zu partitions of round %" PRIu64
                     " did not come within %" PRId64 " ms from %s",
