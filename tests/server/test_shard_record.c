@@ -230,7 +230,7 @@ START_TEST(test_records_that_cannot_be)
     bad.count = BENCH_FULL;
     refuse_record(bad, "elements");
     bad = good;
-    bad.rate = NAN;
+    bad.rate = (double)NAN;
     refuse_record(bad, "kind 2");
     bad = good;
     bad.world_size = 3;

@@ -154,24 +154,25 @@ static void put_record(size_t at, uint32_t index)
 START_TEST(test_top_k_lies)
 {
     struct codec c = {.kind = CODEC_TOP_K, .top_k_ppm = 300000}; /* 3 of 10 */
+    static const enum codec_mode modes[] = {CODEC_REPLACE, CODEC_ADD};
 
     for (int add = 0; add < 2; add++) {
         memset(bytes, 0, sizeof(bytes));
         put_record(0, 0);
         put_record(1, 4);
         put_record(2, 9);
-        assert_ok(codec_decode(&c, bytes, 24, got, 10, add, &err));
+        assert_ok(codec_decode(&c, bytes, 24, got, 10, modes[add], &err));
         put_record(2, 10);
-        assert_fails(codec_decode(&c, bytes, 24, got, 10, add, &err), STATUS_DATA,
+        assert_fails(codec_decode(&c, bytes, 24, got, 10, modes[add], &err), STATUS_DATA,
                      "element 10 of 10");
         put_record(2, UINT32_MAX);
-        assert_fails(codec_decode(&c, bytes, 24, got, 10, add, &err), STATUS_DATA,
+        assert_fails(codec_decode(&c, bytes, 24, got, 10, modes[add], &err), STATUS_DATA,
                      "element 4294967295 of 10");
         put_record(2, 4);
-        assert_fails(codec_decode(&c, bytes, 24, got, 10, add, &err), STATUS_DATA,
+        assert_fails(codec_decode(&c, bytes, 24, got, 10, modes[add], &err), STATUS_DATA,
                      "element 4 after element 4");
         put_record(2, 3);
-        assert_fails(codec_decode(&c, bytes, 24, got, 10, add, &err), STATUS_DATA,
+        assert_fails(codec_decode(&c, bytes, 24, got, 10, modes[add], &err), STATUS_DATA,
                      "element 3 after element 4");
     }
 }
