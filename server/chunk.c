@@ -91,14 +91,31 @@ static enum status count_retry(const struct tie *t, bool is_push, struct error *
                      "it asked again for more than %zu answers over one connection", most);
 }
 
+/* A push that was taken before waits again, or does not.  It is counted first: any thread may
+ * answer it.  No lock. */
+static void count_again(const struct tie *t, bool waits)
+{
+    (void)pthread_mutex_lock(&t->service->lock);
+    if (t->job->state == JOB_RUNNING && !job_is_lockstep(t->job) && waits)
+        job_count_park(t->job, t->rank, clock_now_ns());
+    else if (t->job->state == JOB_RUNNING && !job_is_lockstep(t->job))
+        job_count_unpark(t->job, t->rank);
+    (void)pthread_mutex_unlock(&t->service->lock);
+}
+
 static enum status take_push(const struct tie *t, const struct chunk_header *h, bool again,
                              const struct shard_source *source, struct error *err)
 {
     struct service *s = t->service;
     struct job *j = t->job;
     struct shard_answer answer;
-    enum status status =
-        shard_push(&j->shard, h->partition, t->rank, h->round, again, source, &answer, err);
+    enum status status;
+
+    if (again)
+        count_again(t, true);
+    status = shard_push(&j->shard, h->partition, t->rank, h->round, again, source, &answer, err);
+    if (status == STATUS_OK && again && answer.again && answer.data)
+        count_again(t, false); /* answered here, which is not counted */
 
     if (status == STATUS_OK && again)
         status = count_retry(t, true, err);
@@ -189,11 +206,6 @@ static enum status finish_partition(struct service *s, struct job *j, unsigned r
     if (status != STATUS_OK)
         return status;
     *ret_again = answer.again;
-    if (answer.again && wants_final) {
-        (void)pthread_mutex_lock(&s->lock);
-        job_count_unpark(j, rank); /* it was counted the first time */
-        (void)pthread_mutex_unlock(&s->lock);
-    }
     return count_whole(s, j, partition, &answer, err);
 }
 

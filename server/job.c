@@ -353,6 +353,11 @@ void job_count_answer(struct job *j, unsigned rank, size_t bytes, bool is_final)
         j->ranks[rank].parked--;
 }
 
+void job_count_park(struct job *j, unsigned rank, int64_t now_ns)
+{
+    park(&j->ranks[rank], now_ns);
+}
+
 void job_count_unpark(struct job *j, unsigned rank)
 {
     if (j->ranks[rank].parked > 0)

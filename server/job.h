@@ -198,6 +198,7 @@ void job_count_outcome(struct job *j, unsigned rank, const struct shard_answer *
 void job_count_whole(struct job *j, const struct shard_answer *answer, int64_t now_ns);
 void job_count_answer(struct job *j, unsigned rank, size_t bytes, bool is_final);
 void job_count_finish(struct job *j, unsigned rank, bool wants_final, int64_t now_ns);
+void job_count_park(struct job *j, unsigned rank, int64_t now_ns);
 void job_count_unpark(struct job *j, unsigned rank); /* that it waits was counted before */
 
 /*

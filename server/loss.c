@@ -235,6 +235,7 @@ static void bring_back(struct service *s, struct job *j, unsigned rank)
         slot_hold(&r->slot, by.session, by.lanes, now_ns);
         job_resume_watch(j, now_ns);
         r->heard_ns = now_ns;
+        r->parked = 0; /* it asks again for all that it waits for */
         (void)pthread_mutex_unlock(&s->lock);
         join_answer(s, j, call, epoch, here);
     }
