@@ -100,6 +100,14 @@ static double rss_bound(const struct ps_case *c, enum ps_transport transport)
 
 /* ---- rows ---- */
 
+/* Behind the point, of a figure that has four columns. */
+static int digits(double value)
+{
+    if (value < 9.995)
+        return 2;
+    return value < 99.95 ? 1 : 0;
+}
+
 static void print_row(const struct ps_case *c, const struct ps_series *s, const struct figures *f)
 {
     char bytes[24], part[24];
@@ -111,9 +119,9 @@ static void print_row(const struct ps_case *c, const struct ps_series *s, const 
     if (s->note[0] != '\0')
         (void)printf(" not measured: %.110s\n", s->note);
     else
-        (void)printf(" %8.0f %6.2f %6.2f %5" PRIu64 " %4.2f %4.0f\n", f->seconds.median * 1e6,
-                     f->gb_per_s.median, f->gb_per_s.min, s->wrong, f->cpu_ns_per_byte,
-                     (double)s->server_rss_bytes / MIB);
+        (void)printf(" %8.0f %6.2f %6.2f %5" PRIu64 " %4.*f %4.0f\n", f->seconds.median * 1e6,
+                     f->gb_per_s.median, f->gb_per_s.min, s->wrong, digits(f->cpu_ns_per_byte),
+                     f->cpu_ns_per_byte, (double)s->server_rss_bytes / MIB);
 }
 
 static void report_row(struct ps_table *t, const struct ps_case *c, const struct ps_series *s,
