@@ -259,8 +259,7 @@ static void take_slot(struct service *s, struct job *j, unsigned rank)
     chain_forget(j->chain, rank); /* what waits is for whoever was here before */
     clock = shard_clock(&j->shard, rank);
     (void)pthread_mutex_lock(&s->lock);
-    if (j->state !=
-        JOB_RUNNING) { /* it ended meanwhile, and whoever ended it did not see the call */
+    if (j->state != JOB_RUNNING) { /* whoever ended it meanwhile did not see the call */
         err = j->failure;
         (void)pthread_mutex_unlock(&s->lock);
         if (err.status == STATUS_OK)
@@ -351,8 +350,7 @@ static void vacate(struct service *s, struct job *j, unsigned rank)
 
     describe(j, rank, "it to come back", clock_now_ns(), &err);
     job_lose(j, rank);
-    if (j->members.joined >
-        0) /* else it is over, and who goes on with its files takes this place */
+    if (j->members.joined > 0) /* else it is over; who goes on with its files takes this place */
         preserve_members(s, j);
     (void)primary_members(j);
     (void)pthread_mutex_unlock(&s->lock);

@@ -101,10 +101,10 @@ enum status ps_codec_encode(struct ps_codec *c, size_t partition, uint64_t round
     enum status status = STATUS_OK;
 
     (void)pthread_mutex_lock(&c->lock);
-    if (c->rounds[partition] < round)
+    if (c->rounds[partition] < round) {
         status = encode(c, partition, gradient, p, err);
-    if (status == STATUS_OK && c->rounds[partition] < round)
-        c->rounds[partition] = round;
+        c->rounds[partition] = status == STATUS_OK ? round : c->rounds[partition];
+    }
     *ret_size = c->sizes[partition];
     (void)pthread_mutex_unlock(&c->lock);
     *ret_coded = *ret_size > 0 ? c->coded + c->at[partition] : NULL;

@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "worker/sync/ps.h"
 
+#include <assert.h>
 #include <time.h>
 
 #define RELEASE_POLL_NS 100000 /* between looks at the outstanding sends */
@@ -130,7 +131,8 @@ void ps_ask(struct sync_ps *s, size_t partition)
     struct question q;
 
     (void)pthread_mutex_lock(&s->lock);
-    s->queued += partition == s->queued; /* else it is asked for once more in the same round */
+    assert(partition == s->queued);
+    s->queued++;
     q = note_question(s, partition);
     (void)pthread_mutex_unlock(&s->lock);
     if (q.stream)
