@@ -116,7 +116,6 @@ static enum status take_push(const struct tie *t, const struct chunk_header *h, 
     status = shard_push(&j->shard, h->partition, t->rank, h->round, again, source, &answer, err);
     if (status == STATUS_OK && again && answer.again && answer.data)
         count_again(t, false); /* answered here, which is not counted */
-
     if (status == STATUS_OK && again)
         status = count_retry(t, true, err);
     if (status != STATUS_OK)
@@ -223,7 +222,6 @@ void exchange_finish_rank(struct service *s, struct job *j, unsigned rank)
     const struct shard_config *c = &j->shard.config;
     const uint32_t *held;
     size_t length = shard_map_held(c->map, c->index, &held);
-
     bool again;
 
     for (size_t i = 0; i < length; i++) /* or it has said so */

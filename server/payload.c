@@ -170,7 +170,7 @@ enum status payload_open(const struct shard *shard, const struct chunk_header *h
 void payload_make(const struct shard *shard, const struct shard_answer *answer, bool by_reference,
                   struct chunk_header *header, struct rpc_payload *ret)
 {
-    header->dtype = CODING_FLOAT32;
+    header->dtype = CODEC_NONE;
     if (answer->coded) {
         header->dtype = (uint32_t)answer->codec.kind;
         ret->data = answer->coded;

@@ -7,12 +7,6 @@
 
 #include <stdlib.h>
 
-_Static_assert((int)CODING_FLOAT32 == (int)CODEC_NONE && (int)CODING_FLOAT16 == (int)CODEC_FP16 &&
-                   (int)CODING_BFLOAT16 == (int)CODEC_BF16 &&
-                   (int)CODING_TOP_K == (int)CODEC_TOP_K &&
-                   (int)CODING_ONE_BIT == (int)CODEC_ONE_BIT && (int)CODING_ROWS == (int)CODEC_ROWS,
-               "a codec's kind is its number on the wire");
-
 struct kept {
     struct rpc_message *message; /* owned */
     struct codec codec;
@@ -21,7 +15,7 @@ struct kept {
 struct codec payload_codec(const struct codec *terms, const struct chunk_header *h, size_t count,
                            size_t *ret_bytes)
 {
-    bool plain = h->kind != CHUNK_PUSH || (codec_varies(terms) && h->dtype == CODING_FLOAT32);
+    bool plain = h->kind != CHUNK_PUSH || (codec_varies(terms) && h->dtype == CODEC_NONE);
     struct codec codec = plain ? (struct codec){.kind = CODEC_NONE} : *terms;
 
     *ret_bytes = codec_bytes(&codec, count);

@@ -8,6 +8,7 @@
 #define SPARRING_COMMON_RPC_WIRE_H
 
 #include "common/base/error.h"
+#include "common/codec/codec.h"
 #include "common/consistency/consistency.h"
 #include "common/optimizer/optimizer.h"
 
@@ -42,17 +43,6 @@ enum chunk_kind {
 #define CHUNK_AGAIN 1u /* it may have been sent before, on a stream that was cut off */
 #define CHUNK_BY_REFERENCE                                                                         \
     2u /* no payload: it lies in the sender's arena, `length` bytes at `place` */
-
-/* How the elements of a payload are coded. */
-enum chunk_coding {
-    CODING_FLOAT32,
-    CODING_FLOAT16,
-    CODING_BFLOAT16,
-    CODING_TOP_K,
-    CODING_ONE_BIT,
-    CODING_ROWS,
-    CODING_COUNT
-};
 
 /* What becomes of a job that has lost a rank. */
 enum worker_loss { WORKER_LOSS_FAIL, WORKER_LOSS_SHRINK, WORKER_LOSS_WAIT, WORKER_LOSS_COUNT };
@@ -157,7 +147,7 @@ struct join_request {
     uint32_t on_loss; /* enum worker_loss, in range */
     uint32_t reconnect_ms, heartbeat_ms, heartbeat_timeout_ms;
     char replica[WIRE_ADDRESS_MAX]; /* "": none */
-    uint32_t dtype_up, dtype_down;  /* enum chunk_coding, in range */
+    uint32_t dtype_up, dtype_down;  /* enum codec_kind, in range */
     uint32_t top_k_ppm;
     uint32_t *weights; /* as rules; at most WIRE_WEIGHTS_MAX, none: equal */
     size_t weight_count;

@@ -236,7 +236,7 @@ static enum status take_session(const Sparring__V1__JoinRequest *m, struct join_
     enum status status;
 
     if (m->lanes > WIRE_LANES_MAX || m->on_loss >= WORKER_LOSS_COUNT ||
-        m->dtype_up >= CODING_COUNT || m->dtype_down >= CODING_COUNT || m->top_k_ppm > 1000000)
+        m->dtype_up >= CODEC_KINDS || m->dtype_down >= CODEC_KINDS || m->top_k_ppm > CODEC_PPM)
         return error_set(err, STATUS_DATA,
                          "join request with %u lanes, loss policy %u, dtypes %u and %u, top-k of "
                          "%u in a million",

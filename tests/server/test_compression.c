@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Both ranks join with that compression up, and have the initial values. */
-static void start_compressed(enum chunk_coding up, uint32_t top_k_ppm)
+static void start_compressed(enum codec_kind up, uint32_t top_k_ppm)
 {
     for (unsigned i = 0; i < 2; i++) {
         struct join_request terms = raw_terms(i);
@@ -25,7 +25,7 @@ static void start_compressed(enum chunk_coding up, uint32_t top_k_ppm)
 
 /* Floats of one value, 0x3f800000 for 1: as records of topk index and value alike. */
 static const struct {
-    enum chunk_coding up, dtype;
+    enum codec_kind up, dtype;
     uint32_t top_k_ppm;
     size_t bytes;
     uint64_t length; /* in the header; 0: bytes */
@@ -33,16 +33,16 @@ static const struct {
     enum status status;
     const char *text;
 } bad[] = {
-    {CODING_FLOAT16, CODING_FLOAT32, 0, 4096, 0, 1, STATUS_PROTOCOL, "dtype 0 (wanted: 1, fp16)"},
-    {CODING_FLOAT16, CODING_BFLOAT16, 0, 2048, 0, 1, STATUS_PROTOCOL, "dtype 2 (wanted: 1, fp16)"},
-    {CODING_FLOAT16, CODING_FLOAT16, 0, 2044, 0, 1, STATUS_PROTOCOL, "2044 bytes for partition 0"},
-    {CODING_FLOAT16, CODING_FLOAT16, 0, 2048, 4096, 1, STATUS_PROTOCOL, "its header says 4096"},
-    {CODING_TOP_K, CODING_TOP_K, 2000, 24, 0, 1, STATUS_DATA, "names element 1065353216 of 1024"},
-    {CODING_TOP_K, CODING_TOP_K, 2000, 24, 0, 0, STATUS_DATA, "names element 0 after element 0"},
-    {CODING_TOP_K, CODING_TOP_K, 2000, 16, 0, 0, STATUS_PROTOCOL, "16 bytes for partition 0 of 24"},
-    {CODING_ONE_BIT, CODING_ONE_BIT, 0, 136, 0, NAN, STATUS_DATA, "mean magnitude of nan"},
-    {CODING_ONE_BIT, CODING_ONE_BIT, 0, 136, 0, -1, STATUS_DATA, "mean magnitude of -1"},
-    {CODING_ONE_BIT, CODING_ROWS, 0, 136, 0, 0, STATUS_PROTOCOL, "dtype 5"},
+    {CODEC_FP16, CODEC_NONE, 0, 4096, 0, 1, STATUS_PROTOCOL, "dtype 0 (wanted: 1, fp16)"},
+    {CODEC_FP16, CODEC_BF16, 0, 2048, 0, 1, STATUS_PROTOCOL, "dtype 2 (wanted: 1, fp16)"},
+    {CODEC_FP16, CODEC_FP16, 0, 2044, 0, 1, STATUS_PROTOCOL, "2044 bytes for partition 0"},
+    {CODEC_FP16, CODEC_FP16, 0, 2048, 4096, 1, STATUS_PROTOCOL, "its header says 4096"},
+    {CODEC_TOP_K, CODEC_TOP_K, 2000, 24, 0, 1, STATUS_DATA, "names element 1065353216 of 1024"},
+    {CODEC_TOP_K, CODEC_TOP_K, 2000, 24, 0, 0, STATUS_DATA, "names element 0 after element 0"},
+    {CODEC_TOP_K, CODEC_TOP_K, 2000, 16, 0, 0, STATUS_PROTOCOL, "16 bytes for partition 0 of 24"},
+    {CODEC_ONE_BIT, CODEC_ONE_BIT, 0, 136, 0, NAN, STATUS_DATA, "mean magnitude of nan"},
+    {CODEC_ONE_BIT, CODEC_ONE_BIT, 0, 136, 0, -1, STATUS_DATA, "mean magnitude of -1"},
+    {CODEC_ONE_BIT, CODEC_ROWS, 0, 136, 0, 0, STATUS_PROTOCOL, "dtype 5"},
 };
 
 START_TEST(test_bad_payloads_end_the_job)
@@ -68,11 +68,11 @@ START_TEST(test_a_last_byte_is_missing)
                              .rank = 0,
                              .round = 1,
                              .partition = 2,
-                             .dtype = CODING_ONE_BIT,
+                             .dtype = CODEC_ONE_BIT,
                              .length = 8 + 13};
 
     open_service(20000, NULL);
-    start_compressed(CODING_ONE_BIT, 0);
+    start_compressed(CODEC_ONE_BIT, 0);
     raw_send(&workers[0], &h, 20, 0); /* one byte is missing */
     check_result("sender", raw_wait_closed(&workers[0].stream), STATUS_PROTOCOL,
                  "20 bytes for partition 2 of 21");
@@ -87,12 +87,12 @@ START_TEST(test_no_reference)
     struct chunk_header h = {.kind = CHUNK_PUSH,
                              .rank = 0,
                              .round = 1,
-                             .dtype = CODING_FLOAT16,
+                             .dtype = CODEC_FP16,
                              .flags = CHUNK_BY_REFERENCE,
                              .length = 2048};
 
     open_service(20000, NULL);
-    start_compressed(CODING_FLOAT16, 0);
+    start_compressed(CODEC_FP16, 0);
     raw_send(&workers[0], &h, 0, 0);
     check_result("sender", raw_wait_closed(&workers[0].stream), STATUS_PROTOCOL, "by reference");
     check_still_serves();
@@ -138,7 +138,7 @@ START_TEST(test_answers_need_lockstep)
     request.update = 0;
     request.order = 0;
     request.consistency.mode = CONSISTENCY_ASP;
-    request.dtype_down = CODING_FLOAT16;
+    request.dtype_down = CODEC_FP16;
     open_service(20000, NULL);
     raw_begin_join(&workers[0], &request);
     check_result("join", raw_end_join(&workers[0]), STATUS_INVALID, "in lockstep");

@@ -7,11 +7,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-_Static_assert((int)CODING_FLOAT16 == (int)CODEC_FP16 && (int)CODING_BFLOAT16 == (int)CODEC_BF16 &&
-                   (int)CODING_TOP_K == (int)CODEC_TOP_K &&
-                   (int)CODING_ONE_BIT == (int)CODEC_ONE_BIT && (int)CODING_ROWS == (int)CODEC_ROWS,
-               "a codec's kind is its number on the wire");
-
 float *ps_answer_slab(const struct sync_ps *s, uint64_t round)
 {
     return round == 0 || s->base.yields == SYNC_YIELDS_PARAMETERS ? s->params : s->grads;
@@ -36,7 +31,7 @@ enum status ps_payload_make(struct sync_ps *s, const float *slab, struct chunk_h
     enum status status = STATUS_OK;
 
     if (header->flags & CHUNK_BY_REFERENCE) { /* nothing is compressed then */
-        header->dtype = CODING_FLOAT32;
+        header->dtype = CODEC_NONE;
         header->length = p->count * sizeof(float);
         header->place = ps_arena_place(s, slab + p->offset);
         *ret = (struct rpc_payload){0};
@@ -46,7 +41,7 @@ enum status ps_payload_make(struct sync_ps *s, const float *slab, struct chunk_h
                                 .size = p->count * sizeof(float),
                                 .release = release_payload,
                                 .user = &s->outstanding};
-    header->dtype = CODING_FLOAT32;
+    header->dtype = CODEC_NONE;
     if (is_compressed(s, header))
         status = ps_codec_encode(&s->codec, header->partition, header->round, slab + p->offset, p,
                                  &coded, &coded_bytes, err);
@@ -69,8 +64,7 @@ enum status ps_payload_check(const struct sync_ps *s, const struct chunk_header 
     static const struct codec plain = {.kind = CODEC_NONE};
     const struct partition *p = &s->map.partitions[header->partition];
     const struct codec *terms = s->round == 0 ? &plain : &s->codec.compression.down;
-    const struct codec *codec =
-        codec_varies(terms) && header->dtype == CODING_FLOAT32 ? &plain : terms;
+    const struct codec *codec = codec_varies(terms) && header->dtype == CODEC_NONE ? &plain : terms;
     bool shorter = codec_varies(codec) && header->length < p->count * sizeof(float);
     size_t wanted = shorter ? header->length : codec_bytes(codec, p->count);
     bool by_reference = header->flags & CHUNK_BY_REFERENCE;
@@ -97,10 +91,9 @@ enum status ps_payload_take(struct sync_ps *s, const struct chunk_header *header
                             struct rpc_message *message, struct error *err)
 {
     const struct partition *p = &s->map.partitions[header->partition];
-
     float *dst = ps_answer_slab(s, header->round) + p->offset;
 
-    if (header->dtype != CODING_FLOAT32)
+    if (header->dtype != CODEC_NONE)
         return ps_codec_decode(&s->codec, message, dst, p, err);
     if (!(header->flags & CHUNK_BY_REFERENCE))
         return rpc_message_copy(message, dst, p->count * sizeof(float), err);
