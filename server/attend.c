@@ -19,9 +19,14 @@ struct attend {
     struct tie tie; /* from the first beat on */
 };
 
-static enum status check_bind(const struct job *j, const struct beat *beat, struct error *err)
+static enum status check_bind(const struct service *s, const struct beat *beat, struct error *err)
 {
-    enum status status = tie_check(j, beat->rank, beat->session, "sent a beat", err);
+    const struct tie_claim claim = {.rank = beat->rank,
+                                    .session = beat->session,
+                                    .connection = beat->connection,
+                                    .what = "sent a beat"};
+    const struct job *j = s->current;
+    enum status status = tie_check(s, &claim, err);
 
     if (status != STATUS_OK)
         return status;
@@ -46,7 +51,7 @@ static enum status bind_attend(struct attend *a, struct rpc_call *call, const st
         return status;
     (void)pthread_mutex_lock(&s->lock);
     j = s->current;
-    status = check_bind(j, beat, err);
+    status = check_bind(s, beat, err);
     if (status == STATUS_OK) {
         tie_bind(&a->tie, j, beat->rank, call);
         j->ranks[beat->rank].slot.attend = call;

@@ -16,12 +16,21 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* May a stream whose first chunk this is begin now?  Lock held. */
-static enum status check_bind(const struct job *j, const struct chunk_header *h, struct error *err)
+/* May a stream whose first chunk this is begin now?  STATUS_EXISTS: there is one already, which may
+ * be left over from before where HELLO does not say the connection's number.  Lock held. */
+static enum status check_bind(const struct service *s, const struct chunk_header *h,
+                              struct error *err)
 {
-    uint64_t session = h->kind == CHUNK_HELLO ? h->session : 0;
-    enum status status = tie_check(j, h->rank, session, "sent a chunk", err);
+    struct tie_claim claim = {.rank = h->rank, .what = "sent a chunk"};
+    const struct job *j = s->current;
     const struct slot *slot;
+    enum status status;
+
+    if (h->kind == CHUNK_HELLO) {
+        claim.session = h->session;
+        claim.connection = h->connection;
+    }
+    status = tie_check(s, &claim, err);
 
     if (status != STATUS_OK)
         return status;
@@ -48,7 +57,7 @@ static enum status bind_stream(struct stream *st, struct rpc_call *call,
         return status;
     (void)pthread_mutex_lock(&s->lock);
     j = s->current;
-    status = check_bind(j, h, err);
+    status = check_bind(s, h, err);
     if (status == STATUS_OK) {
         struct slot *slot;
 
@@ -60,7 +69,7 @@ static enum status bind_stream(struct stream *st, struct rpc_call *call,
         slot->streams[h->lane] = call;
         slot->has_streamed = true;
         slot->alive_ns = clock_now_ns();
-    } else if (status == STATUS_EXISTS && h->session != 0) {
+    } else if (status == STATUS_EXISTS && h->session != 0 && h->connection == 0) {
         doubted = j->ranks[h->rank].slot.connection;
         j->users++;
     }

@@ -7,7 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/memory.h"
 #include "common/base/version.h"
-#include "server/service_internal.h"
+#include "server/tie.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -375,19 +375,18 @@ static void join_closed(struct rpc_call *call, const struct rpc_result *result, 
 const struct rpc_handler join_handler = {
     .start = join_start, .message = join_message, .closed = join_closed};
 
-static enum status pack_reply(const struct service *s, const struct job *j, uint64_t epoch,
-                              uint64_t round, uint8_t **ret_bytes, size_t *ret_size,
-                              struct error *err)
+/* `reply` with what is the same in all of the job's, packed. */
+static enum status pack_reply(const struct service *s, const struct job *j, struct join_reply reply,
+                              uint8_t **ret_bytes, size_t *ret_size, struct error *err)
 {
-    struct join_reply reply = {.partition_count = (uint32_t)j->map.length,
-                               .held = j->shard.length,
-                               .element_count = j->shard.count,
-                               .epoch = epoch,
-                               .round = round};
     const uint32_t *held;
-    enum status status =
-        mem_calloc(reply.held, sizeof(*reply.partitions), "partition list", &reply.partitions, err);
+    enum status status;
 
+    reply.partition_count = (uint32_t)j->map.length;
+    reply.held = j->shard.length;
+    reply.element_count = j->shard.count;
+    status =
+        mem_calloc(reply.held, sizeof(*reply.partitions), "partition list", &reply.partitions, err);
     if (status != STATUS_OK)
         return status;
     (void)shard_map_held(&j->map, j->terms.server_index, &held);
@@ -400,14 +399,18 @@ static enum status pack_reply(const struct service *s, const struct job *j, uint
     return status;
 }
 
-void join_answer(struct service *s, struct job *j, struct rpc_call *call, uint64_t epoch,
-                 uint64_t round)
+void join_answer(struct service *s, struct job *j, unsigned rank, struct rpc_call *call,
+                 uint64_t epoch, uint64_t round)
 {
+    struct join_reply reply = {.epoch = epoch, .round = round};
     struct error err = {0};
     uint8_t *bytes = NULL;
     size_t size = 0;
 
-    if (pack_reply(s, j, epoch, round, &bytes, &size, &err) != STATUS_OK) {
+    (void)pthread_mutex_lock(&s->lock);
+    reply.connection = tie_number(s, &j->ranks[rank].slot);
+    (void)pthread_mutex_unlock(&s->lock);
+    if (pack_reply(s, j, reply, &bytes, &size, &err) != STATUS_OK) {
         service_end_job(s, j, &err); /* which does not know of this call any more */
         rpc_call_finish(call, err.status, err.text);
         return;
@@ -435,7 +438,7 @@ void join_answer_all(struct service *s, struct job *j)
             loss_cut(s, j, rank, connection, "its join was cut off");
             continue;
         }
-        join_answer(s, j, call, 1, 0);
+        join_answer(s, j, rank, call, 1, 0);
         rpc_call_unref(call);
     }
 }

@@ -237,7 +237,7 @@ static void bring_back(struct service *s, struct job *j, unsigned rank)
         r->heard_ns = now_ns;
         r->parked = 0; /* it asks again for all that it waits for */
         (void)pthread_mutex_unlock(&s->lock);
-        join_answer(s, j, call, epoch, here);
+        join_answer(s, j, rank, call, epoch, here);
     }
     rpc_call_unref(call);
     (void)pthread_mutex_lock(&s->lock);
@@ -289,7 +289,7 @@ static void welcome(struct service *s, struct job *j, unsigned rank)
 
     j->ranks[rank].welcome = NULL;
     (void)pthread_mutex_unlock(&s->lock);
-    join_answer(s, j, call, epoch, shard_clock(&j->shard, rank));
+    join_answer(s, j, rank, call, epoch, shard_clock(&j->shard, rank));
     rpc_call_unref(call);
     (void)pthread_mutex_lock(&s->lock);
 }

@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #define CLOSE_GRACE_MS    2000 /* for calls that have been told to end */
 #define REQUEST_BYTES_MAX 4096 /* of a Leave or Stats */
@@ -86,6 +87,17 @@ static enum status open_rpc(struct service *s, const struct service_config *conf
     return status;
 }
 
+/* Where the numbers of this process's connections begin: nowhere near those of another one that its
+ * ranks have been connected to. */
+static uint64_t draw_number(void)
+{
+    uint32_t drawn = 0;
+
+    if (getrandom(&drawn, sizeof(drawn), 0) != (ssize_t)sizeof(drawn))
+        drawn = (uint32_t)clock_now_ns();
+    return (uint64_t)(drawn | 1) << 32;
+}
+
 static enum status check_identity(const struct service_config *config, struct error *err)
 {
     const char *certificate = config->security.cert_file;
@@ -143,6 +155,7 @@ enum status service_open(const struct service_config *config, struct service **r
     s->bind_ranks = config->bind_ranks;
     s->security = config->security;
     s->start_time_seconds = clock_wall_seconds();
+    s->connections_from = draw_number();
     record_init(&s->record, config->run_dir);
     if (config->share_memory)
         desk_open(s);

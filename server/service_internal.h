@@ -22,6 +22,7 @@ struct service {
     bool bind_ranks;              /* constant */
     struct rpc_security security; /* constant, borrowed: as the client of replicas */
     double start_time_seconds;    /* constant, Unix time */
+    uint64_t connections_from;    /* constant, random: numbers of connections are above it */
     struct metrics_page *page;    /* NULL: none */
     struct arena_desk *desk;      /* NULL: no memory is shared; constant */
     char host_id[HOST_ID_SIZE];   /* constant */
@@ -121,9 +122,10 @@ void primary_end(struct job *j, const struct error *failure);
 /* Answer the joins of a job that runs now.  Keeper only, no lock. */
 void join_answer_all(struct service *s, struct job *j);
 
-/* Answer one join of a job that has run for a while.  round: as in JoinReply.  No lock. */
-void join_answer(struct service *s, struct job *j, struct rpc_call *call, uint64_t epoch,
-                 uint64_t round);
+/* Answer one join of `rank`, whose slot is held by it, in a job that has run for a while.  round:
+ * as in JoinReply.  Keeper only, no lock. */
+void join_answer(struct service *s, struct job *j, unsigned rank, struct rpc_call *call,
+                 uint64_t epoch, uint64_t round);
 
 /* ------------------------------------------------------------------ loss.c */
 

@@ -2,9 +2,31 @@
 
 #include <inttypes.h>
 
-enum status tie_check(const struct job *j, unsigned rank, uint64_t session, const char *what,
-                      struct error *err)
+uint64_t tie_number(const struct service *s, const struct slot *slot)
 {
+    return s->connections_from + slot->connection;
+}
+
+/* The session is right: so is the connection?  Lock held. */
+static enum status check_connection(const struct service *s, const struct slot *slot,
+                                    const struct tie_claim *claim, struct error *err)
+{
+    if (slot->state != SLOT_HELD)
+        return error_set(err, STATUS_UNAVAILABLE, "rank %u was cut off meanwhile (%s)", claim->rank,
+                         slot->how);
+    if (claim->connection != 0 && claim->connection != tie_number(s, slot))
+        return error_set(err, STATUS_UNAVAILABLE,
+                         "rank %u %s on another connection than its present one", claim->rank,
+                         claim->what);
+    return STATUS_OK;
+}
+
+enum status tie_check(const struct service *s, const struct tie_claim *claim, struct error *err)
+{
+    const struct job *j = s->current;
+    unsigned rank = claim->rank;
+    uint64_t session = claim->session;
+    const char *what = claim->what;
     const struct slot *slot;
 
     if (!j || j->state != JOB_RUNNING)
@@ -24,10 +46,7 @@ enum status tie_check(const struct job *j, unsigned rank, uint64_t session, cons
                          j->members.job);
     if (slot->session != session)
         return error_set(err, STATUS_PROTOCOL, "rank %u did not say which session it is", rank);
-    if (slot->state != SLOT_HELD)
-        return error_set(err, STATUS_UNAVAILABLE, "rank %u was cut off meanwhile (%s)", rank,
-                         slot->how);
-    return STATUS_OK;
+    return check_connection(s, slot, claim, err);
 }
 
 void tie_bind(struct tie *t, struct job *j, unsigned rank, struct rpc_call *call)

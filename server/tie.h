@@ -14,13 +14,24 @@ struct tie {
     uint64_t connection; /* of the slot, when it was bound */
 };
 
-/* May a call of this rank and session be bound now?  Lock held; j may be NULL;
- * what: "sent a chunk".
+/* Whose a call says it is. */
+struct tie_claim {
+    unsigned rank;
+    uint64_t session;
+    uint64_t connection; /* its number; 0: not said */
+    const char *what;    /* "sent a chunk" */
+};
+
+/* The number of the slot's present connection, for whoever is told that it has begun.  Those of two
+ * connections differ, also where a server was started anew or its replica took over, so what comes
+ * late, from the network or from a process that was stopped, is known by it.  Lock held. */
+uint64_t tie_number(const struct service *s, const struct slot *slot);
+
+/* May such a call be bound to the service's job now?  Lock held.
  *   STATUS_PROTOCOL     no job runs, or the rank is not in it
  *   STATUS_PEER_LOST    the rank's place is another session's, or nobody's
  *   STATUS_UNAVAILABLE  the connection was cut off meanwhile: join again */
-enum status tie_check(const struct job *j, unsigned rank, uint64_t session, const char *what,
-                      struct error *err);
+enum status tie_check(const struct service *s, const struct tie_claim *claim, struct error *err);
 
 /* Bind a call that tie_check allows: one more use of the job, one more call of the slot, and a
  * reference to the call, which the caller puts to its place in the slot.  Lock held. */

@@ -90,7 +90,8 @@ size_t wire_pack_chunk(const struct chunk_header *chunk, uint8_t *head)
     m.session = chunk->session;
     m.lane = chunk->lane;
     m.place = chunk->place;
-    return sparring__v1__chunk__pack(&m, head); /* at most 78 bytes */
+    m.connection = chunk->connection;
+    return sparring__v1__chunk__pack(&m, head); /* at most 87 bytes */
 }
 
 enum status wire_unpack_chunk(const uint8_t *head, size_t size, struct chunk_header *ret,
@@ -120,6 +121,7 @@ enum status wire_unpack_chunk(const uint8_t *head, size_t size, struct chunk_hea
         .session = m->session,
         .lane = m->lane,
         .place = m->place,
+        .connection = m->connection,
     };
 out:
     arena_release(&arena);
@@ -144,7 +146,8 @@ size_t wire_pack_beat(const struct beat *beat, uint8_t *bytes)
     m.vote_epoch = copy.vote_epoch;
     m.waiting_ms = copy.waiting_ms;
     m.reason = copy.reason;
-    return sparring__v1__beat__pack(&m, bytes); /* at most 453 bytes */
+    m.connection = copy.connection;
+    return sparring__v1__beat__pack(&m, bytes); /* at most 462 bytes */
 }
 
 enum status wire_unpack_beat(const uint8_t *bytes, size_t size, struct beat *ret, struct error *err)
@@ -164,6 +167,7 @@ enum status wire_unpack_beat(const uint8_t *bytes, size_t size, struct beat *ret
         .propose_epoch = m->propose_epoch,
         .vote_epoch = m->vote_epoch,
         .waiting_ms = m->waiting_ms,
+        .connection = m->connection,
     };
     status = wire_take_text(m->job, "job name", ret->job, sizeof(ret->job), err);
     if (status == STATUS_OK)

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_CHUNK_HEAD_MAX 80         /* packed bytes of a chunk header */
+#define WIRE_CHUNK_HEAD_MAX 88         /* packed bytes of a chunk header */
 #define WIRE_BEAT_MAX       512        /* packed bytes of a beat */
 #define WIRE_RECORD_MAX     24576      /* packed bytes of a record without terms and payload */
 #define WIRE_REPLY_MAX      64         /* packed bytes of the answer to a record */
@@ -57,9 +57,10 @@ struct chunk_header {
     uint32_t dtype;
     uint64_t length; /* payload bytes */
     uint32_t flags;
-    uint64_t session; /* HELLO */
-    uint32_t lane;    /* HELLO */
-    uint64_t place;   /* BY_REFERENCE: bytes from the start of the sender's arena */
+    uint64_t session;    /* HELLO */
+    uint32_t lane;       /* HELLO */
+    uint64_t place;      /* BY_REFERENCE: bytes from the start of the sender's arena */
+    uint64_t connection; /* HELLO: of the join's reply; 0: not said */
 };
 
 /* Pack into head (WIRE_CHUNK_HEAD_MAX bytes); returns the packed size.  The payload's tag and
@@ -76,6 +77,7 @@ struct beat {
     uint64_t count, epoch, propose_epoch, vote_epoch;
     uint32_t waiting_ms;
     char reason[256];
+    uint64_t connection; /* as in HELLO */
 };
 
 /* The same for a beat (WIRE_BEAT_MAX bytes). */
@@ -163,6 +165,7 @@ struct join_reply {
     uint64_t epoch, round;
     uint32_t role; /* enum server_role, in range */
     char arena[WIRE_ARENA_MAX];
+    uint64_t connection; /* that begins with it; to be told in HELLO and beats */
 };
 
 struct leave_request {

@@ -336,6 +336,7 @@ enum status wire_pack_join_reply(const struct join_reply *m, uint8_t **ret_bytes
     p.epoch = m->epoch;
     p.round = m->round;
     p.role = m->role;
+    p.connection = m->connection;
     p.arena = arena;
     return wire_pack(&p.base, WIRE_CONTROL_MAX, ret_bytes, ret_size, err);
 }
@@ -359,6 +360,7 @@ enum status wire_unpack_join_reply(const uint8_t *bytes, size_t size, struct joi
     ret->epoch = m->epoch;
     ret->round = m->round;
     ret->role = m->role;
+    ret->connection = m->connection;
     status = wire_take_text(m->version, "version", ret->version, sizeof(ret->version), err);
     if (status == STATUS_OK)
         status = wire_take_text(m->arena, "arena name", ret->arena, sizeof(ret->arena), err);

@@ -91,7 +91,7 @@ static void fuzz_chunk(const uint8_t *data, size_t size)
             again.partition == chunk.partition && again.dtype == chunk.dtype &&
             again.length == chunk.length && again.flags == chunk.flags &&
             again.session == chunk.session && again.lane == chunk.lane &&
-            again.place == chunk.place);
+            again.place == chunk.place && again.connection == chunk.connection);
 }
 
 /* unpack, pack, unpack, pack: the two packed forms are equal. */

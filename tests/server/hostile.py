@@ -112,6 +112,9 @@ def fields(message):
             size = take()
             found[tag >> 3] = message[at:at + size]
             at += size
+        elif tag & 7 == 1:
+            found[tag >> 3] = struct.unpack_from("<Q", message, at)[0]
+            at += 8
         else:
             fail(f"an answer with wire type {tag & 7}")
     return found
@@ -395,7 +398,7 @@ def garbage_messages(client):
             ("a beat with a payload", "Attend", [beat(0, 1) + text(15, "x")], Code.INVALID_ARGUMENT,
              "payload of 1 bytes, the limit is 0"),
             ("a large header", "Exchange", [number(9, 1) * 100], Code.INVALID_ARGUMENT,
-             "header of 200 bytes, the limit is 80"),
+             "header of 200 bytes, the limit is 88"),
             ("a payload in the middle", "Exchange", [text(15, "abcd") + number(1, 1)],
              Code.INVALID_ARGUMENT, "must be the last field"),
             ("a large payload", "Exchange", [chunk(PUSH, 1, 1, 0, b"x" * (4 << 20) + b"y")],

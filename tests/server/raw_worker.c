@@ -24,7 +24,7 @@ static void keep_chunk(struct raw_call *c, struct rpc_message *message)
 
     ck_assert_uint_lt(c->length, RAW_CHUNKS_MAX);
     if (wire_unpack_chunk(head, size, &c->chunks[c->length], NULL) != STATUS_OK)
-        return; /* a join's reply */
+        return; /* a record's reply */
     ck_assert_uint_le(payload, sizeof(values));
     if (payload > 0) {
         ck_assert_int_eq(rpc_message_copy(message, values, payload, NULL), STATUS_OK);
@@ -44,6 +44,24 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
     keep_chunk(c, message);
     (void)pthread_cond_broadcast(&c->changed);
     (void)pthread_mutex_unlock(&c->lock);
+    rpc_call_receive(call);
+}
+
+static void on_reply(struct rpc_call *call, struct rpc_message *message, void *user)
+{
+    struct raw_call *c = user;
+    struct join_reply reply = {0};
+    const uint8_t *head;
+    size_t size;
+
+    if (!message)
+        return;
+    head = rpc_message_head(message, &size);
+    assert_ok(wire_unpack_join_reply(head, size, &reply, &err));
+    (void)pthread_mutex_lock(&c->lock);
+    c->connection = reply.connection;
+    (void)pthread_mutex_unlock(&c->lock);
+    wire_release_join_reply(&reply);
     rpc_call_receive(call);
 }
 
@@ -78,6 +96,7 @@ static void on_beat(struct rpc_call *call, struct rpc_message *message, void *us
 
 static const struct rpc_handler handler = {.message = on_message, .closed = on_closed};
 static const struct rpc_handler beat_handler = {.message = on_beat, .closed = on_closed};
+static const struct rpc_handler join_handler = {.message = on_reply, .closed = on_closed};
 
 static void drop(struct raw_call *c)
 {
@@ -88,7 +107,9 @@ static void drop(struct raw_call *c)
 
 static void start(struct raw_worker *w, struct raw_call *c, const char *path, int64_t deadline_ns)
 {
-    const struct rpc_handler *h = strcmp(path, SERVICE_ATTEND) == 0 ? &beat_handler : &handler;
+    const struct rpc_handler *h = strcmp(path, SERVICE_ATTEND) == 0 ? &beat_handler
+                                  : strcmp(path, SERVICE_JOIN) == 0 ? &join_handler
+                                                                    : &handler;
     pthread_condattr_t attributes;
 
     drop(c);
@@ -184,7 +205,11 @@ void raw_begin_join(struct raw_worker *w, const struct join_request *request)
 
 struct rpc_result raw_end_join(struct raw_worker *w)
 {
-    return raw_wait_closed(&w->join);
+    struct rpc_result result = raw_wait_closed(&w->join);
+
+    if (result.status == STATUS_OK)
+        w->connection = w->join.connection;
+    return result;
 }
 
 void raw_start_call(struct raw_worker *w, struct raw_call *c, const char *path)
@@ -194,8 +219,11 @@ void raw_start_call(struct raw_worker *w, struct raw_call *c, const char *path)
 
 static void start_lane(struct raw_worker *w, struct raw_call *c, unsigned lane)
 {
-    struct chunk_header hello = {
-        .kind = CHUNK_HELLO, .rank = w->rank, .session = w->session, .lane = lane};
+    struct chunk_header hello = {.kind = CHUNK_HELLO,
+                                 .rank = w->rank,
+                                 .session = w->session,
+                                 .lane = lane,
+                                 .connection = w->connection};
 
     raw_start_call(w, c, SERVICE_EXCHANGE);
     if (w->session != 0)
@@ -249,7 +277,8 @@ void raw_start_attend(struct raw_worker *w)
 
 void raw_beat(struct raw_worker *w, const char *job, uint64_t count)
 {
-    struct beat beat = {.session = w->session, .rank = w->rank, .count = count};
+    struct beat beat = {
+        .session = w->session, .connection = w->connection, .rank = w->rank, .count = count};
     uint8_t bytes[WIRE_BEAT_MAX];
 
     (void)snprintf(beat.job, sizeof(beat.job), "%s", job);

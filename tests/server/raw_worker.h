@@ -27,12 +27,14 @@ struct raw_call {
     size_t beats;
     bool closed;
     struct rpc_result result;
+    uint64_t connection; /* a join: as its reply says */
 };
 
 struct raw_worker {
     unsigned rank;
-    uint64_t session; /* 0: none, and no HELLO */
-    unsigned lanes;   /* 0: one */
+    uint64_t session;    /* 0: none, and no HELLO */
+    unsigned lanes;      /* 0: one */
+    uint64_t connection; /* of the last join; 0: not said in HELLO and beats */
     struct rpc_client *client;
     struct raw_call join, stream, attend;    /* stream: lane 0 */
     struct raw_call more[RAW_LANES_MAX - 1]; /* lanes from 1 on */

@@ -79,8 +79,82 @@ START_TEST(test_streams_that_claim_too_much)
 }
 END_TEST
 
-/* A lane that is opened twice: one of them is of a connection that broke unnoticed, so the session
- * begins anew. */
+/* A stranger's HELLO or first beat with the session of rank 1; how it ends. */
+static struct rpc_result claim_lane(uint64_t connection)
+{
+    struct chunk_header hello = {
+        .kind = CHUNK_HELLO, .rank = 1, .session = 101, .connection = connection};
+
+    raw_start_call(&workers[2], &workers[2].stream, SERVICE_EXCHANGE);
+    raw_send_on(&workers[2].stream, &hello, 0, 0);
+    return raw_wait_closed(&workers[2].stream);
+}
+
+static struct rpc_result claim_beats(uint64_t connection)
+{
+    workers[2].rank = 1;
+    workers[2].session = 101;
+    workers[2].connection = connection;
+    raw_start_attend(&workers[2]);
+    raw_beat(&workers[2], "raw", 1);
+    return raw_wait_closed(&workers[2].attend);
+}
+
+/* What an earlier connection of the session has sent comes when the next one has begun, before and
+ * after that has opened its lane: it is refused, and harms nobody. */
+START_TEST(test_what_comes_late)
+{
+    struct join_request request;
+    uint64_t old;
+
+    set_up();
+    session_start(0.5f);
+    old = workers[1].connection;
+    ck_assert_uint_ne(old, 0);
+    raw_cut(&workers[1]);
+    request = session_request(1);
+    request.resume = true;
+    check_result("resume", session_join(&workers[1], &request), STATUS_OK, "");
+    ck_assert_uint_gt(workers[1].connection, old);
+    check_result("late", claim_lane(old), STATUS_UNAVAILABLE, "than its present one");
+    check_result("late", claim_beats(old), STATUS_UNAVAILABLE, "than its present one");
+    check_result("made up", claim_lane(workers[1].connection + 1), STATUS_UNAVAILABLE, "present");
+    raw_start_lanes(&workers[1]);
+    raw_start_attend(&workers[1]);
+    raw_beat(&workers[1], "raw", 1);
+    (void)raw_wait_beats(&workers[1], 1);
+    session_round(1);
+    check_result("late", claim_lane(old), STATUS_UNAVAILABLE, "than its present one");
+    check_result("late", claim_beats(old), STATUS_UNAVAILABLE, "than its present one");
+    check_result("twice", claim_lane(workers[1].connection), STATUS_EXISTS, "open stream");
+    check_result("twice", claim_beats(workers[1].connection), STATUS_EXISTS, "beats already");
+    session_round(2);
+    ck_assert_uint_eq(session_counters(NULL).disconnects, 1);
+    session_end();
+    close_service();
+}
+END_TEST
+
+/* A server that was started anew does not give the numbers of the one before. */
+START_TEST(test_numbers_of_two_servers)
+{
+    uint64_t old;
+
+    set_up();
+    session_start(0.5f);
+    old = workers[1].connection;
+    session_end();
+    close_service();
+    set_up();
+    session_start(0.5f);
+    ck_assert_uint_ne(workers[1].connection, old);
+    session_end();
+    close_service();
+}
+END_TEST
+
+/* A lane that is opened twice, by a client that does not say on which connection: one of them is of
+ * one that broke unnoticed, so the session begins anew. */
 START_TEST(test_a_lane_opened_twice)
 {
     struct chunk_header hello = {.kind = CHUNK_HELLO, .rank = 1, .session = 101};
@@ -399,6 +473,8 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, test_lanes);
     tcase_add_test(tests, test_streams_that_claim_too_much);
+    tcase_add_test(tests, test_what_comes_late);
+    tcase_add_test(tests, test_numbers_of_two_servers);
     tcase_add_test(tests, test_a_lane_opened_twice);
     tcase_add_test(tests, test_a_partition_on_another_lane);
     tcase_add_test(tests, test_bad_beats);

@@ -51,6 +51,7 @@ enum status ps_link_join(struct ps_link *l, const struct join_request *request, 
     if (status == STATUS_OK) {
         l->epoch = ret_reply->epoch;
         l->session = l->epoch > 0 ? request->session : 0;
+        l->connection = ret_reply->connection;
     }
     free(bytes);
     free(reply);
@@ -156,8 +157,11 @@ static const struct rpc_handler attend_handler = {.message = on_beat, .closed = 
 static enum status start_lane(struct ps_link *l, unsigned index, struct error *err)
 {
     struct ps_lane *lane = &l->lanes[index];
-    struct chunk_header hello = {
-        .kind = CHUNK_HELLO, .rank = l->rank, .session = l->session, .lane = index};
+    struct chunk_header hello = {.kind = CHUNK_HELLO,
+                                 .rank = l->rank,
+                                 .session = l->session,
+                                 .lane = index,
+                                 .connection = l->connection};
     size_t wire_bytes;
     enum status status = rpc_client_call(lane->client, METHOD("Exchange"), INT64_MAX,
                                          &stream_handler, lane, &lane->stream, err);

@@ -133,6 +133,7 @@ static void beat(struct sync_ps *s, struct ps_link *l)
         attend = l->attend;
         rpc_call_ref(attend);
         beat.session = l->session;
+        beat.connection = l->connection;
         beat.epoch = l->epoch;
         beat.count = ++l->beats;
         beat.vote_epoch = l->vote_epoch;

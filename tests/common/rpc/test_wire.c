@@ -125,7 +125,8 @@ START_TEST(join_reply_there_and_back)
                            .epoch = 3,
                            .round = 77,
                            .role = SERVER_REPLICA,
-                           .arena = "sparring-9"};
+                           .arena = "sparring-9",
+                           .connection = UINT64_MAX - 1};
     struct join_reply got = {0};
     uint8_t *bytes;
     size_t size;
@@ -143,6 +144,7 @@ START_TEST(join_reply_there_and_back)
         ck_assert_uint_eq(got.round, 77);
         ck_assert_uint_eq(got.role, SERVER_REPLICA);
         ck_assert_str_eq(got.arena, "sparring-9");
+        ck_assert_uint_eq(got.connection, UINT64_MAX - 1);
         wire_release_join_reply(&got);
         free(bytes);
     }
@@ -157,7 +159,8 @@ START_TEST(beat_there_and_back)
                      .epoch = UINT64_MAX,
                      .propose_epoch = UINT64_MAX,
                      .vote_epoch = UINT64_MAX,
-                     .waiting_ms = UINT32_MAX};
+                     .waiting_ms = UINT32_MAX,
+                     .connection = UINT64_MAX};
     struct beat got;
     uint8_t bytes[WIRE_BEAT_MAX];
 
@@ -173,6 +176,7 @@ START_TEST(beat_there_and_back)
     ck_assert_uint_eq(got.propose_epoch, m.propose_epoch);
     ck_assert_uint_eq(got.vote_epoch, m.vote_epoch);
     ck_assert_uint_eq(got.waiting_ms, m.waiting_ms);
+    ck_assert_uint_eq(got.connection, m.connection);
 }
 END_TEST
 
@@ -314,7 +318,8 @@ START_TEST(largest_chunk_head_fits)
                              .flags = UINT32_MAX,
                              .session = UINT64_MAX,
                              .lane = UINT32_MAX,
-                             .place = UINT64_MAX};
+                             .place = UINT64_MAX,
+                             .connection = UINT64_MAX};
     struct chunk_header got;
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
     size_t size = wire_pack_chunk(&m, head);
@@ -324,6 +329,7 @@ START_TEST(largest_chunk_head_fits)
     ck_assert_uint_eq(got.session, m.session);
     ck_assert_uint_eq(got.lane, m.lane);
     ck_assert_uint_eq(got.place, m.place);
+    ck_assert_uint_eq(got.connection, m.connection);
     ck_assert_uint_eq(got.flags, m.flags);
 }
 END_TEST
@@ -567,7 +573,7 @@ START_TEST(texts_and_messages_have_limits)
                  STATUS_DATA, "of 1048577 bytes, the limit is 1048576");
     assert_fails(wire_unpack_chunk((uint8_t *)large, WIRE_CHUNK_HEAD_MAX + 1,
                                    &(struct chunk_header){0}, &err),
-                 STATUS_DATA, "of 81 bytes, the limit is 80");
+                 STATUS_DATA, "of 89 bytes, the limit is 88");
     free(large);
 }
 END_TEST
