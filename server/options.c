@@ -8,7 +8,7 @@
 
 #define AT(field) offsetof(struct server_options, field)
 
-static const struct option_spec specs[] = {
+static const struct option_spec service_specs[] = {
     {.help = "The service:"},
     {.name = "listen",
      .env = "SPARRING_LISTEN",
@@ -81,31 +81,10 @@ static const struct option_spec specs[] = {
      .help = "Rounds between two snapshots of the state; in between each round adds its gradients "
              "to a journal.  0: only when the server is stopped."},
     {.help = "Security:"},
-    {.name = "tls-ca",
-     .env = "SPARRING_TLS_CA",
-     .kind = OPTION_TEXT,
-     .offset = AT(tls_ca),
-     .metavar = "FILE",
-     .help = "Certificate authority (PEM) that signed the workers' certificates."},
-    {.name = "tls-cert",
-     .env = "SPARRING_TLS_CERT",
-     .kind = OPTION_TEXT,
-     .offset = AT(tls_cert),
-     .metavar = "FILE",
-     .help = "This server's certificate (PEM)."},
-    {.name = "tls-key",
-     .env = "SPARRING_TLS_KEY",
-     .kind = OPTION_TEXT,
-     .offset = AT(tls_key),
-     .metavar = "FILE",
-     .help = "Its private key (PEM)."},
-    {.name = "token-file",
-     .env = "SPARRING_TOKEN_FILE",
-     .kind = OPTION_TEXT,
-     .offset = AT(token_file),
-     .metavar = "FILE",
-     .help = "File with the bearer token that every call must carry (16 to 512 letters, digits and "
-             "-._~+/=); needs TLS."},
+    {0},
+};
+
+static const struct option_spec process_specs[] = {
     {.name = "bind-ranks",
      .env = "SPARRING_BIND_RANKS",
      .kind = OPTION_BOOL,
@@ -133,6 +112,7 @@ static const struct option_spec specs[] = {
      .default_text = "info",
      .choices = "debug|info|warning|error|quiet",
      .help = "Least severe line on stderr."},
+    {0},
 };
 
 const struct option_set server_option_set = {
@@ -140,8 +120,7 @@ const struct option_set server_option_set = {
     .summary = "Serve one shard of a parameter server, one job after the other.  SIGTERM ends it "
                "after the round under way.",
     .usage = "[OPTION]...",
-    .specs = specs,
-    .count = sizeof(specs) / sizeof(specs[0]),
+    .tables = {{service_specs}, {security_specs, .base = AT(security)}, {process_specs}},
 };
 
 enum status server_options_service(const struct server_options *o,
@@ -153,11 +132,7 @@ enum status server_options_service(const struct server_options *o,
 
     *ret = (struct service_config){
         .listen_origin = origin,
-        .security = {.ca_file = o->tls_ca,
-                     .cert_file = o->tls_cert,
-                     .key_file = o->tls_key,
-                     .token_file = o->token_file,
-                     .insecure = o->insecure},
+        .security = security_options_read(&o->security, o->insecure),
         .bind_ranks = o->bind_ranks,
         .threads = (unsigned)o->threads,
         .timeout_ms = o->timeout_ms,

@@ -1,10 +1,11 @@
 /*
- * options: what `sparring-server` takes, in one struct filled from one table.
+ * options: what `sparring-server` takes, in one struct.
  */
 #ifndef SPARRING_SERVER_OPTIONS_H
 #define SPARRING_SERVER_OPTIONS_H
 
 #include "common/option/option.h"
+#include "common/rpc/security_options.h"
 #include "server/service.h"
 
 #include <stdbool.h>
@@ -15,8 +16,7 @@ struct server_options {
     char port_file[OPTION_TEXT_MAX];
     int64_t threads;
     int64_t timeout_ms;
-    char tls_ca[OPTION_TEXT_MAX], tls_cert[OPTION_TEXT_MAX], tls_key[OPTION_TEXT_MAX];
-    char token_file[OPTION_TEXT_MAX];
+    struct security_options security;
     bool bind_ranks;
     bool share_memory;
     bool insecure;

@@ -1,5 +1,6 @@
 /*
- * options: what `sparring-worker` takes, in one struct filled from one table.
+ * options: what `sparring-worker` takes, in one struct.  The tables that fill it are in options.c
+ * and options_<subject>.c, what the values mean together in options_meaning.c.
  */
 #ifndef SPARRING_WORKER_OPTIONS_H
 #define SPARRING_WORKER_OPTIONS_H
@@ -9,6 +10,7 @@
 #include "common/launch_env/launch_env.h"
 #include "common/optimizer/optimizer.h"
 #include "common/option/option.h"
+#include "common/rpc/security_options.h"
 #include "worker/data/sampler.h"
 #include "worker/sync/sync.h"
 
@@ -77,8 +79,7 @@ struct worker_options {
     char init_method[OPTION_TEXT_MAX];
     char group[OPTION_TEXT_MAX];
     int64_t timeout_ms;
-    char tls_ca[OPTION_TEXT_MAX], tls_cert[OPTION_TEXT_MAX], tls_key[OPTION_TEXT_MAX];
-    char token_file[OPTION_TEXT_MAX];
+    struct security_options security;
     bool insecure;
     /* results */
     char run_dir[OPTION_TEXT_MAX];
@@ -101,9 +102,10 @@ enum status worker_options_optimizer(const struct worker_options *o, struct opti
 enum status worker_options_consistency(const struct worker_options *o, unsigned world_size,
                                        struct consistency *ret, struct error *err);
 
-/* What becomes of a job with parameter servers that has lost a worker. */
+/* How gradients reach a parameter server of this host (--ps-transport). */
 enum sync_transport worker_options_ps_transport(const struct worker_options *o);
 
+/* What becomes of a job with parameter servers that has lost a worker (--on-worker-loss). */
 enum worker_loss worker_options_on_loss(const struct worker_options *o);
 
 /* Whether processes may leave the job and others take their places (--on-worker-loss shrink, wait).
@@ -133,6 +135,7 @@ size_t worker_options_server_count(const struct worker_options *o);
 enum status worker_options_server_weights(const struct worker_options *o, uint32_t **ret,
                                           struct error *err);
 
+/* Texts are borrowed from `o`. */
 struct rpc_security worker_options_security(const struct worker_options *o);
 
 #endif

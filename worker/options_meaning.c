@@ -295,11 +295,5 @@ enum status worker_options_server_weights(const struct worker_options *o, uint32
 
 struct rpc_security worker_options_security(const struct worker_options *o)
 {
-    return (struct rpc_security){
-        .ca_file = o->tls_ca,
-        .cert_file = o->tls_cert,
-        .key_file = o->tls_key,
-        .token_file = o->token_file,
-        .insecure = o->insecure,
-    };
+    return security_options_read(&o->security, o->insecure);
 }

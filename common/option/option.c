@@ -49,33 +49,63 @@ static const struct option_spec common_specs[] = {
      .kind = OPTION_BOOL,
      .offset = offsetof(struct common_options, version),
      .help = "Print the version and exit."},
+    {0},
 };
 
-const struct option_set option_common_set = {
-    .specs = common_specs, .count = sizeof(common_specs) / sizeof(common_specs[0])};
+const struct option_set option_common_set = {.tables = {{common_specs}}};
 
 struct parse {
     const struct option_set *set;
     void *target;
     struct option_result *result;
-    const char **words; /* by spec: its text on the command line, borrowed from argv, or NULL */
+    const char **words; /* by option: its text on the command line, borrowed from argv, or NULL */
     struct common_options common;
 };
 
-static const struct option_spec *find_spec(const struct option_set *set, const char *name,
-                                           size_t length)
+bool option_at(const struct option_set *set, size_t i, struct option_spec *ret)
 {
-    for (size_t i = 0; i < set->count; i++)
-        if (set->specs[i].name && option_name_equal(name, length, set->specs[i].name))
-            return &set->specs[i];
-    return NULL;
+    for (size_t t = 0; t < OPTION_TABLES_MAX && set->tables[t].specs; t++)
+        for (const struct option_spec *spec = set->tables[t].specs; spec->name || spec->help;
+             spec++)
+            if (i-- == 0) {
+                *ret = *spec;
+                ret->offset += set->tables[t].base;
+                return true;
+            }
+    return false;
+}
+
+size_t option_count(const struct option_set *set)
+{
+    struct option_spec spec;
+    size_t count = 0;
+
+    while (option_at(set, count, &spec))
+        count++;
+    return count;
+}
+
+/* An option and its number. */
+struct found {
+    struct option_spec spec;
+    size_t index;
+};
+
+static bool find(const struct option_set *set, const char *name, size_t length, struct found *ret)
+{
+    for (ret->index = 0; option_at(set, ret->index, &ret->spec); ret->index++)
+        if (ret->spec.name && option_name_equal(name, length, ret->spec.name))
+            return true;
+    return false;
 }
 
 static size_t add_names(const struct option_set *set, const char **names, size_t count)
 {
-    for (size_t i = 0; i < set->count && count < NAMES_MAX; i++)
-        if (set->specs[i].name)
-            names[count++] = set->specs[i].name;
+    struct option_spec spec;
+
+    for (size_t i = 0; option_at(set, i, &spec) && count < NAMES_MAX; i++)
+        if (spec.name)
+            names[count++] = spec.name;
     return count;
 }
 
@@ -100,10 +130,10 @@ static enum status unknown_option(const struct option_set *set, enum status stat
                      dashes, word, set->program);
 }
 
-static enum status apply(struct parse *p, const struct option_spec *spec, const char *text,
-                         enum option_origin origin, const char *origin_text, struct error *err)
+static enum status apply(struct parse *p, const struct option_spec *spec, size_t index,
+                         const char *text, enum option_origin origin, const char *origin_text,
+                         struct error *err)
 {
-    size_t index = (size_t)(spec - p->set->specs);
     char where[OPTION_TEXT_MAX + 128];
     enum status bad = origin == ORIGIN_COMMAND_LINE ? STATUS_INVALID : STATUS_CONFIG;
     enum status status;
@@ -124,14 +154,15 @@ static enum status apply(struct parse *p, const struct option_spec *spec, const 
 
 static enum status apply_defaults(struct parse *p, struct error *err)
 {
-    for (size_t i = 0; i < p->set->count; i++) {
-        const struct option_spec *spec = &p->set->specs[i];
+    struct option_spec spec;
+
+    for (size_t i = 0; option_at(p->set, i, &spec); i++) {
         enum status status;
 
         (void)snprintf(p->result->origin_text[i], OPTION_TEXT_MAX, "default");
-        if (!spec->name || !spec->default_text)
+        if (!spec.name || !spec.default_text)
             continue;
-        status = apply(p, spec, spec->default_text, ORIGIN_DEFAULT, "default", err);
+        status = apply(p, &spec, i, spec.default_text, ORIGIN_DEFAULT, "default", err);
         if (status != STATUS_OK)
             return status;
     }
@@ -142,20 +173,21 @@ static enum status apply_scalar(struct parse *p, const struct yaml_file *file,
                                 const struct yaml_scalar *scalar, struct error *err)
 {
     size_t length = strcspn(scalar->path, ".");
-    const struct option_spec *spec = find_spec(p->set, scalar->path, length);
+    struct found found;
     char place[OPTION_TEXT_MAX];
     char where[OPTION_TEXT_MAX + 2];
 
     (void)snprintf(place, sizeof(place), "%s:%u", file->name, scalar->line);
     (void)snprintf(where, sizeof(where), "%s: ", place);
-    if (!spec)
+    if (!find(p->set, scalar->path, length, &found))
         return unknown_option(p->set, STATUS_CONFIG, where, "", scalar->path, length, err);
     if (scalar->path[length] != '\0')
         return error_set(err, STATUS_CONFIG, "%soption '%s' takes one value, no list or mapping",
-                         where, spec->name);
-    if (p->result->origin[spec - p->set->specs] == ORIGIN_FILE)
-        return error_set(err, STATUS_CONFIG, "%soption '%s' is given twice", where, spec->name);
-    return apply(p, spec, scalar->value, ORIGIN_FILE, place, err);
+                         where, found.spec.name);
+    if (p->result->origin[found.index] == ORIGIN_FILE)
+        return error_set(err, STATUS_CONFIG, "%soption '%s' is given twice", where,
+                         found.spec.name);
+    return apply(p, &found.spec, found.index, scalar->value, ORIGIN_FILE, place, err);
 }
 
 static enum status apply_file(struct parse *p, struct error *err)
@@ -174,14 +206,15 @@ static enum status apply_file(struct parse *p, struct error *err)
 
 static enum status apply_environment(struct parse *p, struct error *err)
 {
-    for (size_t i = 0; i < p->set->count; i++) {
-        const struct option_spec *spec = &p->set->specs[i];
-        const char *text = spec->name && spec->env ? getenv(spec->env) : NULL;
+    struct option_spec spec;
+
+    for (size_t i = 0; option_at(p->set, i, &spec); i++) {
+        const char *text = spec.name && spec.env ? getenv(spec.env) : NULL;
         enum status status;
 
         if (!text || *text == '\0')
             continue;
-        status = apply(p, spec, text, ORIGIN_ENVIRONMENT, spec->env, err);
+        status = apply(p, &spec, i, text, ORIGIN_ENVIRONMENT, spec.env, err);
         if (status != STATUS_OK)
             return status;
     }
@@ -190,14 +223,16 @@ static enum status apply_environment(struct parse *p, struct error *err)
 
 static enum status apply_command_line(struct parse *p, struct error *err)
 {
-    for (size_t i = 0; i < p->set->count; i++) {
+    struct option_spec spec;
+
+    for (size_t i = 0; option_at(p->set, i, &spec); i++) {
         char where[OPTION_TEXT_MAX];
         enum status status;
 
         if (!p->words[i])
             continue;
-        (void)snprintf(where, sizeof(where), "--%s", p->set->specs[i].name);
-        status = apply(p, &p->set->specs[i], p->words[i], ORIGIN_COMMAND_LINE, where, err);
+        (void)snprintf(where, sizeof(where), "--%s", spec.name);
+        status = apply(p, &spec, i, p->words[i], ORIGIN_COMMAND_LINE, where, err);
         if (status != STATUS_OK)
             return status;
     }
@@ -234,23 +269,23 @@ static enum status read_word(struct parse *p, int argc, char *const *argv, int *
 {
     const char *name = strcmp(argv[*i], "-h") == 0 ? "help" : argv[*i] + 2;
     size_t length = strcspn(name, "=");
-    const struct option_spec *spec = find_spec(p->set, name, length);
-    const struct option_spec *common = find_spec(&option_common_set, name, length);
+    struct found found;
+    bool own = find(p->set, name, length, &found);
     const char *text = NULL;
     char where[64];
     enum status status;
 
-    if (!spec && !common)
+    if (!own && !find(&option_common_set, name, length, &found))
         return unknown_option(p->set, STATUS_INVALID, "", "--", name, length, err);
-    status = word_value(spec ? spec : common, argc, argv, i, &text, err);
+    status = word_value(&found.spec, argc, argv, i, &text, err);
     if (status != STATUS_OK)
         return status;
-    if (spec) {
-        p->words[spec - p->set->specs] = text;
+    if (own) {
+        p->words[found.index] = text;
         return STATUS_OK;
     }
-    (void)snprintf(where, sizeof(where), "--%s", common->name);
-    return option_value_set(common, text, where, STATUS_INVALID, &p->common, err);
+    (void)snprintf(where, sizeof(where), "--%s", found.spec.name);
+    return option_value_set(&found.spec, text, where, STATUS_INVALID, &p->common, err);
 }
 
 static enum status read_command_line(struct parse *p, int argc, char *const *argv,
@@ -321,14 +356,15 @@ enum status option_parse(const struct option_set *set, int argc, char *const *ar
 {
     struct option_result result = {0};
     struct parse p = {.set = set, .target = target, .result = &result};
+    size_t count = option_count(set);
     enum status status;
 
-    status = mem_calloc(set->count, sizeof(*result.origin), "option origins", &result.origin, err);
+    status = mem_calloc(count, sizeof(*result.origin), "option origins", &result.origin, err);
     if (status == STATUS_OK)
-        status = mem_calloc(set->count, sizeof(*result.origin_text), "option origins",
+        status = mem_calloc(count, sizeof(*result.origin_text), "option origins",
                             &result.origin_text, err);
     if (status == STATUS_OK)
-        status = mem_calloc(set->count, sizeof(*p.words), "option words", &p.words, err);
+        status = mem_calloc(count, sizeof(*p.words), "option words", &p.words, err);
     if (status == STATUS_OK)
         status = run_parse(&p, argc, argv, err);
     free(p.words);
@@ -348,19 +384,23 @@ void option_result_release(struct option_result *r)
     *r = (struct option_result){0};
 }
 
+/* The name is one of the table's. */
+static size_t index_of(const struct option_set *set, const char *name)
+{
+    struct found found;
+    bool known = find(set, name, strlen(name), &found);
+
+    assert(known);
+    return known ? found.index : 0;
+}
+
 bool option_given(const struct option_set *set, const struct option_result *r, const char *name)
 {
-    const struct option_spec *spec = find_spec(set, name, strlen(name));
-
-    assert(spec != NULL);
-    return r->origin[spec - set->specs] != ORIGIN_DEFAULT;
+    return r->origin[index_of(set, name)] != ORIGIN_DEFAULT;
 }
 
 const char *option_origin_text(const struct option_set *set, const struct option_result *r,
                                const char *name)
 {
-    const struct option_spec *spec = find_spec(set, name, strlen(name));
-
-    assert(spec != NULL);
-    return r->origin_text[spec - set->specs];
+    return r->origin_text[index_of(set, name)];
 }

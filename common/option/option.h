@@ -29,12 +29,13 @@ enum option_kind {
     OPTION_CHOICE, /* char[OPTION_TEXT_MAX], one of `choices` */
 };
 
+/* An option; without a name but with help a heading of --help, "Files:"; {0} closes a
+ * table. */
 struct option_spec {
-    const char
-        *name; /* without dashes, "batch-size"; NULL with help: a heading of --help, "Files:" */
-    const char *env; /* "SPARRING_BATCH_SIZE" or NULL */
+    const char *name; /* without dashes, "batch-size" */
+    const char *env;  /* "SPARRING_BATCH_SIZE" or NULL */
     enum option_kind kind;
-    size_t offset;            /* offsetof in the program's struct */
+    size_t offset;            /* offsetof in the table's struct */
     const char *default_text; /* parsed like any other value; NULL: zero, and "not given" */
     double min, max;          /* numbers; both 0: no bounds; max HUGE_VAL: no upper bound */
     const char *choices;      /* "sgd|adam|adamw" */
@@ -44,17 +45,31 @@ struct option_spec {
 
 enum option_origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENVIRONMENT, ORIGIN_COMMAND_LINE };
 
-struct option_set {
-    const char *program; /* "sparring-worker" */
-    const char *summary; /* one line */
-    const char *usage;   /* "[OPTION]... -- PROGRAM ARG..." */
-    const struct option_spec *specs;
-    size_t count;
+#define OPTION_TABLES_MAX 8
+
+/* Options of one subject, which programs may share. */
+struct option_table {
+    const struct option_spec *specs; /* up to {0} */
+    size_t base;                     /* where its struct starts in the program's */
 };
+
+struct option_set {
+    const char *program;                           /* "sparring-worker" */
+    const char *summary;                           /* one line */
+    const char *usage;                             /* "[OPTION]... -- PROGRAM ARG..." */
+    struct option_table tables[OPTION_TABLES_MAX]; /* in the order of --help; specs NULL: no more */
+};
+
+/* Option or heading i of all tables, numbered in order from 0, its offset counted in the program's
+ * struct.  False behind the last. */
+bool option_at(const struct option_set *set, size_t i, struct option_spec *ret);
+
+/* Number of these. */
+size_t option_count(const struct option_set *set);
 
 /* Where each value came from, and what is left of the command line. */
 struct option_result {
-    enum option_origin *origin;           /* owned, one per spec */
+    enum option_origin *origin;           /* owned, by option_at's number */
     char (*origin_text)[OPTION_TEXT_MAX]; /* owned: "--seed", "SPARRING_SEED", "run.yaml:3",
                                              "default" */
     int first_positional;                 /* index in argv; argc when none */

@@ -92,17 +92,18 @@ static void add_spec_help(const struct option_spec *spec, struct strbuf *out)
 void option_help(const struct option_set *set, struct strbuf *out)
 {
     size_t column = strlen("Usage: ") + strlen(set->program) + 1;
+    struct option_spec spec;
 
     strbuf_addf(out, "Usage: %s ", set->program);
     add_wrapped(out, set->usage ? set->usage : "[OPTION]...", column, 4);
     if (set->summary)
         add_wrapped(out, set->summary, 0, 0);
-    if (set->count > 0 && set->specs[0].name)
+    if (option_at(set, 0, &spec) && spec.name)
         strbuf_add(out, "\n");
-    for (size_t i = 0; i < set->count; i++)
-        add_spec_help(&set->specs[i], out);
-    for (size_t i = 0; i < option_common_set.count; i++)
-        add_spec_help(&option_common_set.specs[i], out);
+    for (size_t i = 0; option_at(set, i, &spec); i++)
+        add_spec_help(&spec, out);
+    for (size_t i = 0; option_at(&option_common_set, i, &spec); i++)
+        add_spec_help(&spec, out);
 }
 
 /* Text that YAML could read as anything but this text goes into quotes. */
@@ -139,32 +140,33 @@ static void add_config_line(const struct option_spec *spec, const void *target, 
     strbuf_release(&value);
 }
 
-static bool has_value(const struct option_set *set, const struct option_result *r, size_t i)
+static bool has_value(const struct option_spec *spec, const struct option_result *r, size_t i)
 {
-    return r->origin[i] != ORIGIN_DEFAULT || set->specs[i].default_text;
+    return r->origin[i] != ORIGIN_DEFAULT || spec->default_text;
 }
 
 void option_print_config(const struct option_set *set, const void *target,
                          const struct option_result *r, struct strbuf *out)
 {
     struct strbuf line = STRBUF_INIT;
+    struct option_spec spec;
     size_t widest = 0;
 
-    for (size_t i = 0; i < set->count; i++) {
-        if (!set->specs[i].name)
+    for (size_t i = 0; option_at(set, i, &spec); i++) {
+        if (!spec.name)
             continue;
         strbuf_reset(&line);
-        add_config_line(&set->specs[i], target, has_value(set, r, i), &line);
+        add_config_line(&spec, target, has_value(&spec, r, i), &line);
         if (line.length > widest && line.length <= LAST_COLUMN / 2)
             widest = line.length;
     }
-    for (size_t i = 0; i < set->count; i++) {
-        if (!set->specs[i].name)
+    for (size_t i = 0; option_at(set, i, &spec); i++) {
+        if (!spec.name)
             continue;
         strbuf_reset(&line);
-        add_config_line(&set->specs[i], target, has_value(set, r, i), &line);
+        add_config_line(&spec, target, has_value(&spec, r, i), &line);
         strbuf_addf(out, "%-*s   # %s\n", (int)widest, line.text,
-                    has_value(set, r, i) ? r->origin_text[i] : "not set");
+                    has_value(&spec, r, i) ? r->origin_text[i] : "not set");
     }
     if (!strbuf_ok(&line))
         out->failed = true;
@@ -174,19 +176,20 @@ void option_print_config(const struct option_set *set, const void *target,
 void option_json(const struct option_set *set, const void *target, const struct option_result *r,
                  struct strbuf *out)
 {
+    struct option_spec spec;
     bool first = true;
 
     strbuf_add(out, "{");
-    for (size_t i = 0; i < set->count; i++) {
-        if (!set->specs[i].name)
+    for (size_t i = 0; option_at(set, i, &spec); i++) {
+        if (!spec.name)
             continue;
         if (!first)
             strbuf_add(out, ", ");
         first = false;
-        strbuf_add_json(out, set->specs[i].name);
+        strbuf_add_json(out, spec.name);
         strbuf_add(out, ": {\"value\": ");
-        if (has_value(set, r, i))
-            option_value_json(&set->specs[i], target, out);
+        if (has_value(&spec, r, i))
+            option_value_json(&spec, target, out);
         else
             strbuf_add(out, "null");
         strbuf_add(out, ", \"origin\": ");

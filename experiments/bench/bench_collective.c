@@ -94,8 +94,7 @@ static int run_call(enum collective_call call, int argc, char **argv)
         .summary = "Measure a collective by backend and size, backends taking turns. Options of "
                    "nccl-tests are taken, too.",
         .usage = "[OPTION]...",
-        .specs = sweep_specs,
-        .count = sweep_spec_count,
+        .tables = {{sweep_specs}},
     };
     struct error err = {0};
     char **words = NULL;

@@ -157,6 +157,7 @@ static const struct option_spec specs[] = {
      .offset = AT(json),
      .metavar = "FILE",
      .help = "Write the rows there."},
+    {0},
 };
 
 static const struct option_set option_set = {
@@ -164,8 +165,7 @@ static const struct option_set option_set = {
     .summary = "Measure push, sum and pull through real servers, beside gRPC alone, plain sockets "
                "and PyTorch.",
     .usage = "[OPTION]...",
-    .specs = specs,
-    .count = sizeof(specs) / sizeof(specs[0]),
+    .tables = {{specs}},
 };
 
 /* ---- lists ---- */

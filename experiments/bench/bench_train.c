@@ -123,14 +123,14 @@ static const struct option_spec specs[] = {
      .offset = AT(json),
      .metavar = "FILE",
      .help = "Write the rows there."},
+    {0},
 };
 
 static const struct option_set option_set = {
     .program = "sparring bench train",
     .summary = "Time one training step beside the no-communication control.",
     .usage = "[OPTION]...",
-    .specs = specs,
-    .count = sizeof(specs) / sizeof(specs[0]),
+    .tables = {{specs}},
 };
 
 /* ---- rows ---- */

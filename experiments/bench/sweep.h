@@ -56,7 +56,6 @@ struct sweep_options {
 };
 
 extern const struct option_spec sweep_specs[];
-extern const size_t sweep_spec_count;
 
 enum series_kind {
     SERIES_BACKEND,

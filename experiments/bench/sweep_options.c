@@ -210,9 +210,8 @@ const struct option_spec sweep_specs[] = {
      .offset = AT(json),
      .metavar = "FILE",
      .help = "Write the rows there. (-J)"},
+    {0},
 };
-
-const size_t sweep_spec_count = sizeof(sweep_specs) / sizeof(sweep_specs[0]);
 
 /* ---- series ---- */
 

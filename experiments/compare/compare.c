@@ -82,14 +82,14 @@ static const struct option_spec specs[] = {
      .offset = AT(programs),
      .metavar = "DIR",
      .help = "Folder of sparring and sparring-worker; by default that of this program."},
+    {0},
 };
 
 static const struct option_set options_set = {
     .program = "sparring compare",
     .summary = "Run the modes of an experiment in turn and report which is faster, and why.",
     .usage = "[EXPERIMENT.yaml] [OPTION]...",
-    .specs = specs,
-    .count = sizeof(specs) / sizeof(specs[0]),
+    .tables = {{specs}},
 };
 
 static enum status read_experiment(const char *path, const struct compare_options *options,

@@ -45,6 +45,7 @@ static const struct option_spec specs[] = {
      .metavar = "FILE",
      .help = "Also write the operations of all ranks as a Chrome trace, for chrome://tracing or "
              "Perfetto."},
+    {0},
 };
 
 static const struct option_set options_set = {
@@ -53,8 +54,7 @@ static const struct option_set options_set = {
                "last.  Reads the run directory alone: of a run that ended, failed, was killed or "
                "still goes on.",
     .usage = "RUN [OPTION]...",
-    .specs = specs,
-    .count = sizeof(specs) / sizeof(specs[0]),
+    .tables = {{specs}},
 };
 
 static enum status write_trace(const struct evidence *e, const char *path, struct error *err)

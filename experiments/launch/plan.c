@@ -227,6 +227,7 @@ static const struct option_spec specs[] = {
      .offset = AT(use_env),
      .default_text = "false",
      .help = "LOCAL_RANK is always set."},
+    {0},
 };
 
 static const struct option_set set = {
@@ -237,8 +238,7 @@ static const struct option_set set = {
                "rank fails the others are stopped, and its exit code is kept; but see "
                "--on-rank-loss.",
     .usage = "[OPTION]... [--] PROGRAM [ARG]...",
-    .specs = specs,
-    .count = sizeof(specs) / sizeof(specs[0]),
+    .tables = {{specs}},
 };
 
 static unsigned count_processors(void)

@@ -16,13 +16,15 @@ static bool same_name(const char *name, const char *word)
 /* True for "--name" of an option whose value is the next word. */
 static bool takes_next_word(const struct option_set *set, const char *word)
 {
+    struct option_spec spec;
+
     if (strncmp(word, "--", 2) != 0 || strchr(word, '='))
         return false;
     if (strcmp(word, "--config") == 0)
         return true;
-    for (size_t i = 0; i < set->count; i++)
-        if (set->specs[i].name && same_name(set->specs[i].name, word + 2))
-            return set->specs[i].kind != OPTION_BOOL;
+    for (size_t i = 0; option_at(set, i, &spec); i++)
+        if (spec.name && same_name(spec.name, word + 2))
+            return spec.kind != OPTION_BOOL;
     return false;
 }
 

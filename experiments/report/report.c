@@ -179,14 +179,14 @@ static const struct option_spec specs[] = {
      .metavar = "DIR",
      .help = "Where report.html, report.md, report.json and report.csv go; by default into the "
              "one folder named, when it holds runs/, else into ./report."},
+    {0},
 };
 
 static const struct option_set options_set = {
     .program = "sparring report",
     .summary = "Make a report of run directories.",
     .usage = "RUN... [--out DIR]",
-    .specs = specs,
-    .count = sizeof(specs) / sizeof(specs[0]),
+    .tables = {{specs}},
 };
 
 static void default_folder(const char *const *paths, size_t count, char *text, size_t size)

@@ -6,7 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/net.h"
 #include "common/option/program.h"
-#include "common/rpc/rpc.h"
+#include "common/rpc/security_options.h"
 #include "common/rpc/wire_stats.h"
 
 #include <errno.h>
@@ -19,8 +19,7 @@
 struct stats_options {
     char server[OPTION_TEXT_MAX];
     int64_t timeout_ms;
-    char tls_ca[OPTION_TEXT_MAX], tls_cert[OPTION_TEXT_MAX], tls_key[OPTION_TEXT_MAX];
-    char token_file[OPTION_TEXT_MAX];
+    struct security_options security;
 };
 
 #define AT(field) offsetof(struct stats_options, field)
@@ -40,30 +39,7 @@ static const struct option_spec specs[] = {
      .max = 86400000,
      .metavar = "N",
      .help = "How long to wait for it and for its answer."},
-    {.name = "tls-ca",
-     .env = "SPARRING_TLS_CA",
-     .kind = OPTION_TEXT,
-     .offset = AT(tls_ca),
-     .metavar = "FILE",
-     .help = "Certificate authority (PEM) of the server."},
-    {.name = "tls-cert",
-     .env = "SPARRING_TLS_CERT",
-     .kind = OPTION_TEXT,
-     .offset = AT(tls_cert),
-     .metavar = "FILE",
-     .help = "A certificate (PEM) that the server's authority signed."},
-    {.name = "tls-key",
-     .env = "SPARRING_TLS_KEY",
-     .kind = OPTION_TEXT,
-     .offset = AT(tls_key),
-     .metavar = "FILE",
-     .help = "Its private key (PEM)."},
-    {.name = "token-file",
-     .env = "SPARRING_TOKEN_FILE",
-     .kind = OPTION_TEXT,
-     .offset = AT(token_file),
-     .metavar = "FILE",
-     .help = "File with the bearer token that the server wants."},
+    {0},
 };
 
 static const struct option_set options_set = {
@@ -71,8 +47,7 @@ static const struct option_set options_set = {
     .summary = "Print what a running parameter server says of itself as JSON: what it has counted, "
                "the job it serves and how far each rank lags.",
     .usage = "[OPTION]...",
-    .specs = specs,
-    .count = sizeof(specs) / sizeof(specs[0]),
+    .tables = {{specs}, {security_specs, .base = AT(security)}},
 };
 
 static enum status print(const uint8_t *reply, size_t size, struct error *err)
@@ -89,10 +64,7 @@ static enum status print(const uint8_t *reply, size_t size, struct error *err)
 static enum status run(const void *parsed, const struct option_result *origins, struct error *err)
 {
     const struct stats_options *o = parsed;
-    struct rpc_client_config config = {.security = {.ca_file = o->tls_ca,
-                                                    .cert_file = o->tls_cert,
-                                                    .key_file = o->tls_key,
-                                                    .token_file = o->token_file}};
+    struct rpc_client_config config = {.security = security_options_read(&o->security, false)};
     struct rpc_client *client = NULL;
     uint8_t *reply = NULL;
     size_t size = 0;

@@ -25,7 +25,7 @@ static enum status read_options(const char *text, unsigned world_size, struct co
     int count = 0;
     enum status status;
 
-    ck_assert_uint_le(worker_option_set.count, sizeof(origins) / sizeof(origins[0]));
+    ck_assert_uint_le(option_count(&worker_option_set), sizeof(origins) / sizeof(origins[0]));
     (void)snprintf(line, sizeof(line),
                    "worker --model linear:4-2 --steps 3 --sync ps --servers 127.0.0.1:1 %s", text);
     for (char *word = strtok_r(line, " ", &rest); word && count < WORDS_MAX;

@@ -83,13 +83,13 @@ static const struct option_spec specs[] = {
      .offset = offsetof(struct settings, run_dir),
      .metavar = "DIR",
      .help = "Folder of this run's records."},
+    {0},
 };
 
 static const struct option_set set = {.program = "sparring-test",
                                       .summary = "A program that exists for its options.",
                                       .usage = "[OPTION]... -- PROGRAM ARG...",
-                                      .specs = specs,
-                                      .count = sizeof(specs) / sizeof(specs[0])};
+                                      .tables = {{specs}}};
 
 static struct settings got;
 static struct option_result result;

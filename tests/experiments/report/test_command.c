@@ -181,8 +181,9 @@ START_TEST(test_permuted_arguments)
     static const struct option_spec specs[] = {
         {.name = "out", .kind = OPTION_TEXT},
         {.name = "dry-run", .kind = OPTION_BOOL},
+        {0},
     };
-    static const struct option_set set = {.specs = specs, .count = 2};
+    static const struct option_set set = {.tables = {{specs}}};
     char *argv[] = {word("report"), word("a"), word("--dry_run"), word("b"), NULL};
     static char out[] = "--out";
     static char value[] = "V";
