@@ -258,6 +258,15 @@ static enum status take_members(struct chain *c, uint64_t number, struct error *
     return STATUS_OK;
 }
 
+/* What the replica says that it has, and was sent. */
+static void count_acknowledged(struct chain_counts *counts, const struct record_reply *reply)
+{
+    if (reply->records > counts->acknowledged_records && reply->records <= counts->records)
+        counts->acknowledged_records = reply->records;
+    if (reply->bytes > counts->acknowledged_bytes && reply->bytes <= counts->bytes)
+        counts->acknowledged_bytes = reply->bytes;
+}
+
 static enum status take_reply(struct chain *c, const struct record_reply *reply,
                               bool *ret_step_down, size_t *ret_slot, struct error *err)
 {
@@ -290,6 +299,7 @@ static enum status take_reply(struct chain *c, const struct record_reply *reply,
                          reply->sequence, reply->partition, c->slots[*ret_slot].put);
     if (reply->sequence > c->slots[*ret_slot].acknowledged)
         c->slots[*ret_slot].acknowledged = reply->sequence;
+    count_acknowledged(&c->counts, reply);
     return STATUS_OK;
 }
 

@@ -95,11 +95,12 @@ void chain_end(struct chain *c);
 struct chain_counts {
     enum succession_role role;
     uint64_t records, bytes; /* sent */
-    uint64_t held;           /* answers that waited */
-    int64_t held_ns;         /* summed over them */
-    int64_t lost_ns;         /* clock_now_ns when the replica was given up; 0: it was not */
-    int64_t detect_ns;       /* from its last sign of life to that */
-    int64_t recover_ns;      /* from there to going on alone; 0: not yet */
+    uint64_t acknowledged_records, acknowledged_bytes;
+    uint64_t held;      /* answers that waited */
+    int64_t held_ns;    /* summed over them */
+    int64_t lost_ns;    /* clock_now_ns when the replica was given up; 0: it was not */
+    int64_t detect_ns;  /* from its last sign of life to that */
+    int64_t recover_ns; /* from there to going on alone; 0: not yet */
 };
 
 void chain_count(struct chain *c, struct chain_counts *ret);

@@ -78,6 +78,10 @@ static const struct metric running_metrics[] = {
      KIND_UINT64, AT(job.waiting_pushes)},
     {PREFIX "job_waiting_records", "gauge", "Round records that are not written yet.", KIND_UINT64,
      AT(job.waiting_records)},
+    {PREFIX "job_replica_lag_records", "gauge", "Records that the replica has not acknowledged.",
+     KIND_UINT64, AT(job.replica_lag_records)},
+    {PREFIX "job_replica_lag_bytes", "gauge", "Bytes of payload in them.", KIND_UINT64,
+     AT(job.replica_lag_bytes)},
 };
 
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
@@ -232,6 +236,10 @@ static void add_job(struct strbuf *out, const struct stats_job *j)
     add_label(out, "state", j->state);
     strbuf_add(out, ",");
     add_label(out, "mode", j->mode);
+    strbuf_add(out, ",");
+    add_label(out, "role", j->role);
+    strbuf_add(out, ",");
+    add_label(out, "peer", j->peer);
     strbuf_addf(out, ",server=\"%" PRIu32 "\",servers=\"%" PRIu32 "\"} 1\n", j->server_index,
                 j->server_count);
 }

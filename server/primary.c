@@ -67,6 +67,7 @@ enum status primary_open(struct service *s, struct job *j, struct error *err)
                                   .lost = lose_to_replica,
                                   .knows = wake_keeper,
                                   .user = j};
+    struct chain *chain = NULL;
     uint64_t *sessions = NULL;
     int64_t deadline_ns;
     enum status status =
@@ -84,7 +85,10 @@ enum status primary_open(struct service *s, struct job *j, struct error *err)
     if (deadline_ns == INT64_MAX)
         deadline_ns = clock_deadline_ns(s->timeout_ms);
     if (status == STATUS_OK)
-        status = chain_open(&config, deadline_ns, &j->chain, err);
+        status = chain_open(&config, deadline_ns, &chain, err);
+    (void)pthread_mutex_lock(&s->lock); /* statistics look at jobs that are built, too */
+    j->chain = chain;
+    (void)pthread_mutex_unlock(&s->lock);
     free(sessions);
     return status;
 }

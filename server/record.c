@@ -151,10 +151,6 @@ static enum status record_ranks(struct record *r, const struct job *j, struct er
 /* What it was to be one of two servers, if it was. */
 static enum status record_pair(struct record *r, const struct job *j, struct error *err)
 {
-    static const char *const roles[] = {[SUCCESSION_PRIMARY] = "primary",
-                                        [SUCCESSION_PROPOSING] = "proposing",
-                                        [SUCCESSION_LONE] = "alone",
-                                        [SUCCESSION_SUCCEEDED] = "superseded"};
     struct metrics *m = &r->metrics;
     struct chain_counts c;
     bool took_over = j->replica.promoted_ns != 0;
@@ -163,7 +159,10 @@ static enum status record_pair(struct record *r, const struct job *j, struct err
         return STATUS_OK;
     chain_count(j->chain, &c);
     metrics_begin(m, "replica");
-    metrics_add_text(m, "role", j->chain ? roles[c.role] : took_over ? "took over" : "copy");
+    metrics_add_text(m, "role",
+                     j->chain    ? succession_role_name(c.role)
+                     : took_over ? "took over"
+                                 : "copy");
     metrics_add_int(m, "records", (int64_t)(j->chain ? c.records : j->replica.records));
     metrics_add_int(m, "record_bytes", (int64_t)(j->chain ? c.bytes : j->replica.bytes));
     metrics_add_int(m, "held_answers", (int64_t)c.held);

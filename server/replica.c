@@ -84,8 +84,7 @@ static enum status take_terms(struct replicate *r, struct rpc_call *call,
 
 /* From here to end_applying the job stays a replica's.  STATUS_CANCELLED: it is not one any more,
  * and the primary has been told. */
-static enum status begin_applying(struct replicate *r, const struct wire_record *m,
-                                  size_t payload_bytes)
+static enum status begin_applying(struct replicate *r, const struct wire_record *m)
 {
     struct job *j = r->job;
     enum status status = STATUS_OK;
@@ -95,11 +94,20 @@ static enum status begin_applying(struct replicate *r, const struct wire_record 
         status = STATUS_CANCELLED;
     } else {
         j->replica.applying = true;
-        j->replica.records++;
-        j->replica.bytes += payload_bytes;
     }
     (void)pthread_mutex_unlock(&r->service->lock);
     return status;
+}
+
+/* payload_bytes: of a record of a partition, which is applied; *answer gets the sums. */
+static void count_applied(struct replicate *r, size_t payload_bytes, struct record_reply *answer)
+{
+    struct replica *p = &r->job->replica;
+
+    (void)pthread_mutex_lock(&r->service->lock);
+    answer->records = ++p->records;
+    answer->bytes = p->bytes += payload_bytes;
+    (void)pthread_mutex_unlock(&r->service->lock);
 }
 
 static void end_applying(struct replicate *r)
@@ -189,7 +197,7 @@ static enum status take_record(struct replicate *r, struct rpc_call *call,
                                struct error *err)
 {
     struct record_reply answer = {.epoch = m->epoch};
-    enum status status = begin_applying(r, m, rpc_message_payload_size(message));
+    enum status status = begin_applying(r, m);
 
     if (status != STATUS_OK)
         return status;
@@ -200,6 +208,8 @@ static enum status take_record(struct replicate *r, struct rpc_call *call,
         answer.partition = m->partition;
         answer.sequence = m->sequence;
         status = apply(r, message, m, err);
+        if (status == STATUS_OK)
+            count_applied(r, rpc_message_payload_size(message), &answer);
         break;
     case RECORD_BEAT:
         break;

@@ -30,7 +30,7 @@ struct replica {
     struct succession_replica succession;
     struct rpc_call *stream; /* of the primary; one reference; NULL: it is over */
     bool applying;           /* a record is on its way into the shard */
-    uint64_t records, bytes; /* taken */
+    uint64_t records, bytes; /* of partitions, applied; of their payloads */
     int64_t gone_ns;         /* when the stream ended */
     char gone_how[192];
     int64_t promoted_ns; /* 0: it is not */

@@ -11,6 +11,7 @@
 #include "common/base/memory.h"
 #include "server/service_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +31,22 @@ static void add_files(const struct job *j, struct stats_counters *sum)
     sum->snapshot_bytes += f.snapshot_bytes;
     sum->snapshots_failed += f.snapshots_failed;
     sum->snapshot_ns += f.snapshot_ns;
+}
+
+/* What it has told its replica, and its primary has told it. */
+static void add_copies(const struct job *j, struct stats_counters *sum)
+{
+    struct chain_counts c;
+
+    chain_count(j->chain, &c);
+    sum->promotions += j->replica.promoted_ns != 0;
+    sum->replicas_lost += c.lost_ns != 0;
+    sum->replica_records += c.records;
+    sum->replica_bytes += c.bytes;
+    sum->acknowledged_records += c.acknowledged_records;
+    sum->acknowledged_bytes += c.acknowledged_bytes;
+    sum->copied_records += j->replica.records;
+    sum->copied_bytes += j->replica.bytes;
 }
 
 void stats_add_job(const struct job *j, struct stats_counters *sum)
@@ -54,6 +71,7 @@ void stats_add_job(const struct job *j, struct stats_counters *sum)
     sum->detect_ns += t->detect_ns;
     sum->recover_ns += t->recover_ns;
     add_files(j, sum);
+    add_copies(j, sum);
     sum->sum_ns += t->sum_ns;
     sum->wait_ns += t->wait_ns;
     for (size_t i = 0; i <= STATS_STALENESS_BOUNDS; i++)
@@ -120,6 +138,27 @@ static void read_workers(const struct job *j, int64_t now_ns, struct server_stat
     }
 }
 
+/* Which of the servers that keep the shard this one is. */
+static void read_role(const struct job *j, struct stats_job *ret)
+{
+    const char *peer = "";
+    struct chain_counts c;
+
+    chain_count(j->chain, &c);
+    ret->role = j->terms.replica[0] ? succession_role_name(c.role) : "single";
+    if (j->replica.is_copy)
+        ret->role = j->replica.promoted_ns != 0 ? "alone" : "replica";
+    if (j->replica.is_copy && j->replica.promoted_ns == 0)
+        peer = j->members.members[0].peer;
+    else if (j->chain && (c.role == SUCCESSION_PRIMARY || c.role == SUCCESSION_PROPOSING))
+        peer = j->terms.replica;
+    (void)snprintf(ret->peer, sizeof(ret->peer), "%s", peer);
+    if (c.role == SUCCESSION_PRIMARY || c.role == SUCCESSION_PROPOSING) {
+        ret->replica_lag_records = c.records - c.acknowledged_records;
+        ret->replica_lag_bytes = c.bytes - c.acknowledged_bytes;
+    }
+}
+
 void stats_read_job(const struct job *j, int64_t now_ns, struct server_stats *ret)
 {
     struct stats_job *s = &ret->job;
@@ -136,6 +175,7 @@ void stats_read_job(const struct job *j, int64_t now_ns, struct server_stats *re
                             .joined = j->members.joined,
                             .left = j->members.left};
     memcpy(s->name, j->members.job, sizeof(s->name));
+    read_role(j, s);
     if (!s->runs)
         return; /* the keeper may be building the shard */
     s->round = job_round(j);

@@ -125,7 +125,8 @@ struct record_reply {
     uint32_t partition;
     uint64_t sequence; /* as in the record, which is applied */
     uint64_t epoch;
-    int superseded; /* refused: the replica serves by now, in that epoch */
+    int superseded;          /* refused: the replica serves by now, in that epoch */
+    uint64_t records, bytes; /* of partitions, taken on this stream by now; of their payloads */
 };
 
 struct join_request {

@@ -136,7 +136,9 @@ size_t wire_pack_record_reply(const struct record_reply *m, uint8_t *bytes)
     p.sequence = m->sequence;
     p.epoch = m->epoch;
     p.superseded = m->superseded != 0;
-    return sparring__v1__record_reply__pack(&p, bytes); /* at most 30 bytes */
+    p.records = m->records;
+    p.bytes = m->bytes;
+    return sparring__v1__record_reply__pack(&p, bytes); /* at most 52 bytes */
 }
 
 enum status wire_unpack_record_reply(const uint8_t *bytes, size_t size, struct record_reply *ret,
@@ -151,7 +153,9 @@ enum status wire_unpack_record_reply(const uint8_t *bytes, size_t size, struct r
         *ret = (struct record_reply){.partition = m->partition,
                                      .sequence = m->sequence,
                                      .epoch = m->epoch,
-                                     .superseded = m->superseded != 0};
+                                     .superseded = m->superseded != 0,
+                                     .records = m->records,
+                                     .bytes = m->bytes};
     arena_release(&arena);
     return status;
 }

@@ -91,6 +91,8 @@ static void fill_job(Sparring__V1__JobStats *m, const struct server_stats *s, st
     m->job = borrow(j->name);
     m->state = borrow(j->state);
     m->mode = borrow(j->mode);
+    m->role = borrow(j->role);
+    m->peer = borrow(j->peer);
     m->staleness_bound = j->staleness_bound;
     m->backup_workers = j->backup_workers;
     m->server_index = j->server_index;
@@ -106,6 +108,8 @@ static void fill_job(Sparring__V1__JobStats *m, const struct server_stats *s, st
     m->load_max_over_mean = j->load_max_over_mean;
     m->waiting_pushes = j->waiting_pushes;
     m->waiting_records = j->waiting_records;
+    m->replica_lag_records = j->replica_lag_records;
+    m->replica_lag_bytes = j->replica_lag_bytes;
     for (size_t i = 0; i < s->worker_count; i++)
         fill_worker(p, i, &s->workers[i]);
     m->n_workers = s->worker_count;

@@ -39,7 +39,15 @@
     X(journal_bytes, "Bytes of them.")                                                             \
     X(snapshots, "Snapshots of a shard that were written.")                                        \
     X(snapshot_bytes, "Bytes of them.")                                                            \
-    X(snapshots_failed, "Snapshots that could not be written.")
+    X(snapshots_failed, "Snapshots that could not be written.")                                    \
+    X(promotions, "Copies with which this server took its primary's place.")                       \
+    X(replicas_lost, "Replicas that this server, their primary, gave up.")                         \
+    X(replica_records, "Records that were sent to replicas.")                                      \
+    X(replica_bytes, "Bytes of payload in them.")                                                  \
+    X(acknowledged_records, "Of these records, those that a replica has taken.")                   \
+    X(acknowledged_bytes, "Bytes of payload in them.")                                             \
+    X(copied_records, "Records that were taken as a replica.")                                     \
+    X(copied_bytes, "Bytes of payload in them.")
 
 /* Pushes by their staleness: counts[i] are those above bound i - 1 and up to bound i. */
 struct stats_staleness {
@@ -67,13 +75,16 @@ struct stats_worker {
 struct stats_job {
     char name[WIRE_JOB_MAX];
     const char *state, *mode; /* constant */
-    bool runs;                /* what stands below `left` is known */
+    const char *role;         /* constant; of a job whose shard is kept twice, or was: which one */
+    char peer[WIRE_ADDRESS_MAX]; /* the other server of it; "": none */
+    bool runs;                   /* what stands below `left` is known */
     uint32_t server_index, server_count;
     uint32_t staleness_bound, backup_workers;
     uint32_t world_size, joined, left;
     uint64_t round, epoch, partitions, elements, shard_bytes;
     double load_max_over_mean;
     uint64_t waiting_pushes, waiting_records;
+    uint64_t replica_lag_records, replica_lag_bytes;
 };
 
 struct server_stats {

@@ -27,6 +27,16 @@ void succession_worker_withdraw(struct succession_worker *w)
 
 /* ------------------------------------------------------------------ the primary */
 
+const char *succession_role_name(enum succession_role role)
+{
+    static const char *const names[] = {[SUCCESSION_PRIMARY] = "primary",
+                                        [SUCCESSION_PROPOSING] = "proposing",
+                                        [SUCCESSION_LONE] = "alone",
+                                        [SUCCESSION_SUCCEEDED] = "superseded"};
+
+    return names[role];
+}
+
 void succession_primary_init(struct succession_primary *p, uint64_t epoch, unsigned world_size,
                              bool *settled)
 {

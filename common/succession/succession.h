@@ -59,6 +59,8 @@ enum succession_role {
     SUCCESSION_SUCCEEDED, /* acknowledges nothing any more */
 };
 
+const char *succession_role_name(enum succession_role role);
+
 struct succession_primary {
     enum succession_role role;
     uint64_t epoch;

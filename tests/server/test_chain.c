@@ -15,6 +15,40 @@
 
 static struct error err;
 
+/* ------------------------------------------------------------------ what they say of it */
+
+/* Of a service with a job that runs (free). */
+static struct server_stats *check_role(struct service *s, const char *role, const char *peer)
+{
+    struct server_stats *stats = chain_stats(s);
+
+    ck_assert(stats->has_job && stats->job.runs);
+    ck_assert_str_eq(stats->job.role, role);
+    ck_assert_msg(strncmp(stats->job.peer, peer, strlen(peer)) == 0, "%s", stats->job.peer);
+    ck_assert_int_eq(peer[0] == '\0', stats->job.peer[0] == '\0');
+    return stats;
+}
+
+/* Three rounds are complete: what was sent, was taken, and is known to be. */
+static void check_figures(void)
+{
+    uint64_t records = RAW_PARTITIONS * 4, bytes = RAW_COUNT * sizeof(float) * 4;
+    struct server_stats *of = check_role(service, "primary", session_terms.replica);
+
+    ck_assert_uint_eq(of->counters.replica_records, records);
+    ck_assert_uint_eq(of->counters.replica_bytes, bytes);
+    ck_assert_uint_eq(of->counters.acknowledged_records, records);
+    ck_assert_uint_eq(of->counters.acknowledged_bytes, bytes);
+    ck_assert_uint_eq(of->job.replica_lag_records + of->job.replica_lag_bytes, 0);
+    ck_assert_uint_eq(of->counters.copied_records + of->counters.promotions, 0);
+    free(of);
+    of = check_role(chain_replica, "replica", "ipv4:127.0.0.1");
+    ck_assert_uint_eq(of->counters.copied_records, records);
+    ck_assert_uint_eq(of->counters.copied_bytes, bytes);
+    ck_assert_uint_eq(of->counters.replica_records + of->counters.promotions, 0);
+    free(of);
+}
+
 /* ------------------------------------------------------------------ both live */
 
 /* _i: the optimizer runs on the server, on the worker. */
@@ -37,6 +71,7 @@ START_TEST(test_a_whole_job)
             session_expect_all(0, round, values);
             session_expect_all(1, round, values);
         }
+    check_figures();
     session_end();
     chain_wait_ended(service, 1, 0);
     chain_wait_ended(chain_replica, 1, 0);
@@ -86,6 +121,7 @@ END_TEST
 START_TEST(test_promotion)
 {
     uint32_t summed = (uint32_t)_i;
+    struct server_stats *stats;
     struct join_request request;
     float first;
 
@@ -115,6 +151,10 @@ START_TEST(test_promotion)
         session_expect_all(i, 3, session_sum(3));
     session_round(4);
     session_round(5);
+    stats = check_role(chain_replica, "alone", "");
+    ck_assert_uint_eq(stats->counters.promotions, 1);
+    ck_assert_uint_eq(stats->job.epoch, 2);
+    free(stats);
     session_end();
     chain_wait_ended(chain_replica, 1, 0);
     chain_tear_down();
@@ -361,6 +401,7 @@ END_TEST
 
 START_TEST(test_alone_by_all_votes)
 {
+    struct server_stats *stats;
     uint64_t count[2] = {0};
 
     chain_set_up();
@@ -371,6 +412,7 @@ START_TEST(test_alone_by_all_votes)
     service_close(chain_replica);
     for (unsigned i = 0; i < 2; i++)
         chain_wait_proposal(i, &count[i], 2);
+    free(check_role(service, "proposing", session_terms.replica));
     for (unsigned i = 0; i < 2; i++)
         session_push_all(i, 2);
     session_wait_taken(4 * RAW_PARTITIONS);
@@ -385,6 +427,10 @@ START_TEST(test_alone_by_all_votes)
     raw_beat(&workers[0], "raw", count[0]);
     ck_assert_uint_eq(raw_wait_beats(&workers[0], count[0]).epoch, 2);
     session_round(3);
+    stats = check_role(service, "alone", "");
+    ck_assert_uint_eq(stats->counters.replicas_lost, 1);
+    ck_assert_uint_eq(stats->job.replica_lag_records, 0);
+    free(stats);
     session_end();
     chain_wait_ended(service, 1, 0);
     close_service();

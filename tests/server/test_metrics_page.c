@@ -337,9 +337,9 @@ START_TEST(test_a_job_on_the_page)
     ck_assert(metrics_value(body(), "sparring_server_rounds_total") == 2);
     ck_assert(metrics_value(body(), "sparring_server_rx_payload_bytes_total") == 4 * shard_bytes);
     ck_assert(metrics_value(body(), "sparring_server_tx_payload_bytes_total") == 4 * shard_bytes);
-    ck_assert(metrics_value(body(),
-                            "sparring_server_job_info{job=\"raw\",state=\"running\",mode=\"bsp\","
-                            "server=\"0\",servers=\"1\"}") == 1);
+    ck_assert(metrics_value(body(), "sparring_server_job_info{job=\"raw\",state=\"running\",mode="
+                                    "\"bsp\",role=\"single\",peer=\"\","
+                                    "server=\"0\",servers=\"1\"}") == 1);
     ck_assert(metrics_value(body(), "sparring_server_worker_lag_rounds{rank=\"1\"}") == 0);
     ck_assert(metrics_value(body(), "sparring_server_calls_open{method=\"sparring.v1."
                                     "ParameterServer/Exchange\"}") == 2);

@@ -74,6 +74,8 @@ static void fill(bool runs)
                                    .state = runs ? "running" : "gathering",
                                    .runs = runs,
                                    .mode = "ssp",
+                                   .role = "primary",
+                                   .peer = "10.0.0.1:5758",
                                    .staleness_bound = (uint32_t)number(),
                                    .backup_workers = (uint32_t)number(),
                                    .server_index = (uint32_t)number(),
@@ -90,6 +92,8 @@ static void fill(bool runs)
     stats.job.load_max_over_mean = (double)number() + 0.125;
     stats.job.waiting_pushes = number();
     stats.job.waiting_records = number();
+    stats.job.replica_lag_records = number();
+    stats.job.replica_lag_bytes = number();
     stats.worker_count = 3;
     for (uint32_t i = 0; i < 3; i++)
         stats.workers[i] = (struct stats_worker){.rank = i * 500,
@@ -206,6 +210,8 @@ START_TEST(test_the_page_says_all_that_the_reply_says)
     ck_assert_str_eq(reply->job->job, HOSTILE);
     ck_assert_str_eq(reply->job->state, "running");
     ck_assert_str_eq(reply->job->mode, "ssp");
+    ck_assert_str_eq(reply->job->role, "primary");
+    ck_assert_str_eq(reply->job->peer, "10.0.0.1:5758");
     ck_assert(reply->draining);
     ck_assert(reply->job->workers[0]->connected && !reply->job->workers[1]->connected);
     for (size_t i = 0; i <= STATS_STALENESS_BOUNDS; i++)
@@ -241,8 +247,8 @@ START_TEST(test_names_and_labels)
     ck_assert(value("sparring_server_jobs_total{result=\"failed\"}") == (double)stats.jobs_failed);
     (void)snprintf(sample, sizeof(sample),
                    "sparring_server_job_info{job=\"" ESCAPED
-                   "\",state=\"running\",mode=\"ssp\",server=\"%" PRIu32 "\",servers=\"%" PRIu32
-                   "\"}",
+                   "\",state=\"running\",mode=\"ssp\",role=\"primary\",peer=\"10.0.0.1:5758\","
+                   "server=\"%" PRIu32 "\",servers=\"%" PRIu32 "\"}",
                    stats.job.server_index, stats.job.server_count);
     ck_assert(value(sample) == 1);
     ck_assert(value("sparring_server_worker_connected{rank=\"500\"}") == 0);

@@ -125,6 +125,8 @@ static void check_job(const Sparring__V1__JobStats *j)
     ck_assert_str_eq(j->job, "raw");
     ck_assert_str_eq(j->state, "running");
     ck_assert_str_eq(j->mode, "bsp");
+    ck_assert_str_eq(j->role, "single");
+    ck_assert_str_eq(j->peer, "");
     ck_assert_uint_eq(j->server_index, 0);
     ck_assert_uint_eq(j->server_count, 1);
     ck_assert_uint_eq(j->world_size, 2);
