@@ -84,6 +84,16 @@ static struct snapshot_shape shape_of(const struct shard *s)
     return shape;
 }
 
+static uint64_t longest_journal(const struct durable_config *config,
+                                const struct snapshot_shape *shape)
+{
+    uint64_t snapshots = DURABLE_JOURNAL_SNAPSHOTS * sizeof(float) * shape->elements * shape->slabs;
+
+    if (config->journal_bytes > 0)
+        return config->journal_bytes;
+    return snapshots > DURABLE_JOURNAL_LEAST ? snapshots : DURABLE_JOURNAL_LEAST;
+}
+
 static enum status allocate_part(struct durable_part *p, const struct shard *s, struct error *err)
 {
     unsigned world_size = s->config.world_size;
@@ -153,6 +163,8 @@ enum status durable_open(const struct durable_config *config, struct durable **r
     d->counts = s->length > 0;
     d->first = d->counts ? s->parts[0].partition : 0;
     d->shape = shape_of(s);
+    d->longest = longest_journal(config, &d->shape);
+    d->long_generation = UINT64_MAX;
     if (strlen(config->folder) >= sizeof(d->folder))
         status = error_set(err, STATUS_CONFIG, "the path '%s' is too long", config->folder);
     else
@@ -218,6 +230,24 @@ static void ask_snapshot(struct durable *d)
     (void)pthread_mutex_unlock(&d->lock);
 }
 
+/* Once for a journal, unless that one goes on, as no snapshot could be written. */
+static void limit_journal(struct durable *d)
+{
+    uint64_t generation, size;
+
+    journal_length(&d->journal, &generation, &size);
+    if (size <= d->longest)
+        return;
+    (void)pthread_mutex_lock(&d->lock);
+    if (generation != d->long_generation || size > d->long_bytes + d->longest) {
+        d->long_generation = generation;
+        d->long_bytes = size;
+        d->due = true;
+        (void)pthread_cond_broadcast(&d->changed);
+    }
+    (void)pthread_mutex_unlock(&d->lock);
+}
+
 enum status durable_record(void *user, const struct shard_record *record, struct error *err)
 {
     struct durable *d = user;
@@ -234,6 +264,8 @@ enum status durable_record(void *user, const struct shard_record *record, struct
     if (status == STATUS_OK && d->every_steps > 0 && record->kind == SHARD_RECORD_STEP &&
         record->partition == d->first && record->step % d->every_steps == 0)
         ask_snapshot(d);
+    if (status == STATUS_OK)
+        limit_journal(d);
     return status;
 }
 
@@ -413,11 +445,11 @@ static void *take_snapshots(void *user)
 
 enum status durable_start(struct durable *d, struct error *err)
 {
-    int failed = d->every_steps > 0 ? pthread_create(&d->thread, NULL, take_snapshots, d) : 0;
+    int failed = pthread_create(&d->thread, NULL, take_snapshots, d);
 
     if (failed)
         return error_set_errno(err, failed, "cannot start the thread of snapshots");
-    d->started = d->every_steps > 0;
+    d->started = true;
     return STATUS_OK;
 }
 

@@ -3,10 +3,10 @@
  *
  * In the job's folder (server/state_dir.h) lie terms.json, snapshot-<n>.safetensors (none for n =
  * 0) and journal-<n>: what came behind snapshot n.  Every record of the shard is in the journal
- * before anybody can be answered from it.  Every so many rounds a thread of its own begins journal
- * n + 1, copies the shard, partition by partition, while it is used, and when snapshot n + 1 is on
- * the disk removes what stands before it.  If that fails the old ones stay, and the journals are
- * read one after the other.
+ * before anybody can be answered from it.  Every so many rounds, and when the journal has grown
+ * long, a thread of its own begins journal n + 1, copies the shard, partition by partition, while
+ * it is used, and when snapshot n + 1 is on the disk removes what stands before it.  If that fails
+ * the old ones stay, and the journals are read one after the other.
  *
  * Threads: durable_record from the shard's, under a partition's lock; durable_set_members from any;
  * the rest from one.
@@ -21,12 +21,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define DURABLE_JOURNAL_SNAPSHOTS 8u
+#define DURABLE_JOURNAL_LEAST     (UINT64_C(64) << 20)
+
 struct durable;
 
 struct durable_config {
-    const char *folder;  /* of the job; copied */
-    uint64_t digest;     /* of its terms */
-    uint64_t every;      /* rounds between two snapshots; 0: only durable_snapshot */
+    const char *folder; /* of the job; copied */
+    uint64_t digest;    /* of its terms */
+    uint64_t every;     /* rounds between two snapshots; 0: any number */
+    /* A longer journal is reason enough for a snapshot; 0: as long as DURABLE_JOURNAL_SNAPSHOTS of
+     * them, at least DURABLE_JOURNAL_LEAST: so they add an eighth to what is written, at most. */
+    uint64_t journal_bytes;
     const char *job;     /* copied, for the metadata of snapshots and the log */
     struct shard *shard; /* built; borrowed until durable_close */
 };

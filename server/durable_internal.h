@@ -26,7 +26,8 @@ struct durable {
     char *job; /* owned */
     struct shard *shard;
     uint64_t digest;
-    uint64_t every_steps; /* of the first partition, between two snapshots; 0: none */
+    uint64_t every_steps; /* of the first partition, between two snapshots; 0: any number */
+    uint64_t longest;     /* bytes of a journal that is not reason enough for one */
     uint32_t first;       /* partition whose steps are counted; none without partitions */
     bool counts;          /* there is a first partition */
     struct snapshot_shape shape;
@@ -40,8 +41,9 @@ struct durable {
     pthread_cond_t changed;
     struct strbuf members; /* as durable_set_members was told last */
     struct durable_figures figures;
-    bool due;  /* the thread is to take a snapshot */
-    bool stop; /* and no other */
+    uint64_t long_generation, long_bytes; /* of the journal that was too long, when it was */
+    bool due;                             /* the thread is to take a snapshot */
+    bool stop;                            /* and no other */
     pthread_t thread;
     bool started;
 };
@@ -50,7 +52,7 @@ struct durable {
 enum status durable_open(const struct durable_config *config, struct durable **ret,
                          struct error *err);
 
-/* The thread, if snapshots are wanted. */
+/* The thread of snapshots. */
 enum status durable_start(struct durable *d, struct error *err);
 
 /* What the journal of a generation must say. */

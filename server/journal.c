@@ -255,6 +255,14 @@ void journal_count(struct journal *j, uint64_t *ret_records, uint64_t *ret_bytes
     (void)pthread_mutex_unlock(&j->lock);
 }
 
+void journal_length(struct journal *j, uint64_t *ret_generation, uint64_t *ret_size)
+{
+    (void)pthread_mutex_lock(&j->lock);
+    *ret_generation = j->head.generation;
+    *ret_size = j->size;
+    (void)pthread_mutex_unlock(&j->lock);
+}
+
 void journal_close(struct journal *j)
 {
     if (j->path[0] == '\0')

@@ -81,6 +81,9 @@ enum status journal_switch(struct journal *j, const char *path, struct error *er
 void journal_count(struct journal *j, uint64_t *ret_records, uint64_t *ret_bytes,
                    int64_t *ret_append_ns);
 
+/* The file that appends go to, and its bytes. */
+void journal_length(struct journal *j, uint64_t *ret_generation, uint64_t *ret_size);
+
 void journal_close(struct journal *j); /* a zeroed one is allowed */
 
 /* ------------------------------------------------------------------ reading */

@@ -79,7 +79,17 @@ static const struct option_spec service_specs[] = {
      .max = 1000000000,
      .metavar = "K",
      .help = "Rounds between two snapshots of the state; in between each round adds its gradients "
-             "to a journal.  0: only when the server is stopped."},
+             "to a journal.  0: only for --journal-mib, and when the server is stopped."},
+    {.name = "journal-mib",
+     .env = "SPARRING_JOURNAL_MIB",
+     .kind = OPTION_INT,
+     .offset = AT(journal_mib),
+     .default_text = "0",
+     .min = 0,
+     .max = 1 << 30,
+     .metavar = "N",
+     .help = "Begin a snapshot, too, when the journal is longer than N MiB, which then goes.  0: "
+             "than eight snapshots, at least 64 MiB."},
     {.help = "Security:"},
     {0},
 };
@@ -140,6 +150,7 @@ enum status server_options_service(const struct server_options *o,
         .run_dir = o->run_dir[0] ? o->run_dir : NULL,
         .state_dir = o->state_dir[0] ? o->state_dir : NULL,
         .snapshot_every = (uint64_t)o->snapshot_every,
+        .journal_bytes = (uint64_t)o->journal_mib << 20,
     };
     status = endpoint_parse(o->listen, origin, &ret->listen, err);
     if (status != STATUS_OK || !o->metrics_listen[0])

@@ -23,7 +23,7 @@ struct server_options {
     char metrics_listen[OPTION_TEXT_MAX];
     char run_dir[OPTION_TEXT_MAX];
     char state_dir[OPTION_TEXT_MAX];
-    int64_t snapshot_every;
+    int64_t snapshot_every, journal_mib;
     char log_level[OPTION_TEXT_MAX];
 };
 

@@ -24,6 +24,7 @@ static struct durable_config config_of(const struct service *s, struct job *j, c
     return (struct durable_config){.folder = folder,
                                    .digest = digest,
                                    .every = s->snapshot_every,
+                                   .journal_bytes = s->journal_bytes,
                                    .job = j->members.job,
                                    .shard = &j->shard};
 }
@@ -300,6 +301,7 @@ enum status preserve_open(struct service *s, const struct service_config *config
     if (!config->state_dir)
         return STATUS_OK;
     s->snapshot_every = config->snapshot_every;
+    s->journal_bytes = config->journal_bytes;
     status = state_dir_open(&s->state_dir, config->state_dir, err);
     if (status == STATUS_OK)
         status = state_dir_find(&s->state_dir, folder, &terms, &digest, err);

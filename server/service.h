@@ -35,7 +35,8 @@ struct service_config {
     const char *metrics_listen_origin; /* "--metrics-listen" */
     bool share_memory;       /* with workers of this host, where chunks then go by reference */
     const char *state_dir;   /* borrowed; unfinished jobs are kept here; NULL: nowhere */
-    uint64_t snapshot_every; /* rounds; 0: only at the end */
+    uint64_t snapshot_every; /* rounds; 0: see journal_bytes */
+    uint64_t journal_bytes;  /* as in durable_config */
     const char *run_dir; /* borrowed; records go to <run_dir>/server<index>.jsonl; NULL: nowhere */
 };
 

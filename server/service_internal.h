@@ -29,6 +29,7 @@ struct service {
     struct record record;         /* keeper only, once it runs */
     struct state_dir state_dir;   /* the same; its path "": none */
     uint64_t snapshot_every;      /* constant */
+    uint64_t journal_bytes;       /* the same */
     pthread_t keeper;
     bool keeper_started;
 

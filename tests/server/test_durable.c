@@ -3,7 +3,7 @@
  * that was never disturbed, in every mode and with every optimizer: no step lost, none made twice.
  */
 #include "common/base/memory.h"
-#include "server/durable.h"
+#include "server/durable_internal.h"
 #include "server/state_dir.h"
 #include "tests/support/support.h"
 
@@ -54,7 +54,7 @@ struct bench {
     struct shard shard;
     struct durable *durable; /* NULL: undisturbed */
     char folder[STATE_PATH_MAX];
-    uint64_t every;
+    uint64_t every, journal_bytes;
 };
 
 /* ------------------------------------------------------------------ shards */
@@ -107,6 +107,7 @@ static struct durable_config config_of(struct bench *b)
     return (struct durable_config){.folder = b->folder,
                                    .digest = 99,
                                    .every = b->every,
+                                   .journal_bytes = b->journal_bytes,
                                    .job = b->mode->name,
                                    .shard = &b->shard};
 }
@@ -118,13 +119,14 @@ static void tell_sink(struct bench *b)
     shard_set_sink(&b->shard, &sink);
 }
 
-static void open_bench(struct bench *b, const struct mode *mode, uint64_t every, bool durable)
+static void open_limited(struct bench *b, const struct mode *mode, uint64_t every,
+                         uint64_t journal_bytes, bool durable)
 {
     static unsigned opened;
     struct durable_config config;
     char name[64];
 
-    *b = (struct bench){.mode = mode, .every = every};
+    *b = (struct bench){.mode = mode, .every = every, .journal_bytes = journal_bytes};
     assert_ok(shard_map_make(COUNT, PARTITION_BYTES_MIN, 2, &b->map, &err));
     open_shard(b);
     if (!durable)
@@ -136,6 +138,11 @@ static void open_bench(struct bench *b, const struct mode *mode, uint64_t every,
     assert_ok(durable_create(&config, &b->durable, &err));
     assert_ok(durable_set_members(b->durable, "all of them", &err));
     tell_sink(b);
+}
+
+static void open_bench(struct bench *b, const struct mode *mode, uint64_t every, bool durable)
+{
+    open_limited(b, mode, every, 0, durable);
 }
 
 static void close_bench(struct bench *b)
@@ -477,6 +484,48 @@ START_TEST(test_damaged_files)
 }
 END_TEST
 
+/* No rounds are counted: a journal of so many bytes is reason enough, once for each. */
+START_TEST(test_a_long_journal)
+{
+    const uint64_t longest = 2 * (2 * FULL + 77) * sizeof(float); /* some two rounds */
+    struct durable_figures figures = {0};
+    struct bench quiet, b;
+    uint64_t generation, size;
+
+    open_bench(&quiet, &modes[_i], 0, false);
+    open_limited(&b, &modes[_i], 0, longest, true);
+    ck_assert_uint_eq(b.durable->longest, longest);
+    initialise(&quiet, false);
+    initialise(&b, false);
+    for (unsigned i = 0; i < PUSHES; i++) {
+        uint64_t before = figures.snapshots;
+        bool is_long;
+
+        push_nth(&quiet, i, false);
+        journal_length(&b.durable->journal, &generation, &size);
+        push_nth(&b, i, false);
+        (void)pthread_mutex_lock(&b.durable->lock);
+        is_long = b.durable->long_generation == generation;
+        (void)pthread_mutex_unlock(&b.durable->lock);
+        do
+            durable_count(b.durable, &figures);
+        while (is_long && figures.snapshots == before);
+        ck_assert_uint_eq(figures.snapshots, before + is_long);
+        journal_length(&b.durable->journal, &generation, &size);
+        ck_assert_uint_le(size, longest);
+    }
+    ck_assert_uint_ge(figures.snapshots, ROUNDS / 4);
+    ck_assert_uint_eq(figures.snapshots_failed, 0);
+    crash(&b, NULL);
+    assert_same(&quiet, &b);
+    close_bench(&quiet);
+    close_bench(&b);
+    open_bench(&b, &modes[_i], 0, true);
+    ck_assert_uint_eq(b.durable->longest, DURABLE_JOURNAL_LEAST);
+    close_bench(&b);
+}
+END_TEST
+
 /* The thread's snapshots come while the shard is used by others, and old files go. */
 START_TEST(test_snapshots_by_themselves)
 {
@@ -523,6 +572,7 @@ int main(void)
     tcase_add_test(tcase, test_snapshots_that_fail);
     tcase_add_test(tcase, test_a_full_disk);
     tcase_add_test(tcase, test_damaged_files);
+    tcase_add_loop_test(tcase, test_a_long_journal, 0, MODES);
     tcase_add_test(tcase, test_snapshots_by_themselves);
     suite_add_tcase(suite, tcase);
     return support_run(suite);
