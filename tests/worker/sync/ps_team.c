@@ -1,8 +1,8 @@
 #include "tests/worker/sync/ps_team.h"
 
-#include "common/base/memory.h"
 #include "tests/support/support.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,25 +30,12 @@ void team_init(struct team *t, unsigned world_size, unsigned servers, uint64_t r
     tensor_table_layout(&t->table);
 }
 
-static float *new_slab(void)
+void team_init_plain(struct team *t, unsigned world_size, unsigned servers, uint64_t rounds)
 {
-    float *slab = NULL;
-
-    assert_ok(mem_calloc_aligned(TEAM_COUNT, sizeof(float), "slab", &slab, &err));
-    ck_assert_ptr_nonnull(slab);
-    return slab;
-}
-
-static void fill(float *values, uint32_t seed)
-{
-    uint32_t state = seed * 2654435761u + 1;
-
-    for (size_t i = 0; i < TEAM_COUNT; i++) {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        values[i] = ((float)(state >> 8) / 8388608.0f) - 1.0f;
-    }
+    team_init(t, world_size, servers, rounds);
+    t->direct = true;
+    t->reconnect_ms = 0;
+    t->heartbeat_timeout_ms = 0;
 }
 
 static void open_rank(struct team *t, unsigned index)
@@ -56,57 +43,58 @@ static void open_rank(struct team *t, unsigned index)
     struct team_rank *r = &t->ranks[index];
     size_t used = 0;
 
-    r->team = t;
-    r->index = index;
-    r->rounds = t->rounds;
-    r->memory = SHARED_MEMORY_NONE;
-    if (t->shares) {
+    *r = (struct team_rank){
+        .team = t, .index = index, .rounds = t->rounds, .memory = SHARED_MEMORY_NONE};
+    if (t->sharing > 0 && index % t->sharing == 0) {
         assert_ok(shared_memory_open(2 * TEAM_COUNT * sizeof(float), "team", &r->memory, &err));
         r->params = r->memory.base;
         r->grads = r->params + TEAM_COUNT;
     } else {
-        r->params = new_slab();
-        r->grads = new_slab();
+        r->params = ps_slab_new(TEAM_COUNT);
+        r->grads = ps_slab_new(TEAM_COUNT);
     }
-    fill(r->params, 1000 + index); /* rank 0's must win */
-    for (unsigned k = 0; k < t->server_count; k++) {
-        r->proxies[k] = fault_proxy_open(service_port(t->services[k]), index * 10 + k);
+    ps_fill(r->params, TEAM_COUNT, 1000 + index); /* rank 0's must win */
+    if (t->direct)
+        (void)snprintf(r->servers, sizeof(r->servers), "%s", t->servers.addresses);
+    for (unsigned k = 0; !t->direct && k < t->server_count; k++) {
+        r->proxies[k] = fault_proxy_open(service_port(t->servers.services[k]), index * 10 + k);
         used += (size_t)snprintf(r->servers + used, sizeof(r->servers) - used, "%s127.0.0.1:%u",
                                  k ? "," : "", fault_proxy_port(r->proxies[k]));
     }
 }
 
-void team_open(struct team *t)
+void team_open_ranks(struct team *t)
 {
-    for (unsigned k = 0; k < t->server_count; k++) {
-        struct service_config config = {.listen = {.host = "127.0.0.1"},
-                                        .listen_origin = "test",
-                                        .threads = 2,
-                                        .share_memory = true,
-                                        .timeout_ms = t->timeout_ms};
-
-        assert_ok(service_open(&config, &t->services[k], &err));
-    }
     for (unsigned i = 0; i < t->world_size; i++)
         open_rank(t, i);
 }
 
-void team_close(struct team *t)
+void team_close_ranks(struct team *t)
 {
     for (unsigned i = 0; i < t->world_size; i++) {
         struct team_rank *r = &t->ranks[i];
 
         sync_close(r->sync, r->err.status ? &r->err : NULL);
-        for (unsigned k = 0; k < t->server_count; k++)
+        for (unsigned k = 0; k < t->server_count && r->proxies[k]; k++)
             fault_proxy_close(r->proxies[k]);
-        if (!t->shares) {
+        if (!r->memory.base) {
             free(r->params);
             free(r->grads);
         }
         shared_memory_release(&r->memory);
     }
-    for (unsigned k = 0; k < t->server_count; k++)
-        service_close(t->services[k]);
+}
+
+void team_open(struct team *t)
+{
+    ps_servers_open(&t->servers, t->server_count, t->timeout_ms);
+    team_open_ranks(t);
+}
+
+void team_close(struct team *t)
+{
+    team_close_ranks(t);
+    ps_servers_close(&t->servers);
     tensor_table_release(&t->table);
 }
 
@@ -130,12 +118,14 @@ struct sync_config team_config(const struct team_rank *r)
                                 .job = "test",
                                 .servers = r->servers,
                                 .servers_origin = "--servers",
+                                .server_weights = t->weights,
                                 .update_on_server = t->update,
-                                .memory = t->shares ? &r->memory : NULL,
-                                .ps_transport =
-                                    t->shares ? SYNC_TRANSPORT_SHM : SYNC_TRANSPORT_AUTO,
+                                .memory = r->memory.base ? &r->memory : NULL,
+                                .ps_transport = r->memory.base && !t->another_host
+                                                    ? SYNC_TRANSPORT_SHM
+                                                    : SYNC_TRANSPORT_AUTO,
                                 .connections = t->connections,
-                                .priority = t->connections > 1,
+                                .priority = t->priority,
                                 .compression = t->compression,
                                 .overlap_forward = t->overlap_forward,
                                 .partition_bytes = TEAM_PARTITION_BYTES,
@@ -167,7 +157,7 @@ enum status team_begin_step(struct team_rank *r, uint64_t round, size_t ready_co
         status = sync_await(r->sync, 0, TEAM_COUNT, &r->err);
     if (status != STATUS_OK)
         return status;
-    fill(r->grads, gradient_seed(r->index, round));
+    ps_fill(r->grads, TEAM_COUNT, gradient_seed(r->index, round));
     for (size_t mark = 0; mark < ready_count; mark += 700 + 13 * r->index)
         sync_ready(r->sync, mark);
     sync_ready(r->sync, ready_count);
@@ -209,6 +199,8 @@ static void *run(void *user)
     r->status = run_rounds(r);
     if (r->sync)
         r->counters = sync_counters(r->sync);
+    if (r->status == STATUS_OK && r->team->check)
+        r->team->check(r);
     sync_close(r->sync, r->status == STATUS_OK ? NULL : &r->err);
     r->sync = NULL;
     return NULL;
@@ -227,15 +219,16 @@ void team_join_rank(struct team_rank *r)
 /* What one process would compute: divide, then sum in rank order, then update. */
 static float *serial_reference(const struct team *t)
 {
-    float *params = new_slab(), *sum = new_slab(), *gradient = new_slab();
+    float *params = ps_slab_new(TEAM_COUNT), *sum = ps_slab_new(TEAM_COUNT),
+          *gradient = ps_slab_new(TEAM_COUNT);
     float scale = (float)(1.0 / t->world_size);
     struct optimizer optimizer;
 
     assert_ok(optimizer_init(&optimizer, &t->optimizer, TEAM_COUNT, &err));
-    fill(params, 1000);
+    ps_fill(params, TEAM_COUNT, 1000);
     for (uint64_t round = 1; round <= t->rounds; round++) {
         for (unsigned rank = 0; rank < t->world_size; rank++) {
-            fill(gradient, gradient_seed(rank, round));
+            ps_fill(gradient, TEAM_COUNT, gradient_seed(rank, round));
             for (size_t i = 0; i < TEAM_COUNT; i++)
                 sum[i] = rank == 0 ? gradient[i] * scale : sum[i] + gradient[i] * scale;
         }
@@ -247,21 +240,28 @@ static float *serial_reference(const struct team *t)
     return params;
 }
 
-bool team_same_bits(const void *a, const void *b, size_t count)
+void team_run_all(struct team *t)
 {
-    return memcmp(a, b, count * sizeof(float)) == 0;
+    for (unsigned i = 0; i < t->world_size; i++)
+        team_run_rank(&t->ranks[i]);
+    for (unsigned i = 0; i < t->world_size; i++)
+        team_join_rank(&t->ranks[i]);
 }
 
 void team_check(const struct team *t)
 {
     float *wanted = serial_reference(t);
+    const float *got = t->ranks[0].params;
+    bool exact = t->order == REDUCE_REPRODUCIBLE || t->world_size <= 2;
 
     for (unsigned i = 0; i < t->world_size; i++) {
         ck_assert_msg(t->ranks[i].status == STATUS_OK, "rank %u: %s", i, t->ranks[i].err.text);
-        for (size_t e = 0; e < TEAM_COUNT; e++)
-            ck_assert_msg(team_same_bits(&t->ranks[i].params[e], &wanted[e], 1),
-                          "rank %u, element %zu: %.9g, wanted %.9g", i, e,
-                          (double)t->ranks[i].params[e], (double)wanted[e]);
+        ck_assert_msg(ps_same_bits(t->ranks[i].params, got, TEAM_COUNT),
+                      "rank %u has other parameters than rank 0", i);
     }
+    for (size_t e = 0; e < TEAM_COUNT; e++)
+        ck_assert_msg(exact ? ps_same_bits(&got[e], &wanted[e], 1)
+                            : fabsf(got[e] - wanted[e]) <= 1e-5f,
+                      "element %zu: %.9g, wanted %.9g", e, (double)got[e], (double)wanted[e]);
     free(wanted);
 }

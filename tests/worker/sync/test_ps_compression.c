@@ -2,15 +2,13 @@
  * Compression both ways, by real servers and real workers in one process, against a model that
  * knows no partitions' order, threads or wire: bit for bit, with the bytes that the formula says.
  */
-#include "common/base/memory.h"
-#include "server/service.h"
 #include "tests/support/support.h"
+#include "tests/worker/sync/ps_parts.h"
 #include "worker/sync/ps_codec.h"
 #include "worker/sync/sync.h"
 
 #include <math.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,8 +28,7 @@ enum {
 static struct error err;
 
 struct team {
-    struct service *services[SERVERS];
-    char servers[128];
+    struct ps_servers servers;
     struct tensor_table table;
     unsigned world_size;
     bool update;
@@ -55,9 +52,6 @@ struct rank {
 static void team_open(struct team *t, unsigned world_size, bool update, enum codec_kind up,
                       enum codec_kind down)
 {
-    size_t shape[1] = {COUNT};
-    size_t used = 0;
-
     memset(t, 0, sizeof(*t));
     t->world_size = world_size;
     t->update = update;
@@ -65,53 +59,21 @@ static void team_open(struct team *t, unsigned world_size, bool update, enum cod
     t->optimizer = optimizer_defaults(OPTIMIZER_SGD);
     t->optimizer.learning_rate = 0.1;
     t->optimizer.momentum = 0.9;
-    assert_ok(tensor_table_add(&t->table, "weight", 1, shape, &err));
-    tensor_table_layout(&t->table);
-    for (unsigned k = 0; k < SERVERS; k++) {
-        struct service_config config = {.listen = {.host = "127.0.0.1"},
-                                        .listen_origin = "test",
-                                        .threads = 2,
-                                        .timeout_ms = TIMEOUT_MS};
-
-        assert_ok(service_open(&config, &t->services[k], &err));
-        used += (size_t)snprintf(t->servers + used, sizeof(t->servers) - used, "%s127.0.0.1:%u",
-                                 k ? "," : "", service_port(t->services[k]));
-    }
+    ps_table_open(&t->table, COUNT);
+    ps_servers_open(&t->servers, SERVERS, TIMEOUT_MS);
 }
 
 static void team_close(struct team *t)
 {
-    for (unsigned k = 0; k < SERVERS; k++)
-        service_close(t->services[k]);
+    ps_servers_close(&t->servers);
     tensor_table_release(&t->table);
-}
-
-static float *new_slab(void)
-{
-    float *slab = NULL;
-
-    assert_ok(mem_calloc_aligned(COUNT, sizeof(float), "slab", &slab, &err));
-    ck_assert_ptr_nonnull(slab);
-    return slab;
-}
-
-static void fill(float *values, uint32_t seed)
-{
-    uint32_t state = seed * 2654435761u + 1;
-
-    for (size_t i = 0; i < COUNT; i++) {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        values[i] = ((float)(state >> 8) / 8388608.0f) - 1.0f;
-    }
 }
 
 #define SPARSE_STRIDE 1600 /* one row of 16 in a hundred */
 
 static void fill_gradient(const struct team *t, float *values, unsigned rank, uint64_t round)
 {
-    fill(values, (uint32_t)(rank * 100 + round));
+    ps_fill(values, COUNT, (uint32_t)(rank * 100 + round));
     for (size_t i = 0; t->sparse && i < COUNT; i++)
         if (i % SPARSE_STRIDE != 37 * round % SPARSE_STRIDE)
             values[i] = 0.0f;
@@ -147,7 +109,7 @@ static enum status run_rounds(struct rank *r)
                                  .order = REDUCE_REPRODUCIBLE,
                                  .manifest = "model\ttest\n",
                                  .job = "test",
-                                 .servers = t->servers,
+                                 .servers = t->servers.addresses,
                                  .servers_origin = "--servers",
                                  .update_on_server = t->update,
                                  .partition_bytes = PARTITION_BYTES,
@@ -213,8 +175,9 @@ static void *run_rank(void *user)
 static void run_all(struct team *t, struct rank *ranks)
 {
     for (unsigned i = 0; i < t->world_size; i++) {
-        ranks[i] = (struct rank){.team = t, .index = i, .params = new_slab(), .grads = new_slab()};
-        fill(ranks[i].params, 1000 + i); /* rank 0's must win */
+        ranks[i] = (struct rank){
+            .team = t, .index = i, .params = ps_slab_new(COUNT), .grads = ps_slab_new(COUNT)};
+        ps_fill(ranks[i].params, COUNT, 1000 + i); /* rank 0's must win */
     }
     for (unsigned i = 0; i < t->world_size; i++)
         ck_assert_int_eq(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
@@ -288,20 +251,20 @@ static void tell_values(const struct team *t, struct model *m)
 /* The parameters that every worker must end with. */
 static float *model_run(const struct team *t)
 {
-    struct model m = {.values = new_slab(),
-                      .held = new_slab(),
-                      .sum = new_slab(),
-                      .gradient = new_slab(),
-                      .said = new_slab(),
-                      .work = new_slab(),
-                      .down = new_slab()};
+    struct model m = {.values = ps_slab_new(COUNT),
+                      .held = ps_slab_new(COUNT),
+                      .sum = ps_slab_new(COUNT),
+                      .gradient = ps_slab_new(COUNT),
+                      .said = ps_slab_new(COUNT),
+                      .work = ps_slab_new(COUNT),
+                      .down = ps_slab_new(COUNT)};
     struct optimizer optimizer;
 
     for (unsigned rank = 0; rank < RANKS_MAX; rank++)
-        m.up[rank] = new_slab();
+        m.up[rank] = ps_slab_new(COUNT);
     assert_ok(optimizer_init(&optimizer, &t->optimizer, COUNT, &err));
-    fill(m.values, 1000);
-    fill(m.held, 1000);
+    ps_fill(m.values, COUNT, 1000);
+    ps_fill(m.held, COUNT, 1000);
     for (uint64_t round = 1; round <= ROUNDS; round++) {
         for (unsigned rank = 0; rank < t->world_size; rank++)
             add_gradient(t, &m, rank, round);
@@ -327,12 +290,6 @@ static float *model_run(const struct team *t)
 
 /* ------------------------------------------------------------------ tests */
 
-/* Of floats: 0 and -0 differ, a NaN equals itself. */
-static bool same_bits(const void *a, const void *b, size_t count)
-{
-    return memcmp(a, b, count * sizeof(float)) == 0;
-}
-
 static void compare(struct team *t, const struct rank *ranks)
 {
     float *wanted = model_run(t);
@@ -340,7 +297,7 @@ static void compare(struct team *t, const struct rank *ranks)
     for (unsigned i = 0; i < t->world_size; i++) {
         ck_assert_msg(ranks[i].status == STATUS_OK, "rank %u: %s", i, ranks[i].err.text);
         for (size_t e = 0; e < COUNT; e++)
-            if (!same_bits(&ranks[i].params[e], &wanted[e], 1))
+            if (!ps_same_bits(&ranks[i].params[e], &wanted[e], 1))
                 ck_abort_msg("up %s, down %s, update %d, %u ranks: rank %u, element %zu: %.9g, "
                              "wanted %.9g",
                              codec_name(t->compression.up.kind),

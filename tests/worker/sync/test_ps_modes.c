@@ -4,13 +4,11 @@
  * values say how many contributions were applied, and that none was lost or applied twice.
  */
 #include "common/base/log.h"
-#include "common/base/memory.h"
-#include "server/service.h"
 #include "tests/support/support.h"
+#include "tests/worker/sync/ps_parts.h"
 #include "worker/sync/sync.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,20 +21,17 @@
 
 enum { PARTITION_BYTES = 4096 };
 
-static struct error err;
-
 /* A job, and where its ranks are. */
 struct world {
-    struct service *services[SERVERS];
-    char servers[128];
+    struct ps_servers servers;
     struct tensor_table table;
     struct consistency consistency;
     enum reduce_order order;
     unsigned world_size;
     uint64_t steps;
-    uint64_t
-        hold_until;    /* rank 0 makes no step before rank 1 has made so many and begun one more */
-    unsigned lead_max; /* most steps that any rank was seen ahead of the slowest */
+    /* Rank 0 makes no step before rank 1 has made so many and begun one more. */
+    uint64_t hold_until;
+    unsigned lead_max;    /* most steps that any rank was seen ahead of the slowest */
     pthread_mutex_t lock; /* guards what follows, and lead_max */
     pthread_cond_t changed;
     uint64_t begun[RANKS_MAX], done[RANKS_MAX], made[RANKS_MAX], skipped[RANKS_MAX];
@@ -51,44 +46,22 @@ struct rank {
     struct error err;
 };
 
-static float *new_slab(void)
-{
-    float *slab = NULL;
-
-    assert_ok(mem_calloc_aligned(COUNT, sizeof(float), "slab", &slab, &err));
-    return slab;
-}
-
 static void world_open(struct world *w, const struct consistency *consistency, unsigned world_size,
                        uint64_t steps)
 {
-    size_t shape[1] = {COUNT};
-    size_t used = 0;
-
     memset(w, 0, sizeof(*w));
     w->consistency = *consistency;
     w->world_size = world_size;
     w->steps = steps;
-    assert_ok(tensor_table_add(&w->table, "weight", 1, shape, &err));
-    tensor_table_layout(&w->table);
+    ps_table_open(&w->table, COUNT);
     (void)pthread_mutex_init(&w->lock, NULL);
     (void)pthread_cond_init(&w->changed, NULL);
-    for (unsigned k = 0; k < SERVERS; k++) {
-        struct service_config config = {.listen = {.host = "127.0.0.1"},
-                                        .listen_origin = "test",
-                                        .threads = 2,
-                                        .timeout_ms = TIMEOUT_MS};
-
-        assert_ok(service_open(&config, &w->services[k], &err));
-        used += (size_t)snprintf(w->servers + used, sizeof(w->servers) - used, "%s127.0.0.1:%u",
-                                 k ? "," : "", service_port(w->services[k]));
-    }
+    ps_servers_open(&w->servers, SERVERS, TIMEOUT_MS);
 }
 
 static void world_close(struct world *w)
 {
-    for (unsigned k = 0; k < SERVERS; k++)
-        service_close(w->services[k]);
+    ps_servers_close(&w->servers);
     (void)pthread_cond_destroy(&w->changed);
     (void)pthread_mutex_destroy(&w->lock);
     tensor_table_release(&w->table);
@@ -107,7 +80,7 @@ static struct sync_config rank_config(const struct rank *r)
                                  .order = w->order,
                                  .manifest = "seed\t1\n",
                                  .job = "modes",
-                                 .servers = w->servers,
+                                 .servers = w->servers.addresses,
                                  .servers_origin = "--servers",
                                  .update_on_server = true,
                                  .consistency = w->consistency,
@@ -199,7 +172,8 @@ static void *run_rank(void *user)
 static void run_world(struct world *w, struct rank *ranks)
 {
     for (unsigned i = 0; i < w->world_size; i++) {
-        ranks[i] = (struct rank){.world = w, .index = i, .params = new_slab(), .grads = new_slab()};
+        ranks[i] = (struct rank){
+            .world = w, .index = i, .params = ps_slab_new(COUNT), .grads = ps_slab_new(COUNT)};
         for (size_t at = 0; i == 0 && at < COUNT; at++)
             ranks[0].params[at] = INITIAL;
         ck_assert_int_eq(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
@@ -232,13 +206,6 @@ static float after_all_pushes(const struct world *w)
     unsigned each = w->world_size * (w->world_size + 1) / 2;
 
     return INITIAL - (float)(w->steps * each);
-}
-
-static bool same_bits(const float *a, const float *b)
-{
-    const void *x = a, *y = b;
-
-    return x && y && memcmp(x, y, COUNT * sizeof(float)) == 0;
 }
 
 /* ------------------------------------------------------------------ tests */
@@ -311,7 +278,7 @@ START_TEST(test_backup_leaves_a_straggler_behind)
     moved = INITIAL - ranks[0].params[0];
     ck_assert(moved >= 12 * 1.5f && moved <= 12 * 2.5f);
     for (unsigned i = 1; i < 3; i++)
-        ck_assert(same_bits(ranks[i].params, ranks[0].params));
+        ck_assert(ps_same_bits(ranks[i].params, ranks[0].params, COUNT));
     release_ranks(&w, ranks);
     world_close(&w);
 }
@@ -332,14 +299,14 @@ START_TEST(test_ssp_0_equals_bsp)
         w.order = REDUCE_REPRODUCIBLE;
         run_world(&w, ranks);
         for (unsigned i = 1; i < 3; i++)
-            ck_assert(same_bits(ranks[i].params, ranks[0].params));
+            ck_assert(ps_same_bits(ranks[i].params, ranks[0].params, COUNT));
         results[mode] = ranks[0].params;
         ranks[0].params = NULL;
         release_ranks(&w, ranks);
         world_close(&w);
     }
     ck_assert(results[0][0] < INITIAL - 15); /* it has moved: thirds do not sum to whole numbers */
-    ck_assert(same_bits(results[0], results[1]));
+    ck_assert(ps_same_bits(results[0], results[1], COUNT));
     free(results[0]);
     free(results[1]);
 }

@@ -4,13 +4,11 @@
  */
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/base/memory.h"
-#include "server/service.h"
 #include "tests/support/support.h"
+#include "tests/worker/sync/ps_parts.h"
 #include "worker/sync/sync.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,8 +27,7 @@ enum {
 static struct error err;
 
 struct team {
-    struct service *services[SERVERS];
-    char servers[128];
+    struct ps_servers servers;
     struct tensor_table table;
     bool overlap, update;
     struct consistency consistency;
@@ -51,42 +48,19 @@ struct rank {
 
 static void team_open(struct team *t, bool overlap)
 {
-    size_t shape[1] = {COUNT};
-    size_t used = 0;
-
     memset(t, 0, sizeof(*t));
     log_set_level(LOG_QUIET);
     t->overlap = overlap;
     t->update = true;
     t->timeout_ms = TIMEOUT_MS;
-    assert_ok(tensor_table_add(&t->table, "weight", 1, shape, &err));
-    tensor_table_layout(&t->table);
-    for (unsigned k = 0; k < SERVERS; k++) {
-        struct service_config config = {.listen = {.host = "127.0.0.1"},
-                                        .listen_origin = "test",
-                                        .threads = 2,
-                                        .timeout_ms = TIMEOUT_MS};
-
-        assert_ok(service_open(&config, &t->services[k], &err));
-        used += (size_t)snprintf(t->servers + used, sizeof(t->servers) - used, "%s127.0.0.1:%u",
-                                 k ? "," : "", service_port(t->services[k]));
-    }
+    ps_table_open(&t->table, COUNT);
+    ps_servers_open(&t->servers, SERVERS, TIMEOUT_MS);
 }
 
 static void team_close(struct team *t)
 {
-    for (unsigned k = 0; k < SERVERS; k++)
-        service_close(t->services[k]);
+    ps_servers_close(&t->servers);
     tensor_table_release(&t->table);
-}
-
-static float *new_slab(void)
-{
-    float *slab = NULL;
-
-    assert_ok(mem_calloc_aligned(COUNT, sizeof(float), "slab", &slab, &err));
-    ck_assert_ptr_nonnull(slab);
-    return slab;
 }
 
 /* "Forward": read the parameters in uneven ranges from the slab's end, as the layers lie. */
@@ -147,7 +121,7 @@ static struct sync_config rank_config(const struct rank *r)
                                 .order = REDUCE_FAST,
                                 .manifest = "model\ttest\n",
                                 .job = "test",
-                                .servers = t->servers,
+                                .servers = t->servers.addresses,
                                 .servers_origin = "--servers",
                                 .update_on_server = t->update,
                                 .consistency = t->consistency,
@@ -195,9 +169,10 @@ static void *run_rank(void *user)
 static void start_all(struct team *t, struct rank *ranks)
 {
     for (unsigned i = 0; i < RANKS; i++) {
-        ranks[i] = (struct rank){.team = t, .index = i, .params = new_slab(), .grads = new_slab()};
+        ranks[i] = (struct rank){
+            .team = t, .index = i, .params = ps_slab_new(COUNT), .grads = ps_slab_new(COUNT)};
         for (unsigned k = 0; k < ROUNDS; k++)
-            ranks[i].read[k] = new_slab();
+            ranks[i].read[k] = ps_slab_new(COUNT);
         for (size_t e = 0; e < COUNT; e++)
             ranks[i].params[e] = i == 0 ? (float)(e % 13) : -1.0f;
     }
@@ -294,7 +269,7 @@ END_TEST
 START_TEST(test_closed_while_outstanding)
 {
     struct team t;
-    struct rank r = {.team = &t, .params = new_slab(), .grads = new_slab()};
+    struct rank r = {.team = &t, .params = ps_slab_new(COUNT), .grads = ps_slab_new(COUNT)};
     struct sync_config config;
 
     team_open(&t, true);

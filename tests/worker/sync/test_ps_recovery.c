@@ -85,8 +85,8 @@ static void check_counters(const struct team_rank *r, bool initial)
 
     ck_assert_uint_eq(c->tx_payload_bytes, (initial ? ROUND_BYTES : 0) + rounds);
     ck_assert_uint_eq(c->rx_payload_bytes, ROUND_BYTES + rounds);
-    ck_assert_uint_eq(c->tx_reference_bytes, r->team->shares ? c->tx_payload_bytes : 0);
-    ck_assert_uint_eq(c->rx_reference_bytes, r->team->shares ? c->rx_payload_bytes : 0);
+    ck_assert_uint_eq(c->tx_reference_bytes, r->team->sharing > 0 ? c->tx_payload_bytes : 0);
+    ck_assert_uint_eq(c->rx_reference_bytes, r->team->sharing > 0 ? c->rx_payload_bytes : 0);
     ck_assert_uint_gt(c->tx_wire_bytes, c->tx_payload_bytes - c->tx_reference_bytes);
 }
 
@@ -100,13 +100,14 @@ START_TEST(test_resets_change_nothing)
     t.update = modes[_i].update;
     t.consistency = modes[_i].consistency;
     t.order = modes[_i].exact ? REDUCE_REPRODUCIBLE : REDUCE_FAST;
-    t.shares = modes[_i].shares;
+    t.sharing = modes[_i].shares;
     t.connections = modes[_i].connections;
+    t.priority = t.connections > 1;
     team_open(&t);
     for (unsigned i = 0; i < 2; i++)
         for (unsigned k = 0; k < 2; k++)
             arm(&breakers[i][k], t.ranks[i].proxies[k],
-                (uint64_t)(support_random() * 1e9) + i * 2 + k, 8, t.shares);
+                (uint64_t)(support_random() * 1e9) + i * 2 + k, 8, t.sharing);
     for (unsigned i = 0; i < 2; i++)
         team_run_rank(&t.ranks[i]);
     for (unsigned i = 0; i < 2; i++)
@@ -148,6 +149,7 @@ static void run_compressed(struct team *t, int which, unsigned strikes)
     t->compression =
         compression_make((uint32_t)compressed[which].up, (uint32_t)compressed[which].down, 50000);
     t->connections = 2;
+    t->priority = true;
     team_open(t);
     for (unsigned i = 0; i < 2; i++)
         for (unsigned k = 0; k < 2 && strikes > 0; k++)
@@ -174,7 +176,7 @@ START_TEST(test_resets_of_compressed_links)
         const struct sync_counters *c = &struck.ranks[i].counters;
 
         reconnects += c->reconnects;
-        ck_assert(team_same_bits(calm.ranks[i].params, struck.ranks[i].params, TEAM_COUNT));
+        ck_assert(ps_same_bits(calm.ranks[i].params, struck.ranks[i].params, TEAM_COUNT));
         ck_assert_uint_eq(c->tx_payload_bytes, calm.ranks[i].counters.tx_payload_bytes);
         ck_assert_uint_eq(c->rx_payload_bytes, calm.ranks[i].counters.rx_payload_bytes);
     }
@@ -359,7 +361,7 @@ START_TEST(test_the_others_go_on)
         team_join_rank(&t.ranks[i]);
         ck_assert_msg(t.ranks[i].status == STATUS_OK, "rank %u: %s", i, t.ranks[i].err.text);
     }
-    ck_assert(team_same_bits(t.ranks[0].params, t.ranks[1].params, TEAM_COUNT));
+    ck_assert(ps_same_bits(t.ranks[0].params, t.ranks[1].params, TEAM_COUNT));
     (void)error_set(&t.ranks[2].err, STATUS_PEER_LOST, "played dead");
     team_close(&t);
 }

@@ -1,0 +1,231 @@
+/*
+ * How a job with parameter servers ends for a worker, where there is no way back: a rank that
+ * fails, one that vanishes, one that is silent, servers that stop, stall or are not there.  Whoever
+ * is left says who it was, and in time.
+ */
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+#include "tests/worker/sync/ps_team.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    RUN_OUT_MS = 4000, /* of time-outs that are to run out: they bound the join before, too */
+};
+
+/* ------------------------------------------------------------------ of two ranks */
+
+static void *start_rank(void *user)
+{
+    struct team_rank *r = user;
+
+    r->status = team_start_rank(r);
+    return NULL;
+}
+
+/* Both have started; the test plays them. */
+static void pair_open(struct team *t, int64_t timeout_ms)
+{
+    team_init_plain(t, 2, 2, 1);
+    t->update = false;
+    t->timeout_ms = timeout_ms;
+    team_open(t);
+    for (unsigned i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&t->ranks[i].thread, NULL, start_rank, &t->ranks[i]), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        ck_assert_int_eq(pthread_join(t->ranks[i].thread, NULL), 0);
+        ck_assert_msg(t->ranks[i].status == STATUS_OK, "%s", t->ranks[i].err.text);
+    }
+}
+
+/* Rank 0's step fails so, with a text that holds `part`. */
+static void assert_step_fails(struct team *t, enum status wanted, const char *part)
+{
+    struct team_rank *r = &t->ranks[0];
+    struct error err;
+
+    (void)team_step(r, 1);
+    err = r->err;
+    assert_fails(err.status, wanted, part);
+}
+
+START_TEST(test_a_failed_rank_is_named)
+{
+    struct team t;
+    struct error reason = {0};
+
+    pair_open(&t, 20000);
+    (void)error_set(&reason, STATUS_NO_SPACE, "the disk is full");
+    sync_close(t.ranks[1].sync, &reason);
+    t.ranks[1].sync = NULL;
+    assert_step_fails(&t, STATUS_PEER_LOST, "rank 1 failed: the disk is full");
+    ck_assert_ptr_nonnull(strstr(t.ranks[0].err.text, "--servers"));
+    team_close(&t);
+}
+END_TEST
+
+START_TEST(test_a_silent_rank_is_named)
+{
+    struct team t;
+    int64_t before_ns;
+
+    pair_open(&t, RUN_OUT_MS);
+    before_ns = clock_now_ns();
+    assert_step_fails(&t, STATUS_TIMEOUT, "in round 1 for rank 1");
+    ck_assert_int_lt(clock_now_ns() - before_ns, (RUN_OUT_MS + INT64_C(10000)) * 1000000);
+    ck_assert_int_eq(team_step(&t.ranks[1], 1), STATUS_TIMEOUT);
+    team_close(&t);
+}
+END_TEST
+
+START_TEST(test_a_stopped_server_is_named)
+{
+    struct team t;
+
+    pair_open(&t, 20000);
+    service_close(t.servers.services[1]);
+    t.servers.services[1] = NULL;
+    assert_step_fails(&t, STATUS_UNAVAILABLE, "is stopping (0 rounds were complete)");
+    ck_assert_ptr_nonnull(strstr(t.ranks[0].err.text, strchr(t.servers.addresses, ',') + 1));
+    team_close(&t);
+}
+END_TEST
+
+/* ------------------------------------------------------------------ of one */
+
+static void *close_well(void *user)
+{
+    sync_close(user, NULL);
+    return NULL;
+}
+
+/* A server that is away for a while, as on a busy host, when its rank leaves. */
+START_TEST(test_a_slow_server_hears_the_goodbye)
+{
+    const struct timespec away = {.tv_sec = 2, .tv_nsec = 500000000};
+    const char *listening;
+    struct team t;
+    struct team_rank *r = &t.ranks[0];
+    struct process server;
+
+    team_init_plain(&t, 1, 0, 1);
+    team_open(&t);
+    process_start(&server, NULL,
+                  ARGS(support_program("sparring-server"), "--listen", "127.0.0.1:0"));
+    process_wait_output(&server, "serving on 127.0.0.1:", 20000);
+    listening = strstr(process_output(&server), "127.0.0.1:");
+    (void)snprintf(r->servers, sizeof(r->servers), "%.*s", (int)strcspn(listening, "\n"),
+                   listening);
+    ck_assert_msg(team_start_rank(r) == STATUS_OK && team_step(r, 1) == STATUS_OK, "%s",
+                  r->err.text);
+    process_signal(&server, SIGSTOP);
+    ck_assert_int_eq(pthread_create(&r->thread, NULL, close_well, r->sync), 0);
+    r->sync = NULL;
+    (void)nanosleep(&away, NULL);
+    process_signal(&server, SIGCONT);
+    ck_assert_int_eq(pthread_join(r->thread, NULL), 0);
+    process_signal(&server, SIGTERM);
+    ck_assert_int_eq(process_wait(&server, 20000), 0);
+    ck_assert_msg(strstr(process_output(&server), "job 'test' is done") != NULL, "%s",
+                  process_output(&server));
+    team_close(&t);
+}
+END_TEST
+
+START_TEST(test_a_missing_rank_is_named)
+{
+    struct team t;
+    struct error err;
+
+    team_init_plain(&t, 3, 1, 1);
+    t.timeout_ms = RUN_OUT_MS;
+    team_open(&t);
+    (void)team_start_rank(&t.ranks[1]);
+    err = t.ranks[1].err;
+    assert_fails(err.status, STATUS_TIMEOUT, "2 of 3 ranks: 0, 2 are missing");
+    team_close(&t);
+}
+END_TEST
+
+/* The start of a worker with these --servers, where none of ours listens. */
+static void assert_start_fails(const char *servers, int64_t timeout_ms, enum status wanted,
+                               const char *part)
+{
+    struct team t;
+    struct error err;
+
+    team_init_plain(&t, 1, 0, 1);
+    t.timeout_ms = timeout_ms;
+    team_open(&t);
+    (void)snprintf(t.ranks[0].servers, sizeof(t.ranks[0].servers), "%s", servers);
+    (void)team_start_rank(&t.ranks[0]);
+    err = t.ranks[0].err;
+    assert_fails(err.status, wanted, part);
+    team_close(&t);
+}
+
+START_TEST(test_a_missing_server_is_named)
+{
+    assert_start_fails("127.0.0.1:1", 300, STATUS_UNREACHABLE,
+                       "rank 0, parameter server 127.0.0.1:1 (--servers)");
+}
+END_TEST
+
+START_TEST(test_bad_server_lists)
+{
+    static const struct {
+        const char *servers, *text;
+    } cases[] = {
+        {"", "--servers"},
+        {"127.0.0.1", "'127.0.0.1' is not host:port"},
+        {"127.0.0.1:1,", "--servers: ''"},
+        {"127.0.0.1:1,127.0.0.1:1", "'127.0.0.1:1' is there twice"},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        assert_start_fails(cases[i].servers, 20000, STATUS_CONFIG, cases[i].text);
+}
+END_TEST
+
+/* More servers than partitions: the spare ones are not asked for anything. */
+START_TEST(test_more_servers_than_partitions)
+{
+    struct team t;
+    struct team_rank *r = &t.ranks[0];
+    size_t used;
+
+    team_init_plain(&t, 1, 1, 1);
+    t.table.count = TEAM_PARTITION_BYTES / sizeof(float) / 2; /* one partition */
+    team_open(&t);
+    used = strlen(r->servers);
+    for (unsigned port = 1; port <= 7; port++) /* nobody listens there */
+        used +=
+            (size_t)snprintf(r->servers + used, sizeof(r->servers) - used, ",127.0.0.1:%u", port);
+    ck_assert_msg(team_start_rank(r) == STATUS_OK, "%s", r->err.text);
+    team_close(&t);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ps_ends");
+    TCase *tests = tcase_create("ends");
+
+    log_set_level(LOG_QUIET); /* the services log why their jobs end */
+    tcase_set_timeout(tests, 30);
+    tcase_add_test(tests, test_a_failed_rank_is_named);
+    tcase_add_test(tests, test_a_silent_rank_is_named);
+    tcase_add_test(tests, test_a_stopped_server_is_named);
+    tcase_add_test(tests, test_a_slow_server_hears_the_goodbye);
+    tcase_add_test(tests, test_a_missing_rank_is_named);
+    tcase_add_test(tests, test_a_missing_server_is_named);
+    tcase_add_test(tests, test_bad_server_lists);
+    tcase_add_test(tests, test_more_servers_than_partitions);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
