@@ -35,26 +35,35 @@ struct rpc_result session_join(struct raw_worker *w, const struct join_request *
     return raw_end_join(w);
 }
 
-void session_start(float value)
+void session_join_all(uint64_t first)
 {
     for (unsigned i = 0; i < session_terms.world_size; i++) {
         struct join_request request;
 
-        workers[i].session = 100 + i;
+        workers[i].session = first > 0 ? first + i : 0;
         workers[i].lanes = session_terms.lanes;
         request = session_request(i);
         raw_begin_join(&workers[i], &request);
     }
     for (unsigned i = 0; i < session_terms.world_size; i++)
         check_result("join", raw_end_join(&workers[i]), STATUS_OK, "");
-    for (unsigned i = 0; i < session_terms.world_size; i++) {
-        raw_start_lanes(&workers[i]);
-        for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
-            if (i == 0)
-                raw_send_right(&workers[i], CHUNK_INIT, p, 0, value);
-            raw_send_right(&workers[i], CHUNK_PULL, p, 0, 0);
-        }
+}
+
+void session_begin(unsigned rank, float value)
+{
+    raw_start_lanes(&workers[rank]);
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
+        if (rank == 0)
+            raw_send_right(&workers[rank], CHUNK_INIT, p, 0, value);
+        raw_send_right(&workers[rank], CHUNK_PULL, p, 0, 0);
     }
+}
+
+void session_start(float value)
+{
+    session_join_all(100);
+    for (unsigned i = 0; i < session_terms.world_size; i++)
+        session_begin(i, value);
     for (unsigned i = 0; i < session_terms.world_size; i++)
         session_expect_all(i, 0, value);
 }

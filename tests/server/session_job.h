@@ -23,7 +23,14 @@ extern struct session_terms session_terms;
 /* Worker i is rank i of a session of its own; terms for it. */
 struct join_request session_request(unsigned rank);
 
-/* Everybody joins, opens its lanes, and reads the initial values, which are `value`. */
+/* Everybody joins, and is welcome; rank r's session is `first` + r, or none with 0. */
+void session_join_all(uint64_t first);
+
+/* Rank `rank` opens its lanes and asks for the initial values, which rank 0 sets. */
+void session_begin(unsigned rank, float value);
+
+/* Both of all, with sessions from 100 on: everybody joins, opens its lanes, and reads the initial
+ * values, which are `value`. */
 void session_start(float value);
 
 float session_push(unsigned rank, uint64_t round);

@@ -109,47 +109,79 @@ static void acknowledge(size_t index)
     hand_reply(hand.newest[index].partition, hand.newest[index].sequence, 1);
 }
 
-/* Everybody joins and asks for the initial values, which the replica has not acknowledged yet. */
-static void start_unanswered(uint64_t count[2])
+/* All of a round, 0 being that of the initial values. */
+static void acknowledge_round(size_t round)
 {
-    for (unsigned i = 0; i < 2; i++) {
-        struct join_request request;
+    for (size_t p = 0; p < RAW_PARTITIONS; p++)
+        acknowledge(round * RAW_PARTITIONS + p);
+}
 
-        workers[i].session = 100 + i;
-        request = session_request(i);
-        raw_begin_join(&workers[i], &request);
-    }
+/* Both ranks push the round, and the replica has its records. */
+static void push_round(uint64_t round)
+{
+    session_push_all(0, round);
+    session_push_all(1, round);
+    wait_records((round + 1) * RAW_PARTITIONS);
+}
+
+static void expect_both(uint64_t round, float value)
+{
+    session_expect_all(0, round, value);
+    session_expect_all(1, round, value);
+}
+
+static void close_hand(struct rpc_server *server)
+{
+    close_service();
+    rpc_call_finish(hand.call, STATUS_OK, "");
+    rpc_call_unref(hand.call);
+    rpc_server_close(server, 1000);
+}
+
+/* The job ends in order, and so does everything. */
+static void end_well(struct rpc_server *server)
+{
+    session_end();
+    chain_wait_ended(service, 1, 0);
+    close_hand(server);
+}
+
+/* Everybody joins and asks for the initial values, which the replica has not acknowledged yet.
+ * count: beats of each rank so far.  Returns the replica. */
+static struct rpc_server *start_unanswered(uint64_t count[2])
+{
+    struct rpc_server *server;
+
+    open_service(LONG_MS, NULL);
+    server = open_hand();
+    session_join_all(100);
     for (unsigned i = 0; i < 2; i++) {
-        check_result("join", raw_end_join(&workers[i]), STATUS_OK, "");
-        raw_start_lanes(&workers[i]);
+        session_begin(i, 0.5f);
         raw_start_attend(&workers[i]);
-        for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
-            if (i == 0)
-                raw_send_right(&workers[i], CHUNK_INIT, p, 0, 0.5f);
-            raw_send_right(&workers[i], CHUNK_PULL, p, 0, 0);
-        }
     }
     wait_records(RAW_PARTITIONS);
     chain_check_silent(0, &count[0]);
     chain_check_silent(1, &count[1]);
+    return server;
+}
+
+/* The same a round later: its pushes wait to be acknowledged. */
+static struct rpc_server *start_unanswered_round(uint64_t count[2])
+{
+    struct rpc_server *server = start_unanswered(count);
+
+    acknowledge_round(0);
+    expect_both(0, 0.5f);
+    push_round(1);
+    return server;
 }
 
 /* Partition by partition, each answered when it is acknowledged and not before. */
 START_TEST(test_answers_wait)
 {
-    struct rpc_server *server;
     uint64_t count[2] = {0};
+    struct rpc_server *server = start_unanswered_round(count);
 
-    open_service(LONG_MS, NULL);
-    server = open_hand();
-    start_unanswered(count);
-    for (size_t i = 0; i < RAW_PARTITIONS; i++)
-        acknowledge(i);
-    for (unsigned i = 0; i < 2; i++)
-        session_expect_all(i, 0, 0.5f);
-    for (unsigned i = 0; i < 2; i++)
-        session_push_all(i, 1);
-    wait_records(2 * RAW_PARTITIONS);
     for (size_t i = RAW_PARTITIONS; i < 2 * RAW_PARTITIONS; i++) {
         chain_check_silent(0, &count[0]);
         chain_check_silent(1, &count[1]);
@@ -161,74 +193,43 @@ START_TEST(test_answers_wait)
             ck_assert(first == session_sum(1));
         }
     }
-    session_end();
-    chain_wait_ended(service, 1, 0);
-    close_service();
-    rpc_call_finish(hand.call, STATUS_OK, "");
-    rpc_call_unref(hand.call);
-    rpc_server_close(server, 1000);
+    end_well(server);
 }
 END_TEST
 
 /* A rank that is cut off while its answers wait, and asks again, gets each of them once. */
 START_TEST(test_return_while_answers_wait)
 {
-    struct rpc_server *server;
     uint64_t count[2] = {0};
+    struct rpc_server *server = start_unanswered_round(count);
 
-    open_service(LONG_MS, NULL);
-    server = open_hand();
-    start_unanswered(count);
-    for (size_t i = 0; i < RAW_PARTITIONS; i++)
-        acknowledge(i);
-    for (unsigned i = 0; i < 2; i++)
-        session_expect_all(i, 0, 0.5f);
-    for (unsigned i = 0; i < 2; i++)
-        session_push_all(i, 1);
-    wait_records(2 * RAW_PARTITIONS);
     raw_cut(&workers[0]);
     session_wait_cuts(1);
     session_resume(0);
-    for (size_t i = RAW_PARTITIONS; i < 2 * RAW_PARTITIONS; i++)
-        acknowledge(i);
+    acknowledge_round(1);
     session_expect_all(1, 1, session_sum(1)); /* by then rank 0's would be on their way, too */
     session_again_all(0, 1);
     session_expect_all(0, 1, session_sum(1));
-    for (unsigned i = 0; i < 2; i++)
-        session_push_all(i, 2);
-    wait_records(3 * RAW_PARTITIONS);
-    for (size_t i = 2 * RAW_PARTITIONS; i < 3 * RAW_PARTITIONS; i++)
-        acknowledge(i);
-    for (unsigned i = 0; i < 2; i++)
-        session_expect_all(i, 2, session_sum(2));
-    session_end();
-    chain_wait_ended(service, 1, 0);
-    close_service();
-    rpc_call_finish(hand.call, STATUS_OK, "");
-    rpc_call_unref(hand.call);
-    rpc_server_close(server, 1000);
+    push_round(2);
+    acknowledge_round(2);
+    expect_both(2, session_sum(2));
+    end_well(server);
 }
 END_TEST
 
 /* It says that it serves: the primary ends what it does, and answers nothing more. */
 START_TEST(test_superseded_with_answers_waiting)
 {
-    struct rpc_server *server;
     uint64_t count[2] = {0};
+    struct rpc_server *server = start_unanswered(count);
 
-    open_service(LONG_MS, NULL);
-    server = open_hand();
-    start_unanswered(count);
     hand_reply(0, 0, 2);
     for (unsigned i = 0; i < 2; i++)
         check_result("worker", raw_wait_closed(&workers[i].stream), STATUS_UNAVAILABLE,
                      "superseded by epoch 2");
     for (unsigned i = 0; i < 2; i++)
         ck_assert_uint_eq(workers[i].stream.length, workers[i].stream.taken);
-    close_service();
-    rpc_call_finish(hand.call, STATUS_OK, "");
-    rpc_call_unref(hand.call);
-    rpc_server_close(server, 1000);
+    close_hand(server);
 }
 END_TEST
 
@@ -238,31 +239,23 @@ START_TEST(test_lying_replica)
     static const struct record_reply lies[] = {{.partition = 0, .sequence = 2, .epoch = 1},
                                                {.partition = 3, .sequence = 1, .epoch = 1},
                                                {.partition = 0, .sequence = UINT64_MAX}};
-    struct rpc_server *server;
     uint64_t count[2] = {0};
+    struct rpc_server *server = start_unanswered(count);
 
-    open_service(LONG_MS, NULL);
-    server = open_hand();
-    start_unanswered(count);
     hand_reply(lies[_i].partition, lies[_i].sequence, lies[_i].epoch);
     for (unsigned i = 0; i < 2; i++)
         chain_wait_proposal(i, &count[i], 2);
     for (unsigned i = 0; i < 2; i++)
         chain_send_vote(i, ++count[i], 2);
-    for (unsigned i = 0; i < 2; i++)
-        session_expect_all(i, 0, 0.5f);
+    expect_both(0, 0.5f);
     session_round(1);
-    session_end();
-    chain_wait_ended(service, 1, 0);
-    close_service();
-    rpc_call_finish(hand.call, STATUS_OK, "");
-    rpc_call_unref(hand.call);
-    rpc_server_close(server, 1000);
+    end_well(server);
 }
 END_TEST
 
 /* ------------------------------------------------------------------ hostile records */
 
+/* A primary by hand: its call to the service, which it begins with those terms. */
 static void feed_open(struct raw_worker *w)
 {
     raw_start_call(w, &w->stream, SERVICE_REPLICATE);
@@ -351,26 +344,25 @@ START_TEST(test_hostile_records)
 }
 END_TEST
 
+static void check_terms_refused(const struct join_request *terms, size_t sessions, uint64_t epoch,
+                                enum status wanted, const char *part)
+{
+    feed_open(&workers[0]);
+    feed_terms(&workers[0], terms, sessions, epoch);
+    check_result(part, raw_wait_closed(&workers[0].stream), wanted, part);
+    chain_move(0, service_port(service));
+}
+
 START_TEST(test_hostile_terms)
 {
     struct join_request terms;
 
     open_service(LONG_MS, NULL);
     terms = session_request(0);
-    feed_open(&workers[0]);
-    feed_terms(&workers[0], &terms, 1, 1);
-    check_result("sessions", raw_wait_closed(&workers[0].stream), STATUS_DATA,
-                 "1 sessions for 2 ranks");
-    chain_move(0, service_port(service));
-    feed_open(&workers[0]);
-    feed_terms(&workers[0], &terms, 2, 0);
-    check_result("epoch", raw_wait_closed(&workers[0].stream), STATUS_DATA, "epoch 0");
+    check_terms_refused(&terms, 1, 1, STATUS_DATA, "1 sessions for 2 ranks");
+    check_terms_refused(&terms, 2, 0, STATUS_DATA, "epoch 0");
     terms.element_count = UINT64_MAX / 8;
-    chain_move(0, service_port(service));
-    feed_open(&workers[0]);
-    feed_terms(&workers[0], &terms, 2, 1);
-    check_result("size", raw_wait_closed(&workers[0].stream), STATUS_INVALID, "");
-    chain_move(0, service_port(service));
+    check_terms_refused(&terms, 2, 1, STATUS_INVALID, "");
     chain_wait_ended(service, 0, 1);
     check_still_serves();
     close_service();

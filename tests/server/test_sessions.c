@@ -269,25 +269,12 @@ END_TEST
 /* What rank 1 has sent, and what it has not read, when its connection breaks. */
 enum phase { BEFORE_STREAMS, PULLED, READ, PUSHED_ONE, PUSHED_ALL, ROUND_DONE, PHASES };
 
-static void join_all(void)
-{
-    for (unsigned i = 0; i < 2; i++) {
-        struct join_request request;
-
-        workers[i].session = 100 + i;
-        request = session_request(i);
-        raw_begin_join(&workers[i], &request);
-    }
-    for (unsigned i = 0; i < 2; i++)
-        check_result("join", raw_end_join(&workers[i]), STATUS_OK, "");
-}
-
 /* Rank 1 goes away in that phase, and whatever it has got by then is forgotten. */
 static void break_in(enum phase phase)
 {
     float first;
 
-    join_all();
+    session_join_all(100);
     if (phase == BEFORE_STREAMS)
         return;
     raw_start_lanes(&workers[1]);
@@ -384,7 +371,7 @@ START_TEST(test_a_join_whose_reply_is_lost)
     struct join_request request;
 
     set_up();
-    join_all();
+    session_join_all(100);
     request = session_request(1);
     check_result("join", session_join(&workers[1], &request), STATUS_OK, "");
     raw_initialise(workers, 2, 0.5f);
