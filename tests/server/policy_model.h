@@ -5,15 +5,7 @@
 #define SPARRING_TESTS_SERVER_POLICY_MODEL_H
 
 #include "server/policy.h"
-
-#include "tests/support/support.h"
-
-/* Check's own assertions each write to a pipe: too slow for hundreds of millions of them. */
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            ck_abort_msg("%s", #condition);                                                        \
-    } while (0)
+#include "tests/support/explore.h"
 
 #define RANKS_MAX 4u
 
@@ -39,26 +31,6 @@ struct world {
 };
 
 extern struct world world;
-
-static inline bool mask_has(uint8_t mask, unsigned rank)
-{
-    return mask >> rank & 1;
-}
-
-static inline uint8_t mask_bit(unsigned rank)
-{
-    return (uint8_t)(1u << rank);
-}
-
-static inline void mask_drop(uint8_t *mask, unsigned rank)
-{
-    *mask &= (uint8_t)~mask_bit(rank);
-}
-
-static inline unsigned mask_count(uint8_t mask)
-{
-    return (unsigned)__builtin_popcount(mask);
-}
 
 uint8_t model_all(void);
 uint8_t model_present(const struct model *m); /* who holds a slot and has not finished */

@@ -11,23 +11,16 @@
  */
 #include "server/policy.h"
 
+#include "tests/support/explore.h"
 #include "tests/support/support.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-/* Check's own assertions each write to a pipe: too slow for hundreds of millions of them. */
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            ck_abort_msg("%s", #condition);                                                        \
-    } while (0)
 
 #define RANKS_MAX  4u
 #define ROUNDS_MAX 4u
 #define STATES_MAX (1u << 20)
 
-/* Masks have one bit per rank. */
+/* Masks have one bit per rank.  Kept without padding, so that states can be compared as bytes. */
 struct model {
     uint8_t set;
     uint8_t asked, got;               /* round 0 */
@@ -43,7 +36,7 @@ struct model {
 };
 
 struct state {
-    struct model model;
+    struct model model; /* first: two states are the same when this is */
     struct policy policy;
     struct policy_rank ranks[RANKS_MAX];
 };
@@ -57,27 +50,10 @@ struct world {
 };
 
 static struct world world;
-static struct state *states;
-static size_t state_count;
-static uint32_t *table;                      /* of state index + 1, by hash */
+static struct explored states;
 static size_t verdicts[POLICY_FINISHED + 1]; /* how often each was seen */
 
 /* ------------------------------------------------------------------ the model */
-
-static bool has(uint8_t mask, unsigned rank)
-{
-    return mask >> rank & 1;
-}
-
-static uint8_t bit(unsigned rank)
-{
-    return (uint8_t)(1u << rank);
-}
-
-static unsigned count(uint8_t mask)
-{
-    return (unsigned)__builtin_popcount(mask);
-}
 
 static bool together(void) /* in rounds, as opposed to each contribution a step */
 {
@@ -91,12 +67,12 @@ static bool is_whole(const struct model *m, unsigned round)
     uint8_t all = (uint8_t)((1u << world.ranks) - 1);
     uint8_t hopeless = m->finished & (uint8_t)~m->applied[round];
     unsigned wanted = world.ranks - world.consistency.backup;
-    unsigned possible = count(all & (uint8_t)~hopeless);
+    unsigned possible = mask_count(all & (uint8_t)~hopeless);
 
     if (round <= m->folded)
         return true;
     return m->applied[round] != 0 &&
-           count(m->applied[round]) >= (wanted < possible ? wanted : possible);
+           mask_count(m->applied[round]) >= (wanted < possible ? wanted : possible);
 }
 
 /* May the rank, which waits at its clock, be answered? */
@@ -109,7 +85,7 @@ static bool may_read(const struct model *m, unsigned rank)
     if (together())
         return clock <= m->steps;
     for (unsigned other = 0; other < world.ranks; other++)
-        if (!has(m->finished, other) && m->clock[other] + world.consistency.staleness < clock)
+        if (!mask_has(m->finished, other) && m->clock[other] + world.consistency.staleness < clock)
             return false;
     return true;
 }
@@ -118,17 +94,17 @@ static enum policy_verdict model_check(const struct model *m, unsigned rank, uns
 {
     unsigned clock = m->clock[rank];
 
-    if (has(m->finished, rank))
+    if (mask_has(m->finished, rank))
         return POLICY_FINISHED;
     if (together() && round <= m->steps && (world.consistency.backup == 0 || round == 0))
         return POLICY_STALE;
     if (round > (together() ? m->steps : clock) + 1u)
         return POLICY_AHEAD;
-    if (!has(m->got, rank))
+    if (!mask_has(m->got, rank))
         return POLICY_UNINITIALISED;
     if (round <= clock)
         return POLICY_TWICE;
-    if (has(m->waiting, rank))
+    if (mask_has(m->waiting, rank))
         return POLICY_AHEAD;
     if (!together())
         return POLICY_COMPLETE;
@@ -142,16 +118,16 @@ static enum policy_verdict model_push(struct model *m, unsigned rank, unsigned r
     enum policy_verdict verdict = model_check(m, rank, round);
 
     if (verdict == POLICY_LATE) {
-        m->dropped[round] |= bit(rank);
+        m->dropped[round] |= mask_bit(rank);
         m->clock[rank] = (uint8_t)round;
         return verdict; /* answered at once */
     }
     if (verdict != POLICY_ACCEPTED && verdict != POLICY_COMPLETE)
         return verdict;
-    REQUIRE(!has(m->applied[round] | m->dropped[round], rank));
-    m->applied[round] |= bit(rank);
+    REQUIRE(!mask_has(m->applied[round] | m->dropped[round], rank));
+    m->applied[round] |= mask_bit(rank);
     m->clock[rank] = (uint8_t)round;
-    m->waiting |= bit(rank);
+    m->waiting |= mask_bit(rank);
     if (verdict == POLICY_ACCEPTED && is_whole(m, round))
         verdict = POLICY_COMPLETE;
     m->steps = (uint8_t)(m->steps + (verdict == POLICY_COMPLETE));
@@ -171,7 +147,7 @@ static unsigned sum_of_masks(const uint8_t *masks)
     unsigned sum = 0;
 
     for (unsigned round = 1; round <= world.rounds; round++)
-        sum += count(masks[round]);
+        sum += mask_count(masks[round]);
     return sum;
 }
 
@@ -195,26 +171,16 @@ static void check_state(const struct state *s)
         unsigned clock = m->clock[rank];
 
         REQUIRE(r->clock == clock);
-        REQUIRE((r->read == POLICY_READ_DONE) == has(m->got, rank));
-        REQUIRE((r->read != POLICY_READ_NONE) == has(m->asked, rank));
-        REQUIRE(r->finished == has(m->finished, rank));
-        REQUIRE(r->parked == has(m->waiting | (m->wants_final & (uint8_t)~m->final), rank));
+        REQUIRE((r->read == POLICY_READ_DONE) == mask_has(m->got, rank));
+        REQUIRE((r->read != POLICY_READ_NONE) == mask_has(m->asked, rank));
+        REQUIRE(r->finished == mask_has(m->finished, rank));
+        REQUIRE(r->parked == mask_has(m->waiting | (m->wants_final & (uint8_t)~m->final), rank));
         fastest = clock > fastest ? clock : fastest;
-        if (!has(m->finished, rank) && clock < slowest)
+        if (!mask_has(m->finished, rank) && clock < slowest)
             slowest = clock;
     }
     if (world.consistency.mode == CONSISTENCY_SSP && slowest != UINT32_MAX && !m->finished)
         REQUIRE(fastest - slowest <= (world.consistency.staleness + 1));
-}
-
-static uint32_t hash(const struct model *m)
-{
-    const unsigned char *bytes = (const unsigned char *)m;
-    uint32_t h = 2166136261u;
-
-    for (size_t i = 0; i < sizeof(*m); i++)
-        h = (h ^ bytes[i]) * 16777619u;
-    return h;
 }
 
 /* Who took part in a round that is over decides nothing any more. */
@@ -226,24 +192,13 @@ static void fold(struct model *m)
         m->dropped[round] = 0;
 }
 
-/* Remember the state unless it is known. */
 static void visit(struct state *s)
 {
-    uint32_t at;
-
     check_state(s);
     if (!world.staleness)
         memset(s->model.steps_at_read, 0, sizeof(s->model.steps_at_read));
     fold(&s->model);
-    at = hash(&s->model) % (2 * STATES_MAX);
-    while (table[at]) {
-        if (memcmp(&states[table[at] - 1].model, &s->model, sizeof(s->model)) == 0)
-            return;
-        at = (at + 1) % (2 * STATES_MAX);
-    }
-    REQUIRE(state_count < STATES_MAX);
-    table[at] = (uint32_t)state_count + 1;
-    copy_state(&states[state_count++], s);
+    (void)explored_add(&states, s);
 }
 
 /* ------------------------------------------------------------------ events */
@@ -262,8 +217,8 @@ static void take_answers(struct state *s)
     unsigned next = 0;
 
     for (unsigned rank = 0; rank < world.ranks; rank++) {
-        bool reads = has(m->waiting, rank) && may_read(m, rank);
-        bool ends = has(m->wants_final & (uint8_t)~m->final, rank) && m->finished == all;
+        bool reads = mask_has(m->waiting, rank) && may_read(m, rank);
+        bool ends = mask_has(m->wants_final & (uint8_t)~m->final, rank) && m->finished == all;
         unsigned answered = next;
 
         if (!reads && !ends)
@@ -271,9 +226,9 @@ static void take_answers(struct state *s)
         REQUIRE(policy_next_answer(&s->policy, &answered));
         REQUIRE(answered == rank);
         next = rank + 1;
-        m->waiting &= (uint8_t)~bit(rank);
+        mask_drop(&m->waiting, rank);
         if (ends)
-            m->final |= bit(rank);
+            m->final |= mask_bit(rank);
         note_read(s, rank);
     }
     REQUIRE(!policy_next_answer(&s->policy, &next));
@@ -311,11 +266,11 @@ static void try_pull(const struct state *from, unsigned rank)
     struct model *m = &s.model;
 
     copy_state(&s, from);
-    wanted = has(m->asked, rank) ? POLICY_TWICE : m->set ? POLICY_COMPLETE : POLICY_ACCEPTED;
+    wanted = mask_has(m->asked, rank) ? POLICY_TWICE : m->set ? POLICY_COMPLETE : POLICY_ACCEPTED;
     REQUIRE(policy_pull(&s.policy, rank, false) == wanted);
-    m->asked |= bit(rank);
+    m->asked |= mask_bit(rank);
     if (wanted == POLICY_COMPLETE) {
-        m->got |= bit(rank);
+        m->got |= mask_bit(rank);
         note_read(&s, rank);
     }
     visit(&s);
@@ -332,8 +287,8 @@ static void try_set(const struct state *from)
     REQUIRE(policy_set(&s.policy) == (s.model.set ? POLICY_TWICE : POLICY_COMPLETE));
     s.model.set = true;
     while (policy_next_parked(&s.policy, &rank)) {
-        REQUIRE(has(s.model.asked, rank) && !has(s.model.got, rank));
-        s.model.got |= bit(rank);
+        REQUIRE(mask_has(s.model.asked, rank) && !mask_has(s.model.got, rank));
+        s.model.got |= mask_bit(rank);
     }
     REQUIRE(s.model.asked == s.model.got);
     visit(&s);
@@ -346,14 +301,14 @@ static void try_finish(const struct state *from, unsigned rank, bool wants_final
     enum policy_verdict wanted = POLICY_ACCEPTED;
 
     copy_state(&s, from);
-    if (has(m->finished, rank)) {
+    if (mask_has(m->finished, rank)) {
         REQUIRE(policy_finish(&s.policy, rank, wants_final, false) == POLICY_FINISHED);
         check_state(from);
         return;
     }
-    m->finished |= bit(rank);
-    m->waiting &= (uint8_t)~bit(rank);
-    m->wants_final |= wants_final ? bit(rank) : 0;
+    m->finished |= mask_bit(rank);
+    mask_drop(&m->waiting, rank);
+    m->wants_final |= wants_final ? mask_bit(rank) : 0;
     if (together() && m->steps < world.rounds && is_whole(m, m->steps + 1u)) {
         wanted = POLICY_COMPLETE;
         m->steps++;
@@ -371,12 +326,12 @@ static void check_alive(const struct model *m)
     bool busy = false, movable = !m->set;
 
     for (unsigned rank = 0; rank < world.ranks; rank++) {
-        bool idle = has(m->finished, rank)
-                        ? !has(m->wants_final, rank) || has(m->final, rank)
-                        : m->clock[rank] == world.rounds && !has(m->waiting, rank);
+        bool idle = mask_has(m->finished, rank)
+                        ? !mask_has(m->wants_final, rank) || mask_has(m->final, rank)
+                        : m->clock[rank] == world.rounds && !mask_has(m->waiting, rank);
 
         busy = busy || !idle;
-        if (has(m->finished, rank) || has(m->waiting, rank))
+        if (mask_has(m->finished, rank) || mask_has(m->waiting, rank))
             continue;
         movable = movable || !idle || m->wants_final != 0; /* it may finish, too */
     }
@@ -390,8 +345,8 @@ static bool lockstep(void)
 
 static void try_rank(const struct state *from, unsigned rank)
 {
-    bool may_finish = world.leaves ||
-                      (from->model.clock[rank] == world.rounds && !has(from->model.waiting, rank));
+    bool may_finish = world.leaves || (from->model.clock[rank] == world.rounds &&
+                                       !mask_has(from->model.waiting, rank));
 
     try_pull(from, rank);
     for (unsigned round = 0; round <= world.rounds; round++)
@@ -408,12 +363,11 @@ static void explore(void)
     struct state from;
 
     memset(&start, 0, sizeof(start));
-    memset(table, 0, 2 * STATES_MAX * sizeof(*table));
-    state_count = 0;
+    explored_clear(&states);
     policy_init(&start.policy, &world.consistency, world.ranks, start.ranks);
     visit(&start);
-    for (size_t i = 0; i < state_count; i++) {
-        copy_state(&from, &states[i]);
+    for (size_t i = 0; i < states.count; i++) {
+        copy_state(&from, explored_at(&states, i));
         check_alive(&from.model);
         try_set(&from);
         for (unsigned rank = 0; rank < world.ranks; rank++)
@@ -441,62 +395,51 @@ static void explore_world(const struct consistency *mode, unsigned ranks, unsign
     if (mode->backup >= ranks)
         return;
     explore();
-    ck_assert_uint_gt(state_count, 5u * ranks);
+    ck_assert_uint_gt(states.count, 5u * ranks);
 }
 
 static void open_states(void)
 {
-    states = malloc(STATES_MAX * sizeof(*states));
-    table = malloc(2 * STATES_MAX * sizeof(*table));
-    ck_assert(states && table);
+    explored_open(&states, sizeof(struct state), sizeof(struct model), STATES_MAX);
 }
 
 static void close_states(void)
 {
-    free(states);
-    free(table);
+    explored_close(&states);
 }
 
 /* Up to 4 ranks make 4 rounds each, in every order. */
 START_TEST(test_every_order)
 {
-    open_states();
     for (unsigned ranks = 1; ranks <= RANKS_MAX; ranks++)
         explore_world(&modes[_i], ranks, ROUNDS_MAX, false, false);
-    close_states();
 }
 END_TEST
 
 /* Ranks leave at every point, also in the middle of a round. */
 START_TEST(test_every_leave)
 {
-    open_states();
     for (unsigned ranks = 1; ranks <= 3; ranks++)
         explore_world(&modes[_i], ranks, 3, true, false);
-    close_states();
 }
 END_TEST
 
 /* What each rank has read is remembered, so every staleness that can occur does. */
 START_TEST(test_every_staleness)
 {
-    open_states();
     for (unsigned ranks = 1; ranks <= 3; ranks++)
         explore_world(&modes[_i], ranks, 3, false, true);
-    close_states();
 }
 END_TEST
 
 /* All verdicts are reached by what is explored. */
 START_TEST(test_every_verdict)
 {
-    open_states();
     for (size_t i = 0; i < MODES; i++)
         explore_world(&modes[i], 3, 2, true, false);
     for (int verdict = 0; verdict <= POLICY_FINISHED; verdict++)
         ck_assert_msg(verdicts[verdict] > 0, "never: %s",
                       policy_verdict_text((enum policy_verdict)verdict));
-    close_states();
 }
 END_TEST
 
@@ -527,6 +470,7 @@ int main(void)
     TCase *tests = tcase_create("policy");
 
     tcase_set_timeout(tests, 120);
+    tcase_add_checked_fixture(tests, open_states, close_states);
     tcase_add_loop_test(tests, test_every_order, 0, (int)MODES);
     tcase_add_loop_test(tests, test_every_leave, 0, (int)MODES);
     tcase_add_loop_test(tests, test_every_staleness, 0, (int)MODES);

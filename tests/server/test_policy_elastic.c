@@ -10,8 +10,8 @@
  *   - what is restored is what was saved, less what nobody was told of.
  */
 #include "tests/server/policy_model.h"
+#include "tests/support/support.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define STATES_MAX (1u << 21)
@@ -23,14 +23,12 @@
 #endif
 
 struct state {
-    struct model model;
+    struct model model; /* first: two states are the same when this is */
     struct policy policy;
     struct policy_rank ranks[RANKS_MAX];
 };
 
-static struct state *states;
-static uint32_t *table; /* of state index + 1, by hash */
-static size_t state_count;
+static struct explored states;
 static size_t verdicts[POLICY_AGAIN_WAITS + 1]; /* how often each was seen */
 
 /* ------------------------------------------------------------------ states */
@@ -76,20 +74,10 @@ static void check_state(const struct state *s)
     REQUIRE(model_together() || world.consistency.staleness == 0 || s->policy.slowest == slowest);
 }
 
-static void visit(struct state *s)
+static void visit(const struct state *s)
 {
-    const unsigned char *bytes = (const unsigned char *)&s->model;
-    uint32_t at = 2166136261u;
-
     check_state(s);
-    for (size_t i = 0; i < sizeof(s->model); i++)
-        at = (at ^ bytes[i]) * 16777619u;
-    for (at %= 2 * STATES_MAX; table[at]; at = (at + 1) % (2 * STATES_MAX))
-        if (memcmp(&states[table[at] - 1].model, &s->model, sizeof(s->model)) == 0)
-            return;
-    REQUIRE(state_count < STATES_MAX);
-    table[at] = (uint32_t)state_count + 1;
-    copy_state(&states[state_count++], s);
+    (void)explored_add(&states, s);
 }
 
 /* The policy answers exactly whom the definitions allow, each once, in rising order. */
@@ -326,12 +314,11 @@ static void explore(void)
     struct state from;
 
     memset(&start, 0, sizeof(start));
-    memset(table, 0, 2 * STATES_MAX * sizeof(*table));
-    state_count = 0;
+    explored_clear(&states);
     policy_init(&start.policy, &world.consistency, world.ranks, start.ranks);
     visit(&start);
-    for (size_t i = 0; i < state_count; i++) {
-        copy_state(&from, &states[i]);
+    for (size_t i = 0; i < states.count; i++) {
+        copy_state(&from, explored_at(&states, i));
         check_alive(&from.model);
         try_set(&from);
         if (world.crash)
@@ -360,49 +347,40 @@ static void explore_world(const struct consistency *mode, unsigned ranks, unsign
     if (mode->backup >= ranks)
         return;
     explore();
-    ck_assert_uint_gt(state_count, 5u * ranks);
+    ck_assert_uint_gt(states.count, 5u * ranks);
 }
 
 static void open_states(void)
 {
-    states = malloc(STATES_MAX * sizeof(*states));
-    table = malloc(2 * STATES_MAX * sizeof(*table));
-    ck_assert(states && table);
+    explored_open(&states, sizeof(struct state), sizeof(struct model), STATES_MAX);
 }
 
 static void close_states(void)
 {
-    free(states);
-    free(table);
+    explored_close(&states);
 }
 
 START_TEST(test_every_loss_and_return)
 {
-    open_states();
     for (unsigned ranks = 1; ranks <= RANKS_MAX; ranks++)
         explore_world(&modes[_i], ranks, ROUNDS, false, false);
-    close_states();
 }
 END_TEST
 
 START_TEST(test_every_crash)
 {
-    open_states();
     for (unsigned ranks = 1; ranks <= (consistency_is_lockstep(&modes[_i]) ? 4u : 3u); ranks++)
         explore_world(&modes[_i], ranks, 3, true, true);
-    close_states();
 }
 END_TEST
 
 START_TEST(test_every_verdict)
 {
-    open_states();
     for (size_t i = 0; i < MODES; i++)
         explore_world(&modes[i], 2, 2, true, true);
     for (int verdict = 0; verdict <= POLICY_AGAIN_WAITS; verdict++)
         ck_assert_msg(verdicts[verdict] > 0, "never: %s",
                       policy_verdict_text((enum policy_verdict)verdict));
-    close_states();
 }
 END_TEST
 
@@ -436,6 +414,7 @@ int main(void)
     TCase *tests = tcase_create("policy_elastic");
 
     tcase_set_timeout(tests, 240);
+    tcase_add_checked_fixture(tests, open_states, close_states);
     tcase_add_loop_test(tests, test_every_loss_and_return, 0, (int)MODES);
     tcase_add_loop_test(tests, test_every_crash, 0, (int)MODES);
     tcase_add_test(tests, test_every_verdict);

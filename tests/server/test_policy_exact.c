@@ -9,22 +9,15 @@
  */
 #include "server/policy.h"
 
+#include "tests/support/explore.h"
 #include "tests/support/support.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define RANKS_MAX  3u
 #define ROUNDS     3u
 #define CHOICES    5u /* no rule, 0, 1, 2, 3 */
 #define STATES_MAX (1u << 16)
-
-/* Check's own assertions each write to a pipe: too slow here. */
-#define REQUIRE(condition)                                                                         \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            ck_abort_msg("%s", #condition);                                                        \
-    } while (0)
 
 /* Kept without padding, so that states can be compared as bytes. */
 struct model {
@@ -37,7 +30,7 @@ struct model {
 };
 
 struct state {
-    struct model model;
+    struct model model; /* first: two states are the same when this is */
     struct policy policy;
     struct policy_rank ranks[RANKS_MAX];
 };
@@ -45,9 +38,8 @@ struct state {
 static struct consistency consistency;
 static unsigned ranks, ruled; /* ruled: ranks with a rule */
 static uint64_t rule[RANKS_MAX];
-static struct state *states;
-static uint32_t *table; /* of state index + 1, by hash */
-static size_t state_count, missed, kept;
+static struct explored states;
+static size_t missed, kept;
 
 static void copy_state(struct state *to, const struct state *from)
 {
@@ -57,17 +49,7 @@ static void copy_state(struct state *to, const struct state *from)
 
 static void visit(const struct state *s)
 {
-    const unsigned char *bytes = (const unsigned char *)&s->model;
-    uint32_t at = 2166136261u;
-
-    for (size_t i = 0; i < sizeof(s->model); i++)
-        at = (at ^ bytes[i]) * 16777619u;
-    for (at %= 2 * STATES_MAX; table[at]; at = (at + 1) % (2 * STATES_MAX))
-        if (memcmp(&states[table[at] - 1].model, &s->model, sizeof(s->model)) == 0)
-            return;
-    REQUIRE(state_count < STATES_MAX);
-    table[at] = (uint32_t)state_count + 1;
-    copy_state(&states[state_count++], s);
+    (void)explored_add(&states, s);
 }
 
 /* Could another push come before this one of `rank`? */
@@ -179,8 +161,7 @@ static void explore(void)
     struct state from;
 
     memset(&start, 0, sizeof(start));
-    memset(table, 0, 2 * STATES_MAX * sizeof(*table));
-    state_count = 0;
+    explored_clear(&states);
     policy_init(&start.policy, &consistency, ranks, start.ranks);
     policy_make_exact(&start.policy);
     REQUIRE(policy_set(&start.policy) == POLICY_COMPLETE);
@@ -189,8 +170,8 @@ static void explore(void)
         policy_aim(&start.policy, rank, rule[rank]);
     }
     visit(&start);
-    for (size_t i = 0; i < state_count; i++) {
-        copy_state(&from, &states[i]);
+    for (size_t i = 0; i < states.count; i++) {
+        copy_state(&from, explored_at(&states, i));
         explore_from(&from);
     }
 }
@@ -211,9 +192,7 @@ START_TEST(test_every_order_under_every_rule)
 
     consistency = (struct consistency){.mode = _i == 0 ? CONSISTENCY_ASP : CONSISTENCY_SSP,
                                        .staleness = (uint32_t)_i};
-    states = malloc(STATES_MAX * sizeof(*states));
-    table = malloc(2 * STATES_MAX * sizeof(*table));
-    ck_assert(states && table);
+    explored_open(&states, sizeof(struct state), sizeof(struct model), STATES_MAX);
     for (ranks = 1; ranks <= RANKS_MAX; ranks++) {
         choices *= CHOICES;
         for (unsigned choice = 0; choice < choices; choice++) {
@@ -222,8 +201,7 @@ START_TEST(test_every_order_under_every_rule)
         }
     }
     ck_assert(missed > 0 && kept > 1000);
-    free(states);
-    free(table);
+    explored_close(&states);
 }
 END_TEST
 
