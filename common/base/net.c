@@ -111,7 +111,7 @@ static enum status bound_port(int fd, uint16_t *ret_port, struct error *err)
 }
 
 /* A listening socket on one resolved address, or -1 with errno. */
-static int listen_on(const struct addrinfo *a)
+static int listen_on(const struct addrinfo *a, bool local)
 {
     int one = 1;
     int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -119,6 +119,8 @@ static int listen_on(const struct addrinfo *a)
     if (fd < 0)
         return -1;
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (local)
+        net_unpace(fd);
     if (bind(fd, a->ai_addr, a->ai_addrlen) != 0 || listen(fd, LISTEN_BACKLOG) != 0) {
         int saved = errno;
 
@@ -146,7 +148,7 @@ enum status net_listen(const struct endpoint *e, const char *origin, int *ret_fd
         return error_set(err, STATUS_CONFIG, "cannot listen on %s (%s): %s", text, origin,
                          resolve_error(code));
     for (const struct addrinfo *a = addresses.list; a && fd < 0; a = a->ai_next) {
-        fd = listen_on(a);
+        fd = listen_on(a, endpoint_is_loopback(e));
         if (fd < 0)
             saved = errno;
     }
@@ -208,7 +210,7 @@ static bool is_self_connected(int fd)
 }
 
 /* A connected socket to one resolved address, or -1 with errno. */
-static int connect_to(const struct addrinfo *a, int64_t deadline_ns)
+static int connect_to(const struct addrinfo *a, bool local, int64_t deadline_ns)
 {
     int failure = 0;
     socklen_t length = sizeof(failure);
@@ -216,6 +218,8 @@ static int connect_to(const struct addrinfo *a, int64_t deadline_ns)
 
     if (fd < 0)
         return -1;
+    if (local)
+        net_unpace(fd);
     if (connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
         failure = errno;
         if (failure == EINPROGRESS || failure == EINTR) {
@@ -249,7 +253,7 @@ static int try_connect(const struct endpoint *e, int64_t deadline_ns, char *reas
         return -1;
     }
     for (const struct addrinfo *a = addresses.list; a && fd < 0; a = a->ai_next) {
-        fd = connect_to(a, deadline_ns);
+        fd = connect_to(a, endpoint_is_loopback(e), deadline_ns);
         if (fd < 0)
             (void)snprintf(reason, size, "%s", strerror(errno));
     }
@@ -356,6 +360,13 @@ void net_bound_local_window(int fd, uint64_t before, uint64_t after)
     if (before / NET_LOCAL_WINDOW_EVERY == after / NET_LOCAL_WINDOW_EVERY)
         return;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &window, sizeof(window));
+}
+
+void net_unpace(int fd)
+{
+    static const char control[] = "reno"; /* which every kernel has and allows everybody */
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control, sizeof(control) - 1);
 }
 
 enum status net_local_host(int fd, char *text, size_t size, struct error *err)

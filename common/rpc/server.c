@@ -15,6 +15,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/memory.h"
+#include "common/rpc/loopback.h"
 
 #include <assert.h>
 #include <grpc/slice.h>
@@ -257,15 +258,15 @@ static grpc_server *create_server(const struct rpc_server_config *config)
         rpc_channel_arg(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0),
         rpc_channel_arg(GRPC_ARG_MAX_METADATA_SIZE, METADATA_BYTES_MAX),
         /* Also the time for HTTP/2's first frame: a connection that says nothing ends with it. */
-        rpc_channel_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000),
-        quota_arg(quota),
+        rpc_channel_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000), quota_arg(quota),
         /* The client pings every 20 s: allow it, or the connection ends with too_many_pings. */
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 30000),
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000),
         rpc_channel_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
         rpc_channel_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000),
+        rpc_loopback_arg(), /* the last: only where it applies */
     };
-    grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
+    grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - !fixed, args};
 
     server = grpc_server_create(&list, NULL); /* has copied the list, and holds the quota */
     grpc_resource_quota_unref(quota);

@@ -5,13 +5,15 @@
  * message back as it came, by reference; the worker copies what it receives to its place, since a
  * gradient that stays in slices is of no use to anybody.  No headers, no sum, no book-keeping.
  *
- * The only source outside common/rpc that knows gRPC: it measures gRPC without common/rpc.
+ * The only source outside common/rpc that knows gRPC: it measures gRPC without common/rpc, but
+ * under the same conditions.
  *
  * Threads.  Everything of a stream happens on its queue's thread.  A worker's own thread hands an
  * iteration over by an empty batch and waits under `lock` until all streams are through.
  */
 #include "common/base/file.h"
 #include "common/base/memory.h"
+#include "common/rpc/loopback.h"
 #include "experiments/bench/bench_ps.h"
 
 #include <grpc/byte_buffer.h>
@@ -283,8 +285,8 @@ enum status ps_grpc_serve(const struct ps_words *words, struct error *err)
     grpc_arg args[] = {integer(GRPC_ARG_HTTP2_BDP_PROBE, !IS_FIXED(words->place)),
                        integer(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, FRAME_BYTES(words->place)),
                        integer(GRPC_ARG_ALLOW_REUSEPORT, 0),
-                       integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, INT_MAX)};
-    grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
+                       integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, INT_MAX), rpc_loopback_arg()};
+    grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - !IS_FIXED(words->place), args};
     long half = sysconf(_SC_NPROCESSORS_ONLN) / 2; /* the workers have the other */
     int count = half < 1 ? 1 : half > QUEUES_MAX ? QUEUES_MAX : (int)half;
     grpc_completion_queue *queues[QUEUES_MAX];
@@ -464,8 +466,9 @@ static enum status open_channel(struct connection *c, const struct endpoint *ser
                        integer(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
                        integer(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
                        integer(GRPC_ARG_ENABLE_RETRIES, 0),
-                       integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, INT_MAX)};
-    grpc_channel_args list = {sizeof(args) / sizeof(args[0]), args};
+                       integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, INT_MAX),
+                       rpc_loopback_arg()};
+    grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - !IS_FIXED(words->place), args};
     grpc_channel_credentials *credentials;
     struct pem pem = {0};
     char target[300];

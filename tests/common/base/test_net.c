@@ -158,6 +158,22 @@ START_TEST(sockets_do_not_block_and_close_on_exec)
 }
 END_TEST
 
+START_TEST(nothing_paces_connections_inside_the_host)
+{
+    int fds[2];
+
+    make_pair(fds);
+    for (int i = 0; i < 2; i++) {
+        char control[16] = "";
+        socklen_t size = sizeof(control);
+
+        ck_assert_int_eq(getsockopt(fds[i], IPPROTO_TCP, TCP_CONGESTION, control, &size), 0);
+        ck_assert_str_eq(control, "reno");
+        (void)close(fds[i]);
+    }
+}
+END_TEST
+
 START_TEST(taken_port_names_its_holder)
 {
     struct error err = {0};
@@ -364,6 +380,7 @@ int main(void)
     tcase_add_test(cases, bytes_over_a_unix_socket);
     tcase_add_test(cases, loopback_addresses);
     tcase_add_test(cases, sockets_do_not_block_and_close_on_exec);
+    tcase_add_test(cases, nothing_paces_connections_inside_the_host);
     tcase_add_test(cases, taken_port_names_its_holder);
     tcase_add_test(cases, listen_refuses_a_foreign_address);
     tcase_add_test(cases, connect_gives_up_at_the_deadline);

@@ -7,8 +7,11 @@
 #include "common/base/clock.h"
 #include "common/base/memory.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #define DEADLINE_MS 20000
 #define RUN_OUT_MS  4000 /* of a deadline that is to run out: it bounds the connecting, too */
@@ -57,6 +60,29 @@ START_TEST(unary_returns_the_reply)
     close_pair();
     ck_assert_uint_eq(echo.closed, 100);
     ck_assert_uint_eq(echo.cancelled, 0);
+}
+END_TEST
+
+/* Core's own sockets: a listener, and both ends of a connection. */
+START_TEST(nothing_paces_connections_inside_the_host)
+{
+    uint8_t *reply = NULL;
+    size_t size = 0, found = 0;
+
+    open_pair();
+    assert_ok(call_unary(ECHO_UNARY, "hello", DEADLINE_MS, &reply, &size));
+    free(reply);
+    for (int fd = 0; fd < 256; fd++) {
+        char control[16] = "";
+        socklen_t length = sizeof(control);
+
+        if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, control, &length) != 0)
+            continue;
+        ck_assert_str_eq(control, "reno");
+        found++;
+    }
+    ck_assert_uint_ge(found, 3);
+    close_pair();
 }
 END_TEST
 
@@ -338,6 +364,7 @@ int main(void)
 
     tcase_set_timeout(unary, 60);
     tcase_add_test(unary, unary_returns_the_reply);
+    tcase_add_test(unary, nothing_paces_connections_inside_the_host);
     tcase_add_test(unary, unary_of_nothing_and_of_much);
     tcase_add_test(unary, our_status_survives_the_trip);
     tcase_add_test(unary, unknown_method_is_answered_at_once);

@@ -1,0 +1,78 @@
+/*
+ * loopback: core lets a "socket mutator" set options of a socket before it connects or listens.
+ * The argument is public, its struct is not: it is written down here as it is in core 29 (grpc
+ * 1.51, iomgr/socket_mutator.h), and given to that core only.
+ *
+ * One object for the whole process, which is never freed; constant but for core's count of
+ * references, so no locks.
+ */
+#include "common/rpc/loopback.h"
+
+#include "common/base/net.h"
+#include "common/rpc/rpc_internal.h"
+
+#include <grpc/support/sync.h>
+#include <stdbool.h>
+#include <string.h>
+
+struct mutator {
+    const struct mutator_table *table;
+    gpr_refcount references;
+};
+
+struct mutator_table {
+    bool (*mutate)(int fd, struct mutator *mutator); /* a client's socket, or a listener */
+    int (*compare)(struct mutator *a, struct mutator *b);
+    void (*destroy)(struct mutator *mutator);
+    bool (*mutate_second)(const void *info, struct mutator *mutator); /* NULL: the first one */
+};
+
+static bool mutate(int fd, struct mutator *mutator)
+{
+    (void)mutator;
+    net_unpace(fd);
+    return true;
+}
+
+static int compare(struct mutator *a, struct mutator *b)
+{
+    return (a > b) - (a < b);
+}
+
+static void destroy(struct mutator *mutator)
+{
+    (void)mutator;
+}
+
+static void *copy_arg(void *pointer)
+{
+    return pointer;
+}
+
+static void destroy_arg(void *pointer)
+{
+    (void)pointer;
+}
+
+static int compare_args(void *a, void *b)
+{
+    return compare(a, b);
+}
+
+grpc_arg rpc_loopback_arg(void)
+{
+    static const struct mutator_table table = {
+        .mutate = mutate, .compare = compare, .destroy = destroy};
+    static struct mutator mutator = {.table = &table, .references = {.count = 1}};
+    static const grpc_arg_pointer_vtable pointers = {
+        .copy = copy_arg, .destroy = destroy_arg, .cmp = compare_args};
+    const char *key = GRPC_ARG_SOCKET_MUTATOR;
+    grpc_arg arg = {.type = GRPC_ARG_POINTER};
+
+    if (strncmp(grpc_version_string(), "29.", 3) != 0)
+        return rpc_channel_arg("sparring.loopback", 0);
+    memcpy(&arg.key, &key, sizeof(key)); /* core reads the key but declares it mutable */
+    arg.value.pointer.p = &mutator;
+    arg.value.pointer.vtable = &pointers;
+    return arg;
+}
