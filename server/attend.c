@@ -1,7 +1,7 @@
 /*
  * The Attend call: beats of a rank, each answered with what the server knows of the others.  It
- * belongs to the rank's connection from its first beat on, which says whose it is; when it ends the
- * rank is cut off, as with a stream.
+ * belongs to the rank's connection, and to one of its lanes, from its first beat on, which says
+ * whose it is; when it ends the rank is cut off, as with a stream.
  *
  * A beat is answered at once unless answers wait that the peer does not read: its next beat asks
  * again.
@@ -17,6 +17,7 @@
 
 struct attend {
     struct tie tie; /* from the first beat on */
+    unsigned lane;
 };
 
 static enum status check_bind(const struct service *s, const struct beat *beat, struct error *err)
@@ -26,6 +27,7 @@ static enum status check_bind(const struct service *s, const struct beat *beat, 
                                     .connection = beat->connection,
                                     .what = "sent a beat"};
     const struct job *j = s->current;
+    const struct slot *slot;
     enum status status = tie_check(s, &claim, err);
 
     if (status != STATUS_OK)
@@ -35,7 +37,11 @@ static enum status check_bind(const struct service *s, const struct beat *beat, 
     if (strcmp(j->members.job, beat->job) != 0)
         return error_set(err, STATUS_UNAVAILABLE, "job '%s' is not served here, job '%s' is",
                          beat->job, j->members.job);
-    if (j->ranks[beat->rank].slot.attend)
+    slot = &j->ranks[beat->rank].slot;
+    if (beat->lane >= slot->lanes)
+        return error_set(err, STATUS_PROTOCOL, "rank %u has %u lanes, there is no lane %" PRIu32,
+                         beat->rank, slot->lanes, beat->lane);
+    if (slot->attends[beat->lane])
         return error_set(err, STATUS_EXISTS, "rank %u beats already", beat->rank);
     return STATUS_OK;
 }
@@ -54,7 +60,8 @@ static enum status bind_attend(struct attend *a, struct rpc_call *call, const st
     status = check_bind(s, beat, err);
     if (status == STATUS_OK) {
         tie_bind(&a->tie, j, beat->rank, call);
-        j->ranks[beat->rank].slot.attend = call;
+        a->lane = beat->lane;
+        j->ranks[beat->rank].slot.attends[a->lane] = call;
     }
     (void)pthread_mutex_unlock(&s->lock);
     return status;
@@ -69,15 +76,16 @@ static enum status note_beat(const struct attend *a, const struct beat *beat, st
     enum status status = STATUS_OK;
     int64_t now_ns = clock_now_ns();
 
-    if (beat->rank != a->tie.rank)
-        return error_set(err, STATUS_PROTOCOL, "the beats of rank %u carry one of rank %u",
-                         a->tie.rank, beat->rank);
+    if (beat->rank != a->tie.rank || beat->lane != a->lane)
+        return error_set(err, STATUS_PROTOCOL,
+                         "the beats of rank %u, lane %u, carry one of rank %u, lane %u",
+                         a->tie.rank, a->lane, beat->rank, beat->lane);
     *ret = (struct beat){.rank = beat->rank, .count = beat->count};
     (void)pthread_mutex_lock(&a->tie.service->lock);
     if (j->state != JOB_RUNNING || !tie_holds(&a->tie))
         status = STATUS_CANCELLED;
     else
-        j->ranks[a->tie.rank].slot.alive_ns = now_ns;
+        j->ranks[a->tie.rank].slot.alive_ns[a->lane] = now_ns;
     ret->epoch = j->epoch;
     ret->waiting_ms = (uint32_t)job_waiting_ms(j, a->tie.service->timeout_ms, now_ns, &away);
     if (ret->waiting_ms > 0)
@@ -146,7 +154,7 @@ static void attend_closed(struct rpc_call *call, const struct rpc_result *result
     (void)result;
     if (a && a->tie.job) {
         tie_cut(&a->tie, "its connection closed");
-        tie_release(&a->tie, call, &a->tie.job->ranks[a->tie.rank].slot.attend);
+        tie_release(&a->tie, call, &a->tie.job->ranks[a->tie.rank].slot.attends[a->lane]);
     }
     free(a);
 }

@@ -300,9 +300,10 @@ static enum status check_chunk(const struct stream *st, const struct chunk_heade
 
 /* Note that the rank is alive, and count its push if it is a new one.  STATUS_CANCELLED: the job is
  * over, or the rank cut off. */
-static enum status admit(const struct tie *t, const struct chunk_header *h, bool is_new,
+static enum status admit(const struct stream *st, const struct chunk_header *h, bool is_new,
                          struct error *err)
 {
+    const struct tie *t = &st->tie;
     struct job *j = t->job;
     struct job_rank *r = &j->ranks[t->rank];
     int64_t now_ns = clock_now_ns();
@@ -314,7 +315,7 @@ static enum status admit(const struct tie *t, const struct chunk_header *h, bool
         (void)pthread_mutex_unlock(&t->service->lock);
         return STATUS_CANCELLED;
     }
-    r->heard_ns = r->slot.alive_ns = now_ns;
+    r->heard_ns = r->slot.alive_ns[st->lane] = now_ns;
     r->slot.has_chunks = true;
     r->by_reference = h->flags & CHUNK_BY_REFERENCE;
     if (h->kind == CHUNK_PUSH && !(h->flags & CHUNK_AGAIN))
@@ -385,7 +386,7 @@ enum status chunk_take(struct stream *st, const struct chunk_header *h, struct r
     if (status == STATUS_OK)
         status = payload_open(&t->job->shard, h, message, &payload, &source, err);
     if (status == STATUS_OK)
-        status = admit(t, h, !again, err);
+        status = admit(st, h, !again, err);
     if (status == STATUS_OK)
         status = take_admitted(t, h, again, &source, err);
     arena_unref(payload.arena);

@@ -67,8 +67,8 @@ static enum status bind_stream(struct stream *st, struct rpc_call *call,
         st->lane = h->lane;
         st->lanes = slot->lanes;
         slot->streams[h->lane] = call;
-        slot->has_streamed = true;
-        slot->alive_ns = clock_now_ns();
+        slot->opened |= UINT32_C(1) << h->lane;
+        slot->alive_ns[h->lane] = clock_now_ns();
     } else if (status == STATUS_EXISTS && h->session != 0 && h->connection == 0) {
         doubted = j->ranks[h->rank].slot.connection;
         j->users++;

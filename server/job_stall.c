@@ -36,7 +36,7 @@ static bool is_missing(const void *user, unsigned rank)
 
     if (r->heard_ns > s->before_ns || s->job->members.members[rank].state == MEMBER_LEFT)
         return false;
-    return !r->slot.has_streamed || (s->waiting && holds_up(s->job, rank));
+    return r->slot.opened == 0 || (s->waiting && holds_up(s->job, rank));
 }
 
 /* Since when somebody waits for others; 0: nobody does. */

@@ -74,8 +74,8 @@ static enum status refuse_return(const struct service *s, const struct join_requ
 /* How long it takes to find out that the holder of a slot is dead, if it is.  Lock held. */
 static int64_t doubt_ms(const struct job *j, const struct slot *slot)
 {
-    int64_t silence_ms = slot->attend ? j->terms.heartbeat_timeout_ms : 0;
-    int64_t open_ms = slot->has_streamed ? 0 : loss_open_ms(j);
+    int64_t silence_ms = slot_is_attended(slot) ? j->terms.heartbeat_timeout_ms : 0;
+    int64_t open_ms = slot_is_open(slot) ? 0 : loss_open_ms(j);
 
     return (silence_ms > open_ms ? silence_ms : open_ms) + DOUBT_MARGIN_MS;
 }
@@ -335,7 +335,7 @@ static void note_closed(struct join_call *jc, struct rpc_call *call,
     } else if (r->join == call && j->state == JOB_BUILDING) {
         *ret_end = r->join_session == 0;
     } else if (j->state == JOB_RUNNING && r->join_kind == JOIN_START && result->cancelled &&
-               (r->join == call || r->answered == call) && !r->slot.has_streamed) {
+               (r->join == call || r->answered == call) && r->slot.opened == 0) {
         *ret_cut = r->slot.connection;
     }
     if (r->join == call)

@@ -132,6 +132,7 @@ static enum loss_act judge(const struct service *s, const struct job *j, unsigne
 {
     const struct job_rank *r = &j->ranks[rank];
     bool lost_start = rank == 0 && !has_values(j);
+    unsigned lane;
     enum loss_act act = LOSS_NONE;
 
     if (r->welcome && chain_knows(j->chain, r->welcome_number))
@@ -140,7 +141,7 @@ static enum loss_act judge(const struct service *s, const struct job *j, unsigne
         act = judge_join(r, now_ns);
     if (act != LOSS_NONE || j->members.members[rank].state == MEMBER_LEFT)
         return act;
-    if (slot_is_silent(&r->slot, j->terms.heartbeat_timeout_ms, now_ns) ||
+    if (slot_is_silent(&r->slot, j->terms.heartbeat_timeout_ms, now_ns, &lane) ||
         is_unopened(s, j, r, now_ns))
         return LOSS_CUT;
     if (!slot_is_overdue(&r->slot, now_ns) || !slot_is_quiet(&r->slot))
@@ -169,10 +170,20 @@ static void cut_silent(struct service *s, struct job *j, unsigned rank)
 {
     const struct slot *slot = &j->ranks[rank].slot;
     uint64_t connection = slot->connection;
+    int64_t now_ns = clock_now_ns();
+    unsigned lane;
     char how[64];
 
-    (void)snprintf(how, sizeof(how), "silent for %.1f s",
-                   (double)(clock_now_ns() - slot->alive_ns) * 1e-9);
+    if (!slot_is_silent(slot, j->terms.heartbeat_timeout_ms, now_ns, &lane))
+        (void)snprintf(how, sizeof(how), "it opened %u of %u lanes in %.1f s",
+                       (unsigned)__builtin_popcount(slot->opened), slot->lanes,
+                       (double)(now_ns - slot->held_ns) * 1e-9);
+    else if (slot->lanes == 1)
+        (void)snprintf(how, sizeof(how), "silent for %.1f s",
+                       (double)(now_ns - slot->alive_ns[lane]) * 1e-9);
+    else
+        (void)snprintf(how, sizeof(how), "lane %u of %u silent for %.1f s", lane, slot->lanes,
+                       (double)(now_ns - slot->alive_ns[lane]) * 1e-9);
     (void)pthread_mutex_unlock(&s->lock);
     loss_cut(s, j, rank, connection, how);
     (void)pthread_mutex_lock(&s->lock);

@@ -147,7 +147,8 @@ size_t wire_pack_beat(const struct beat *beat, uint8_t *bytes)
     m.waiting_ms = copy.waiting_ms;
     m.reason = copy.reason;
     m.connection = copy.connection;
-    return sparring__v1__beat__pack(&m, bytes); /* at most 462 bytes */
+    m.lane = copy.lane;
+    return sparring__v1__beat__pack(&m, bytes); /* at most 468 bytes */
 }
 
 enum status wire_unpack_beat(const uint8_t *bytes, size_t size, struct beat *ret, struct error *err)
@@ -168,6 +169,7 @@ enum status wire_unpack_beat(const uint8_t *bytes, size_t size, struct beat *ret
         .vote_epoch = m->vote_epoch,
         .waiting_ms = m->waiting_ms,
         .connection = m->connection,
+        .lane = m->lane,
     };
     status = wire_take_text(m->job, "job name", ret->job, sizeof(ret->job), err);
     if (status == STATUS_OK)

@@ -78,6 +78,7 @@ struct beat {
     uint32_t waiting_ms;
     char reason[256];
     uint64_t connection; /* as in HELLO */
+    uint32_t lane;
 };
 
 /* The same for a beat (WIRE_BEAT_MAX bytes). */

@@ -38,7 +38,7 @@ static struct job *open_job(unsigned world_size)
     assert_ok(job_build(j, &err));
     job_run(j, 100 * SECOND);
     for (unsigned rank = 0; rank < world_size; rank++)
-        j->ranks[rank].slot.has_streamed = true;
+        j->ranks[rank].slot.opened = 1;
     return j;
 }
 
@@ -136,8 +136,7 @@ START_TEST(test_who_is_missing)
     assert_fails(err.status, STATUS_TIMEOUT, "for rank 3:");
     j->ranks[3].heard_ns = 1003 * SECOND;
     ck_assert(!job_has_stalled(j, 1005 * SECOND, 5000, &err));
-    j->ranks[2].slot.has_streamed =
-        false; /* a rank without a stream is missed even when nobody waits */
+    j->ranks[2].slot.opened = 0; /* a rank without a stream is missed even when nobody waits */
     j->ranks[2].heard_ns = 100 * SECOND;
     ck_assert(job_has_stalled(j, 1005 * SECOND, 5000, &err));
     assert_fails(err.status, STATUS_TIMEOUT, "for rank 2:");
@@ -174,7 +173,7 @@ START_TEST(test_nobody_is_missing_while_a_rank_is_away)
     ck_assert_uint_eq(longest, 1);
     ck_assert(!job_has_stalled(j, 260 * SECOND, 10000, &err));
     slot_hold(slot, 7, 1, 260 * SECOND);
-    slot->has_streamed = true;
+    slot->opened = 1;
     job_resume_watch(j, 260 * SECOND);
     ck_assert_int_eq(job_waiting_ms(j, 5000, 260 * SECOND, &longest), 0);
     ck_assert(!job_has_stalled(j, 268 * SECOND, 10000, &err));

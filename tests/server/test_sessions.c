@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 #ifdef __SANITIZE_ADDRESS__ /* it keeps what is freed */
 #define KEPT_MAX (512u << 20)
@@ -188,6 +189,70 @@ START_TEST(test_a_partition_on_another_lane)
 END_TEST
 
 /* ------------------------------------------------------------------ beats */
+
+static void beat_on(struct raw_call *c, const struct raw_worker *w, unsigned lane)
+{
+    struct beat beat = {.session = w->session,
+                        .connection = w->connection,
+                        .rank = w->rank,
+                        .job = "raw",
+                        .lane = lane};
+    uint8_t bytes[WIRE_BEAT_MAX];
+
+    (void)rpc_call_send(c->call, bytes, wire_pack_beat(&beat, bytes), NULL);
+}
+
+/* Rank 0 beats, and rank 1 on its lane 0 if it does, until the job waits for rank 1; for that
+ * reason. */
+static void beat_until_away(size_t *beats, bool both, const char *reason)
+{
+    struct beat beat;
+
+    do {
+        raw_beat(&workers[0], "raw", *beats);
+        if (both)
+            raw_beat(&workers[1], "raw", *beats);
+        beat = raw_wait_beats(&workers[0], ++*beats);
+        (void)nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    } while (beat.waiting_ms == 0);
+    ck_assert_msg(strstr(beat.reason, reason) != NULL, "%s", beat.reason);
+}
+
+/* Rank 1 beats on one of its lanes only; then it comes back, and opens one of them only. */
+START_TEST(test_a_dead_lane)
+{
+    struct raw_worker *w = &workers[1];
+    static struct raw_call other;
+    struct join_request request;
+    size_t beats = 0;
+
+    session_terms.lanes = 2;
+    session_terms.heartbeat_timeout_ms = 3000;
+    session_terms.reconnect_ms = 4000;
+    set_up();
+    session_start(0.5f);
+    raw_start_attend(w);
+    raw_start_call(w, &other, SERVICE_ATTEND);
+    beat_on(&other, w, 2);
+    check_result("lane", raw_wait_closed(&other), STATUS_PROTOCOL, "there is no lane 2");
+    raw_start_call(w, &other, SERVICE_ATTEND);
+    beat_on(&other, w, 1);
+    raw_start_attend(&workers[0]);
+    beat_until_away(&beats, true, "rank 1 is away (lane 1 of 2 silent for ");
+    ck_assert_int_eq(raw_wait_closed(&w->more[0]).status, STATUS_CANCELLED);
+    request = session_request(1);
+    request.resume = true;
+    check_result("resume", session_join(w, &request), STATUS_OK, "");
+    raw_start_stream(w);
+    beat_until_away(&beats, false, "rank 1 is away (it opened 1 of 2 lanes in ");
+    session_resume(1);
+    session_round(1);
+    (void)raw_wait_closed(&other);
+    rpc_call_unref(other.call);
+    session_end();
+    close_service();
+}
+END_TEST
 
 /* What ends the call of a rank that beats already, and cuts it off; it comes back. */
 START_TEST(test_bad_beats)
@@ -464,6 +529,7 @@ int main(void)
     tcase_add_test(tests, test_numbers_of_two_servers);
     tcase_add_test(tests, test_a_lane_opened_twice);
     tcase_add_test(tests, test_a_partition_on_another_lane);
+    tcase_add_test(tests, test_a_dead_lane);
     tcase_add_test(tests, test_bad_beats);
     tcase_add_test(tests, test_beats_that_nobody_reads);
     tcase_add_loop_test(tests, test_a_break_in_every_phase, 0, PHASES);

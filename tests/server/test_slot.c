@@ -17,7 +17,7 @@ START_TEST(test_a_break_and_a_return)
     ck_assert_uint_eq(s.lanes, 1);
     ck_assert_uint_eq(s.connection, 1);
     s.has_chunks = true;
-    s.alive_ns = 1500 * MS;
+    s.alive_ns[0] = 1500 * MS;
     slot_cut(&s, "gone", RECONNECT_MS, 1600 * MS);
     ck_assert_int_eq(s.state, SLOT_AWAY);
     ck_assert_int_eq(s.silent_ns, 100 * MS);
@@ -71,20 +71,61 @@ START_TEST(test_silence)
         struct rpc_call *call;
     } attend = {.memory = 1};
     struct slot s = {0};
+    unsigned lane = 9;
 
     slot_hold(&s, 7, 1, 1000 * MS);
-    ck_assert(!slot_is_silent(&s, 500, 9000 * MS)); /* it has not begun to beat */
+    ck_assert(!slot_is_attended(&s));
+    ck_assert(!slot_is_silent(&s, 500, 9000 * MS, &lane)); /* it has not begun to beat */
     ck_assert(!slot_is_unopened(&s, 500, 1500 * MS));
     ck_assert(slot_is_unopened(&s, 500, 1501 * MS));
-    s.has_streamed = true;
+    s.opened = 1;
     ck_assert(!slot_is_unopened(&s, 500, 9000 * MS));
-    s.attend = attend.call;
-    ck_assert(!slot_is_silent(&s, 500, 1500 * MS));
-    ck_assert(slot_is_silent(&s, 500, 1501 * MS));
-    ck_assert(!slot_is_silent(&s, 0, 9000 * MS)); /* without heartbeats */
-    s.attend = NULL;
+    s.attends[0] = attend.call;
+    ck_assert(slot_is_attended(&s));
+    ck_assert(!slot_is_silent(&s, 500, 1500 * MS, &lane));
+    ck_assert(slot_is_silent(&s, 500, 1501 * MS, &lane));
+    ck_assert(!slot_is_silent(&s, 0, 9000 * MS, &lane)); /* without heartbeats */
+    s.attends[0] = NULL;
     slot_cut(&s, "gone", RECONNECT_MS, 1600 * MS);
-    ck_assert(!slot_is_silent(&s, 500, 9000 * MS));
+    ck_assert(!slot_is_silent(&s, 500, 9000 * MS, &lane));
+}
+END_TEST
+
+/* Of three lanes the one that is silent counts, however lively the others are; but not where nobody
+ * has promised to beat. */
+START_TEST(test_the_silence_of_a_lane)
+{
+    union { /* never looked into */
+        int memory;
+        struct rpc_call *call;
+    } attend = {.memory = 1};
+    struct slot s = {0};
+    unsigned lane = 9;
+
+    slot_hold(&s, 7, 3, 1000 * MS);
+    s.opened = 5;
+    ck_assert(!slot_is_open(&s));
+    ck_assert(slot_is_unopened(&s, 500, 1501 * MS));
+    s.opened = 7;
+    ck_assert(slot_is_open(&s));
+    ck_assert(!slot_is_unopened(&s, 500, 9000 * MS));
+    s.attends[2] = attend.call;
+    s.alive_ns[2] = 1400 * MS; /* lanes 0 and 1 are not attended */
+    ck_assert(!slot_is_silent(&s, 500, 1900 * MS, &lane));
+    s.attends[0] = s.attends[1] = attend.call;
+    s.alive_ns[0] = 2000 * MS;
+    ck_assert(slot_is_silent(&s, 500, 2000 * MS, &lane));
+    ck_assert_uint_eq(lane, 1);
+    s.alive_ns[1] = 2000 * MS;
+    ck_assert(slot_is_silent(&s, 500, 2000 * MS, &lane));
+    ck_assert_uint_eq(lane, 2);
+    slot_cut(&s, "gone", RECONNECT_MS, 2100 * MS);
+    ck_assert_int_eq(s.silent_ns, 700 * MS);
+    slot_hold(&s, 7, 16, 3000 * MS);
+    s.opened = 0x7fff;
+    ck_assert(!slot_is_open(&s));
+    s.opened = 0xffff;
+    ck_assert(slot_is_open(&s));
 }
 END_TEST
 
@@ -95,13 +136,15 @@ START_TEST(test_what_is_not_a_ranks_silence)
 
     slot_hold(&s, 7, 1, 1000 * MS);
     slot_forgive(&s, 1200 * MS, 4200 * MS);
-    ck_assert_int_eq(s.alive_ns, 4000 * MS);
-    slot_forgive(&s, 3900 * MS, 9000 * MS); /* heard meanwhile */
-    ck_assert_int_eq(s.alive_ns, 4000 * MS);
+    ck_assert_int_eq(s.alive_ns[0], 4000 * MS);
+    s.alive_ns[1] = 3000 * MS;
+    slot_forgive(&s, 3900 * MS, 9000 * MS); /* heard meanwhile, but for one lane */
+    ck_assert_int_eq(s.alive_ns[0], 4000 * MS);
+    ck_assert_int_eq(s.alive_ns[1], 8100 * MS);
     slot_hold(&away, 7, 1, 1000 * MS);
     slot_cut(&away, "gone", RECONNECT_MS, 1100 * MS);
     slot_forgive(&away, 1200 * MS, 4200 * MS);
-    ck_assert_int_eq(away.alive_ns, 1000 * MS);
+    ck_assert_int_eq(away.alive_ns[0], 1000 * MS);
 }
 END_TEST
 
@@ -114,6 +157,7 @@ int main(void)
     tcase_add_test(tests, test_who_has_no_session_does_not_come_back);
     tcase_add_test(tests, test_breaks_that_do_not_renew);
     tcase_add_test(tests, test_silence);
+    tcase_add_test(tests, test_the_silence_of_a_lane);
     tcase_add_test(tests, test_what_is_not_a_ranks_silence);
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -40,11 +40,13 @@ struct flow {
     bool has_end; /* the sender has ended */
     bool is_over; /* and the receiver was told */
     bool is_mute; /* drop what comes */
+    bool is_frozen;
 };
 
 struct connection {
     bool open;
-    int fds[2]; /* client, server */
+    unsigned index; /* of those accepted */
+    int fds[2];     /* client, server */
     struct flow flows[FAULT_WAYS];
 };
 
@@ -52,6 +54,8 @@ struct connection {
 struct wishes {
     bool stop, reset, refuse;
     bool end[FAULT_WAYS], hold[FAULT_WAYS];
+    bool freeze;
+    unsigned frozen; /* with freeze: the connection's index */
     uint64_t rate;
     unsigned min_ms, max_ms;
     uint16_t target;
@@ -139,7 +143,7 @@ static void accept_one(struct fault_proxy *p)
         reset_socket(client);
         return;
     }
-    *c = (struct connection){.open = true, .fds = {client, server}};
+    *c = (struct connection){.open = true, .index = p->accepted, .fds = {client, server}};
     for (int way = 0; way < FAULT_WAYS; way++) {
         c->flows[way].bytes = malloc(BUFFER_BYTES);
         set_up(c->fds[way]);
@@ -164,7 +168,7 @@ static uint64_t draw(struct fault_proxy *p, uint64_t limit)
 static bool wants_read(const struct fault_proxy *p, const struct flow *f, enum fault_way way)
 {
     return !f->has_end && f->length < BUFFER_BYTES && f->reads_count < READS_MAX &&
-           !p->now.hold[way];
+           !p->now.hold[way] && !f->is_frozen;
 }
 
 /* When something could be written; INT64_MAX: nothing is there. */
@@ -172,7 +176,7 @@ static int64_t write_time_ns(const struct fault_proxy *p, const struct flow *f, 
 {
     int64_t due_ns = f->reads[f->reads_first].due_ns;
 
-    if (f->reads_count == 0 || p->now.hold[way])
+    if (f->reads_count == 0 || p->now.hold[way] || f->is_frozen)
         return INT64_MAX;
     return p->now.rate > 0 && p->free_ns[way] > due_ns ? p->free_ns[way] : due_ns;
 }
@@ -296,9 +300,11 @@ static void look_at_wishes(struct fault_proxy *p)
     for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
         struct connection *c = &p->connections[i];
 
-        for (int way = 0; c->open && way < FAULT_WAYS; way++)
+        for (int way = 0; c->open && way < FAULT_WAYS; way++) {
+            c->flows[way].is_frozen = p->now.freeze && c->index == p->now.frozen;
             if (p->now.end[way])
                 mute(c, (enum fault_way)way);
+        }
         if (c->open && p->now.reset)
             drop(c, true);
     }
@@ -478,6 +484,14 @@ void fault_proxy_hold(struct fault_proxy *p, enum fault_way way, bool on)
 {
     begin(p);
     p->wishes.hold[way] = on;
+    commit(p);
+}
+
+void fault_proxy_freeze(struct fault_proxy *p, unsigned index)
+{
+    begin(p);
+    p->wishes.freeze = true;
+    p->wishes.frozen = index;
     commit(p);
 }
 

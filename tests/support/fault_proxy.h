@@ -36,6 +36,11 @@ void fault_proxy_refuse(struct fault_proxy *p, bool on);
 /* Forward nothing that way; nobody is told.  What was sent comes when it is off again. */
 void fault_proxy_hold(struct fault_proxy *p, enum fault_way way, bool on);
 
+/* A black hole for one connection: the one accepted as number `index` (from 0, of all that came),
+ * now or when it comes, forwards nothing any more in either direction, and nobody is told.  One at
+ * a time: another call lets go of the one before. */
+void fault_proxy_freeze(struct fault_proxy *p, unsigned index);
+
 /* A link of so many bytes per second in each direction; 0: no limit. */
 void fault_proxy_throttle(struct fault_proxy *p, uint64_t bytes_per_second);
 

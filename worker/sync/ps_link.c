@@ -28,7 +28,9 @@ enum status ps_link_open(struct ps_link *l, struct error *err)
         if (status != STATUS_OK)
             break;
         (void)pthread_mutex_lock(&l->lock);
-        l->lanes[i] = (struct ps_lane){.link = l, .client = client};
+        l->lanes[i].link = l;
+        l->lanes[i].client = client;
+        l->lanes[i].refused.status = STATUS_OK;
         (void)pthread_mutex_unlock(&l->lock);
     }
     return name_failure(l, status, err);
@@ -80,7 +82,7 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
 
     if (!message)
         return; /* the status follows */
-    atomic_store(&l->heard, true);
+    atomic_store(&lane->heard, true);
     head = rpc_message_head(message, &size);
     status = wire_unpack_chunk(head, size, &header, &err);
     if (status == STATUS_OK)
@@ -123,7 +125,8 @@ static const struct rpc_handler stream_handler = {.message = on_message, .closed
 
 static void on_beat(struct rpc_call *call, struct rpc_message *message, void *user)
 {
-    struct ps_link *l = user;
+    struct ps_lane *lane = user;
+    struct ps_link *l = lane->link;
     struct beat beat;
     const uint8_t *head;
     size_t size;
@@ -135,7 +138,7 @@ static void on_beat(struct rpc_call *call, struct rpc_message *message, void *us
         rpc_call_cancel(call);
         return;
     }
-    atomic_store(&l->heard, true);
+    atomic_store(&lane->heard, true);
     l->owner.beat(l->owner.user, l, &beat);
     rpc_call_receive(call);
 }
@@ -144,12 +147,12 @@ static void on_beat(struct rpc_call *call, struct rpc_message *message, void *us
  * the link. */
 static void on_attend_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
 {
-    struct ps_link *l = user;
+    struct ps_lane *lane = user;
 
     (void)call;
-    atomic_store(&l->attended, false);
+    atomic_store(&lane->attended, false);
     if (!result->by_peer && ps_link_may_return(result->status, false))
-        tell_end(l, result, NULL);
+        tell_end(lane->link, result, NULL);
 }
 
 static const struct rpc_handler attend_handler = {.message = on_beat, .closed = on_attend_closed};
@@ -175,20 +178,27 @@ static enum status start_lane(struct ps_link *l, unsigned index, struct error *e
     return STATUS_OK;
 }
 
+static enum status start_attending(struct ps_lane *lane, struct error *err)
+{
+    enum status status;
+
+    atomic_store(&lane->attended, true);
+    atomic_store(&lane->heard, true);
+    status = rpc_client_call(lane->client, METHOD("Attend"), INT64_MAX, &attend_handler, lane,
+                             &lane->attend, err);
+    if (status == STATUS_OK)
+        rpc_call_receive(lane->attend);
+    return status;
+}
+
 enum status ps_link_start(struct ps_link *l, struct error *err)
 {
     enum status status = STATUS_OK;
 
     for (unsigned i = 0; status == STATUS_OK && i < l->lane_count; i++)
         status = start_lane(l, i, err);
-    if (status == STATUS_OK && l->session != 0) {
-        atomic_store(&l->attended, true);
-        atomic_store(&l->heard, true);
-        status = rpc_client_call(l->lanes[0].client, METHOD("Attend"), INT64_MAX, &attend_handler,
-                                 l, &l->attend, err);
-    }
-    if (status == STATUS_OK && l->attend)
-        rpc_call_receive(l->attend);
+    for (unsigned i = 0; status == STATUS_OK && l->session != 0 && i < l->lane_count; i++)
+        status = start_attending(&l->lanes[i], err);
     return name_failure(l, status, err);
 }
 
@@ -249,11 +259,12 @@ enum status ps_link_leave(struct ps_link *l, const char *job, const char *reason
     if (ps_link_may_return(status, l->told))
         return status;
     atomic_store(&l->joined, false);
-    for (unsigned i = 0; i < l->lane_count; i++)
+    for (unsigned i = 0; i < l->lane_count; i++) {
         if (l->lanes[i].stream)
             rpc_call_send_done(l->lanes[i].stream);
-    if (l->attend)
-        rpc_call_send_done(l->attend);
+        if (l->lanes[i].attend)
+            rpc_call_send_done(l->lanes[i].attend);
+    }
     return STATUS_OK;
 }
 
@@ -280,9 +291,8 @@ void ps_link_shut(struct ps_link *l)
     for (unsigned i = 0; i < l->lane_count; i++) {
         if (l->lanes[i].stream)
             rpc_call_unref(l->lanes[i].stream);
-        l->lanes[i].stream = NULL;
+        if (l->lanes[i].attend)
+            rpc_call_unref(l->lanes[i].attend);
+        l->lanes[i].stream = l->lanes[i].attend = NULL;
     }
-    if (l->attend)
-        rpc_call_unref(l->attend);
-    l->attend = NULL;
 }

@@ -2,9 +2,9 @@
  * ps_link: one worker's connections to one parameter server: join, the Exchange streams (lanes),
  * the beats of Attend, leave.
  *
- * A lane is a connection of its own with one stream on it; lane 0's connection carries join, leave
- * and the beats, too.  A link that was cut off is opened again from scratch: ps_link_shut, then
- * open, join and start once more.
+ * A lane is a connection of its own with one stream on it, and beside it the beats that tell
+ * whether it is alive; lane 0's connection carries join and leave, too.  A link that was cut off is
+ * opened again from scratch: ps_link_shut, then open, join and start once more.
  *
  * Threads: `take`, `beat` and `closed` run on the lanes' own I/O threads; ps_link_send and
  * ps_link_beat may be called from any thread, ps_link_interrupt too; everything else is called by
@@ -32,6 +32,10 @@ struct ps_lane {
     struct ps_link *link;
     struct rpc_client *client; /* owned; the link's lock guards the pointer */
     struct rpc_call *stream;   /* one reference; NULL: not started */
+    struct rpc_call *attend;   /* the same */
+    atomic_bool attended;      /* beats are answered */
+    atomic_bool heard;         /* something came since this was last cleared */
+    unsigned silent;           /* the tender's: its beats since anything was heard */
     struct error refused;      /* its I/O thread's: what `take` returned */
 };
 
@@ -62,7 +66,6 @@ struct ps_link {
     struct ps_link_owner owner;
     struct ps_lane lanes[WIRE_LANES_MAX];
     unsigned lane_count;
-    struct rpc_call *attend; /* one reference; NULL: none */
     uint64_t session;
     atomic_bool joined;
     atomic_bool refused;  /* this rank wants no more of it: the server lives, and is to be told */
@@ -72,9 +75,7 @@ struct ps_link {
     uint64_t beats;       /* sent; the tender's */
     uint64_t contributed; /* as its join said: the last round that this rank's slot has pushed */
     pthread_mutex_t lock;
-    atomic_uint open;     /* lanes whose stream is not over */
-    atomic_bool attended; /* beats are answered */
-    atomic_bool heard;    /* something came since this was last cleared */
+    atomic_uint open; /* lanes whose stream is not over */
 
     struct shared_memory arena; /* owned: what the server answers from, to be read; changes only
                                    while no stream is open */
@@ -99,7 +100,6 @@ struct ps_link {
     struct error loss;    /* AWAY: why it was lost ... */
     int64_t lost_ns;      /* ... and when */
     struct error broken;  /* AWAY: a new stream is over already */
-    unsigned silent;      /* the tender's: its beats since anything was heard */
     bool busy;            /* somebody calls on it who must not be cut off */
     bool resuming;        /* `resumer` runs or waits to be joined */
     bool resumed;         /* it has ended */

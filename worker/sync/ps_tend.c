@@ -104,34 +104,42 @@ static void see_off_all(struct sync_ps *s)
 
 /* ------------------------------------------------------------------ beats */
 
-static void judge_silence(struct sync_ps *s, struct ps_link *l)
+static void judge_silence(struct sync_ps *s, struct ps_link *l, unsigned index)
 {
+    struct ps_lane *lane = &l->lanes[index];
     struct error err = {0};
+    char which[48] = "it";
+    int64_t silent_ms;
 
-    if (!atomic_load(&l->attended) || atomic_exchange(&l->heard, false)) {
-        l->silent = 0;
+    if (!atomic_load(&lane->attended) || atomic_exchange(&lane->heard, false)) {
+        lane->silent = 0;
         return;
     }
-    l->silent++;
-    if ((int64_t)l->silent * s->heartbeat_ms < s->heartbeat_timeout_ms)
+    silent_ms = (int64_t)++lane->silent * s->heartbeat_ms;
+    if (silent_ms < s->heartbeat_timeout_ms)
         return;
+    if (l->lane_count > 1)
+        (void)snprintf(which, sizeof(which), "its lane %u of %u", index, l->lane_count);
     (void)error_set(&err, STATUS_PEER_LOST,
-                    "rank %u, %s: nothing was heard of it for %" PRId64
+                    "rank %u, %s: nothing was heard of %s for %" PRId64
                     " ms (--heartbeat-timeout-ms)",
-                    s->rank, l->name, (int64_t)l->silent * s->heartbeat_ms);
-    l->silent = 0;
+                    s->rank, l->name, which, silent_ms);
+    lane->silent = 0;
     ps_link_closed(s, l, &err, true);
 }
 
+/* On every lane: each is a connection of its own, and may be lost alone. */
 static void beat(struct sync_ps *s, struct ps_link *l)
 {
     struct beat beat = {.rank = s->rank};
-    struct rpc_call *attend = NULL;
+    struct rpc_call *attends[WIRE_LANES_MAX] = {NULL};
 
     (void)pthread_mutex_lock(&s->lock);
-    if (l->state == PS_LINK_UP && l->attend && atomic_load(&l->joined)) {
-        attend = l->attend;
-        rpc_call_ref(attend);
+    if (l->state == PS_LINK_UP && l->lanes[0].attend && atomic_load(&l->joined)) {
+        for (unsigned i = 0; i < l->lane_count; i++) {
+            attends[i] = l->lanes[i].attend;
+            rpc_call_ref(attends[i]);
+        }
         beat.session = l->session;
         beat.connection = l->connection;
         beat.epoch = l->epoch;
@@ -139,12 +147,13 @@ static void beat(struct sync_ps *s, struct ps_link *l)
         beat.vote_epoch = l->vote_epoch;
     }
     (void)pthread_mutex_unlock(&s->lock);
-    if (!attend)
-        return;
     memcpy(beat.job, s->terms.job, sizeof(beat.job));
-    judge_silence(s, l);
-    ps_link_beat(attend, &beat);
-    rpc_call_unref(attend);
+    for (unsigned i = 0; i < l->lane_count && attends[i]; i++) {
+        judge_silence(s, l, i);
+        beat.lane = i;
+        ps_link_beat(attends[i], &beat);
+        rpc_call_unref(attends[i]);
+    }
 }
 
 static void *tend(void *user)

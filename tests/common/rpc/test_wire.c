@@ -160,7 +160,8 @@ START_TEST(beat_there_and_back)
                      .propose_epoch = UINT64_MAX,
                      .vote_epoch = UINT64_MAX,
                      .waiting_ms = UINT32_MAX,
-                     .connection = UINT64_MAX};
+                     .connection = UINT64_MAX,
+                     .lane = UINT32_MAX};
     struct beat got;
     uint8_t bytes[WIRE_BEAT_MAX];
 
@@ -177,6 +178,7 @@ START_TEST(beat_there_and_back)
     ck_assert_uint_eq(got.vote_epoch, m.vote_epoch);
     ck_assert_uint_eq(got.waiting_ms, m.waiting_ms);
     ck_assert_uint_eq(got.connection, m.connection);
+    ck_assert_uint_eq(got.lane, m.lane);
 }
 END_TEST
 
