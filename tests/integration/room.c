@@ -321,7 +321,7 @@ void room_mark(struct room *r, unsigned rank)
     struct fault_proxy *proxy = r->links[rank][0].proxy;
 
     atomic_store(&r->whole_ns, 0);
-    r->detect_ms = 0;
+    r->detect_ms = r->last_ms = 0;
     expect_calls(r);
     r->struck_ns = clock_now_ns();
     fault_proxy_at(proxy, FAULT_DOWN, fault_proxy_bytes(proxy, FAULT_DOWN) + position(r, 2),
@@ -352,8 +352,10 @@ int room_wait_worker(struct room *r, unsigned rank)
     int code = process_wait(&r->worker_process[rank], ROOM_WAIT_MS);
 
     r->worker_runs[rank] = false;
-    if (code != 0 && r->struck_ns > 0 && r->detect_ms == 0)
-        r->detect_ms = (double)(clock_now_ns() - r->struck_ns) * 1e-6;
+    if (code != 0 && r->struck_ns > 0)
+        r->last_ms = (double)(clock_now_ns() - r->struck_ns) * 1e-6;
+    if (r->detect_ms == 0)
+        r->detect_ms = r->last_ms;
     ck_assert_msg(code >= 0, "rank %u hangs:\n%s", rank, process_output(&r->worker_process[rank]));
     return code;
 }

@@ -57,6 +57,7 @@ struct room {
     atomic_int_fast64_t whole_ns; /* a rank has got two more rounds since; 0: not yet */
     struct fault_proxy *replica_proxies[ROOM_SERVERS_MAX];
     double detect_ms; /* the first failure that was seen, after room_mark; 0: none */
+    double last_ms;   /* the last one */
 };
 
 #define ROOM_STEPS "40"

@@ -67,7 +67,7 @@ START_TEST(test_losses)
                         : losses[_i].phase == JOIN ? "1 is missing"
                                                    : "rank 1");
     room_report(&r, losses[_i].name);
-    ck_assert_double_le(r.detect_ms, 15000);
+    ck_assert_double_le(r.last_ms, 15000);
     room_close(&r);
 }
 END_TEST
