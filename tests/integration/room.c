@@ -80,7 +80,7 @@ void room_start_worker(struct room *r, unsigned rank)
     used = 0;
     for (unsigned k = 0; r->replicas && k < r->servers; k++)
         used += (size_t)snprintf(replicas + used, sizeof(replicas) - used, "%s127.0.0.1:%u",
-                                 k > 0 ? "," : "", fault_proxy_port(r->replica_proxies[k]));
+                                 k > 0 ? "," : "", fault_proxy_port(r->links[ROOM_CHAIN][k].proxy));
     (void)snprintf(url, sizeof(url), "file://%s", r->store);
     (void)snprintf(own, sizeof(own), "%u", rank);
     (void)snprintf(world, sizeof(world), "%u", r->ranks);
@@ -120,7 +120,7 @@ void room_open(struct room *r)
         ck_assert_uint_lt(replica, ROOM_SERVERS_MAX);
         r->ports[replica] = support_port();
         room_start_server(r, replica);
-        r->replica_proxies[k] = fault_proxy_open(r->ports[replica], r->seed * 100 + 50 + k);
+        r->links[ROOM_CHAIN][k].proxy = fault_proxy_open(r->ports[replica], r->seed * 100 + 50 + k);
     }
     for (unsigned k = 0; k < r->servers; k++) {
         r->ports[k] = support_port();
@@ -183,166 +183,13 @@ void room_close(struct room *r)
         end(&r->worker_process[rank], &r->worker_runs[rank]);
     for (unsigned k = 0; r->replicas && k < r->servers; k++) {
         end(&r->server_process[r->servers + k], &r->server_runs[r->servers + k]);
-        fault_proxy_close(r->replica_proxies[k]);
+        fault_proxy_close(r->links[ROOM_CHAIN][k].proxy);
     }
     for (unsigned k = 0; k < r->servers; k++) {
         end(&r->server_process[k], &r->server_runs[k]);
         for (unsigned rank = 0; rank < r->ranks; rank++)
             fault_proxy_close(r->links[rank][k].proxy);
     }
-}
-
-/* ------------------------------------------------------------------ moments */
-
-static uint64_t position(const struct room *r, double rounds)
-{
-    uint64_t bytes = r->by_reference ? ROOM_REFERENCES_BYTES : ROOM_ROUND_BYTES;
-
-    return (uint64_t)(rounds * (double)bytes / r->servers);
-}
-
-/* A worker that has ended while others are waited for: with a failure, or the last one; returns its
- * rank, or ROOM_NOBODY.  *ret_code as a shell has it. */
-static unsigned find_ended(const struct room *r, int *ret_code)
-{
-    unsigned ended = ROOM_NOBODY;
-    bool all = true;
-
-    for (unsigned rank = 0; rank < r->ranks; rank++) {
-        siginfo_t info = {0};
-
-        if (!r->worker_runs[rank])
-            continue;
-        (void)waitid(P_PID, (id_t)r->worker_process[rank].pid, &info, WEXITED | WNOHANG | WNOWAIT);
-        *ret_code = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
-        if (info.si_pid != 0 && *ret_code != 0)
-            return rank;
-        all = all && info.si_pid != 0;
-        ended = rank;
-    }
-    return all ? ended : ROOM_NOBODY;
-}
-
-static void await(struct room *r, bool (*is_there)(struct room *r, const void *user),
-                  const void *user, const char *what)
-{
-    int64_t deadline_ns = clock_deadline_ns(ROOM_WAIT_MS);
-
-    for (; !is_there(r, user); (void)poll(NULL, 0, 1)) {
-        int code = 0;
-        unsigned ended = find_ended(r, &code);
-
-        if (is_there(r, user))
-            return;
-        if (ended != ROOM_NOBODY)
-            ck_abort_msg("%s: rank %u has ended with %d:\n%s", what, ended, code,
-                         process_output(&r->worker_process[ended]));
-        ck_assert_msg(clock_now_ns() <= deadline_ns, "%s within %d ms; rank 0:\n%s", what,
-                      ROOM_WAIT_MS, process_output(&r->worker_process[0]));
-    }
-}
-
-struct place {
-    unsigned rank, server;
-    enum fault_way way;
-    uint64_t bytes;
-};
-
-static bool has_come(struct room *r, const void *user)
-{
-    const struct place *p = user;
-
-    return fault_proxy_bytes(r->links[p->rank][p->server].proxy, p->way) >= p->bytes;
-}
-
-void room_await(struct room *r, unsigned rank, unsigned server, enum fault_way way, double rounds)
-{
-    struct place place = {rank, server, way, position(r, rounds)};
-
-    await(r, has_come, &place, "the bytes to wait for do not come");
-}
-
-static void freeze(void *user)
-{
-    struct room_link *l = user;
-
-    fault_proxy_hold(l->proxy, FAULT_UP, true);
-    fault_proxy_hold(l->proxy, FAULT_DOWN, true);
-    atomic_store(&l->is_frozen, true);
-}
-
-void room_freeze_at(struct room *r, unsigned rank, unsigned server, enum fault_way way,
-                    double rounds)
-{
-    struct room_link *l = &r->links[rank][server];
-
-    atomic_store(&l->is_frozen, false);
-    fault_proxy_at(l->proxy, way, position(r, rounds), freeze, l);
-}
-
-static bool is_frozen(struct room *r, const void *user)
-{
-    const struct place *p = user;
-
-    return atomic_load(&r->links[p->rank][p->server].is_frozen);
-}
-
-void room_await_freeze(struct room *r, unsigned rank, unsigned server)
-{
-    struct place place = {.rank = rank, .server = server};
-
-    await(r, is_frozen, &place, "the bytes to freeze at do not come");
-}
-
-void room_release(struct room *r, unsigned rank, unsigned server)
-{
-    fault_proxy_hold(r->links[rank][server].proxy, FAULT_UP, false);
-    fault_proxy_hold(r->links[rank][server].proxy, FAULT_DOWN, false);
-}
-
-static void note_recovery(void *user)
-{
-    atomic_store((atomic_int_fast64_t *)user, clock_now_ns());
-}
-
-static void expect_calls(struct room *r)
-{
-    for (unsigned rank = 0; rank < r->ranks; rank++) {
-        r->worker_is_new[rank] = false;
-        for (unsigned k = 0; k < r->servers; k++)
-            fault_proxy_expect(r->links[rank][k].proxy);
-    }
-    for (unsigned k = 0; r->replicas && k < r->servers; k++)
-        fault_proxy_expect(r->replica_proxies[k]);
-}
-
-void room_mark(struct room *r, unsigned rank)
-{
-    struct fault_proxy *proxy = r->links[rank][0].proxy;
-
-    atomic_store(&r->whole_ns, 0);
-    r->detect_ms = r->last_ms = 0;
-    expect_calls(r);
-    r->struck_ns = clock_now_ns();
-    fault_proxy_at(proxy, FAULT_DOWN, fault_proxy_bytes(proxy, FAULT_DOWN) + position(r, 2),
-                   note_recovery, &r->whole_ns);
-    if (!r->replicas)
-        return;
-    proxy = r->replica_proxies[0]; /* or there, to all ranks */
-    fault_proxy_at(proxy, FAULT_DOWN,
-                   fault_proxy_bytes(proxy, FAULT_DOWN) + r->ranks * position(r, 2), note_recovery,
-                   &r->whole_ns);
-}
-
-static bool is_whole(struct room *r, const void *user)
-{
-    (void)user;
-    return atomic_load(&r->whole_ns) != 0;
-}
-
-void room_await_recovery(struct room *r)
-{
-    await(r, is_whole, NULL, "rounds do not go on");
 }
 
 /* ------------------------------------------------------------------ ends */
@@ -414,52 +261,4 @@ const char *room_reference(unsigned ranks, const char *update)
         ck_assert_str_ne(hash, "");
     }
     return hash;
-}
-
-/* ------------------------------------------------------------------ what it came to */
-
-static void put(char *text, size_t size, double ms)
-{
-    (void)snprintf(text, size, ms > 0 ? "%.1f" : "null", ms);
-}
-
-/* When somebody of before first called again, after the strike; 0: nobody has. */
-static double called_ms(const struct room *r)
-{
-    int64_t first_ns = 0;
-
-    for (unsigned rank = 0; rank <= r->ranks; rank++)
-        for (unsigned k = 0; k < r->servers; k++) {
-            struct fault_proxy *proxy =
-                rank < r->ranks ? r->links[rank][k].proxy : r->replica_proxies[k];
-            int64_t called_ns = proxy && !(rank < r->ranks && r->worker_is_new[rank])
-                                    ? fault_proxy_called_ns(proxy)
-                                    : 0;
-
-            if (called_ns > 0 && (first_ns == 0 || called_ns < first_ns))
-                first_ns = called_ns;
-        }
-    return first_ns > 0 ? (double)(first_ns - r->struck_ns) * 1e-6 : 0;
-}
-
-void room_report(const struct room *r, const char *fault)
-{
-    const char *path = getenv("SPARRING_FAULT_LOG");
-    FILE *log = path ? fopen(path, "ae") : NULL;
-    int64_t whole_ns = atomic_load(&r->whole_ns);
-    char detect[32], recover[32], line[400];
-
-    put(detect, sizeof(detect), r->detect_ms > 0 ? r->detect_ms : called_ms(r));
-    put(recover, sizeof(recover),
-        whole_ns > 0 && r->detect_ms == 0 ? (double)(whole_ns - r->struck_ns) * 1e-6 : 0);
-    (void)snprintf(line, sizeof(line),
-                   "{\"seed\":%ju,\"fault\":\"%s\",\"ranks\":%u,\"servers\":%u,"
-                   "\"detect_ms\":%s,\"recover_ms\":%s}\n",
-                   (uintmax_t)r->seed, fault, r->ranks, r->servers, detect, recover);
-    (void)fputs(line, stdout);
-    (void)fflush(stdout);
-    if (log) {
-        (void)fputs(line, log);
-        (void)fclose(log);
-    }
 }

@@ -4,6 +4,22 @@
  *
  * All jobs of a room compute the same: where a policy promises that nothing is lost, a rank's
  * parameters must end with the bits of room_reference.
+ *
+ * Who is killed (kill -9) and stopped (SIGSTOP), in which phase, and where it is tested; each of
+ * these is both, but where it says one of them.  faults, promises and replica are test_ps_faults.c,
+ * test_ps_promises.c and test_ps_replica.c; the storms (test_ps_storm.c) strike at any byte.
+ *
+ *            join                       push, sum, pull            snapshot (--state-dir)
+ *   worker   faults: losses             faults: losses             promises: wait
+ *            promises: wait_in_join     promises: wait, shrink
+ *              (killed)                 faults: naps (stopped)
+ *   server   faults: losses             faults: losses             promises: restart
+ *                                       promises: restart (killed, SIGTERM)
+ *                                       faults: naps (stopped)
+ *   primary  replica: in_join,          replica: one_is_lost,      none: it keeps no state folder
+ *              in_a_request (killed)      any_moment (killed)
+ *   replica  replica: in_join,          replica: one_is_lost,      none, likewise
+ *              no_replica                 any_moment (killed)
  */
 #ifndef SPARRING_TESTS_INTEGRATION_ROOM_H
 #define SPARRING_TESTS_INTEGRATION_ROOM_H
@@ -24,12 +40,16 @@
 /* Bytes of the gradients of a rank per round, and so of the answers to them. */
 #define ROOM_ROUND_BYTES      UINT64_C(51872)
 #define ROOM_REFERENCES_BYTES UINT64_C(300) /* at least; where they lie in shared memory */
+#define ROOM_REJOIN_BYTES     UINT64_C(700) /* at most; what a server says before the first chunk */
+#define ROOM_ACKS_BYTES       UINT64_C(300) /* about; of a replica, to the records of a round */
 
 /* Where the bytes between a worker and a server stop. */
 struct room_link {
     struct fault_proxy *proxy;
     atomic_bool is_frozen;
 };
+
+#define ROOM_CHAIN ROOM_RANKS_MAX /* as a rank: the link between a server and its replica */
 
 struct room {
     unsigned ranks, servers;
@@ -51,13 +71,13 @@ struct room {
     struct process server_process[ROOM_SERVERS_MAX];
     struct process worker_process[ROOM_RANKS_MAX];
     bool server_runs[ROOM_SERVERS_MAX], worker_runs[ROOM_RANKS_MAX];
-    bool worker_is_new[ROOM_RANKS_MAX]; /* started since room_mark */
-    struct room_link links[ROOM_RANKS_MAX][ROOM_SERVERS_MAX];
-    int64_t struck_ns;            /* of room_mark */
-    atomic_int_fast64_t whole_ns; /* a rank has got two more rounds since; 0: not yet */
-    struct fault_proxy *replica_proxies[ROOM_SERVERS_MAX];
-    double detect_ms; /* the first failure that was seen, after room_mark; 0: none */
-    double last_ms;   /* the last one */
+    bool worker_is_new[ROOM_RANKS_MAX];                           /* started since room_mark */
+    struct room_link links[ROOM_RANKS_MAX + 1][ROOM_SERVERS_MAX]; /* and of ROOM_CHAIN */
+    int64_t struck_ns;                                            /* of room_mark */
+    atomic_int_fast64_t whole_ns;  /* a rank has got two more rounds since; 0: not yet */
+    double detect_ms;              /* the first failure that was seen, after room_mark; 0: none */
+    double last_ms;                /* the last one */
+    long marked[ROOM_SERVERS_MAX]; /* bytes of a server's records before room_mark */
 };
 
 #define ROOM_STEPS "40"
@@ -112,8 +132,8 @@ void room_await_recovery(struct room *r);
 
 /*
  * One line of JSON on stdout and in $SPARRING_FAULT_LOG: the fault, and how long after room_mark it
- * was detected (the first process ended with an error, or called a server again) and overcome (two
- * rounds more); null where it was not, or where only a server knows.
+ * was detected (the first process ended with an error, or called a server again; else what a server
+ * has recorded of it by now) and overcome (two rounds more); null where it was not.
  */
 void room_report(const struct room *r, const char *fault);
 

@@ -52,7 +52,9 @@ static void come_to(struct room *r, enum phase phase)
 START_TEST(test_losses)
 {
     bool is_worker = losses[_i].victim == WORKER;
-    struct room r = {.ranks = 2, .servers = 2, .timeout_ms = "10000"};
+    struct room r = {
+        .ranks = 2, .servers = 2, .timeout_ms = "8000", .worker = ARGS("--reconnect-ms", "1000")};
+    const char *how = losses[_i].number == SIGSTOP ? "silent" : "closed";
 
     room_open(&r);
     come_to(&r, losses[_i].phase);
@@ -65,7 +67,9 @@ START_TEST(test_losses)
     room_expect_failure(&r, is_worker ? 1 : ROOM_NOBODY,
                         !is_worker                 ? "parameter server 127.0.0.1:"
                         : losses[_i].phase == JOIN ? "1 is missing"
-                                                   : "rank 1");
+                                                   : "rank 1 was lost (");
+    if (is_worker && losses[_i].phase != JOIN)
+        ck_assert_ptr_nonnull(strstr(process_output(&r.worker_process[0]), how));
     room_report(&r, losses[_i].name);
     ck_assert_double_le(r.last_ms, 15000);
     room_close(&r);
@@ -100,6 +104,7 @@ static const struct {
     {PAUSE, PULL, "held for 700 ms in pull"},
 };
 #define TROUBLES (int)(sizeof(troubles) / sizeof(troubles[0]))
+#define RESETS   6u
 
 static void wait_ms(int ms)
 {
@@ -156,25 +161,27 @@ START_TEST(test_many_resets)
                      .servers = 2,
                      .seed = (uint64_t)_i + 1,
                      .worker = ARGS("--reconnect-ms", "15000")};
-    unsigned resets = 0;
     int64_t reconnects = 0;
 
     (void)room_reference(r.ranks, "server");
     room_open(&r);
-    room_start_workers(&r);
-    for (unsigned n = 1; n <= 6; n++) {
+    for (unsigned n = 1; n <= RESETS; n++) {
         unsigned rank = (unsigned)(support_random() * 3), server = (unsigned)(support_random() * 2);
 
-        room_await(&r, rank, server, n % 2 ? FAULT_UP : FAULT_DOWN, 5 * n + support_random());
-        room_mark(&r, rank);
-        resets += 1;
+        room_freeze_at(&r, rank, server, n % 2 ? FAULT_UP : FAULT_DOWN, 5 * n + support_random());
+        if (n == 1)
+            room_start_workers(&r);
+        room_await_freeze(&r, rank, server);
+        room_mark(&r, (rank + 1) % r.ranks);
         fault_proxy_reset(r.links[rank][server].proxy);
+        room_release(&r, rank, server);
+        room_await_recovery(&r);
     }
     room_expect_success(&r, ROOM_NOBODY, true);
     room_report(&r, "six resets");
     for (unsigned rank = 0; rank < r.ranks; rank++)
         reconnects += job_record_int(r.run_dir, rank, "end", "reconnects");
-    ck_assert_int_ge(reconnects, resets - 1); /* two may come as one */
+    ck_assert_int_ge(reconnects, RESETS);
     room_close(&r);
 }
 END_TEST

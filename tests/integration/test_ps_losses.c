@@ -1,5 +1,6 @@
 /*
- * Jobs with parameter servers lose workers and connections, at no moment in particular.
+ * Jobs with parameter servers lose workers and connections, at no moment in particular.  For losses
+ * and pauses in each phase see test_ps_faults.c.
  *
  * What must hold: where a lost worker's place is taken, and where a connection or a process only
  * pauses, the final parameters are those of the job that lost nothing, bit for bit; where the
@@ -197,37 +198,6 @@ static const char *start_server(struct process *p)
     return address;
 }
 
-/* Stopped, it is as lost as if it were dead, once it was silent for the heartbeats' time-out. */
-START_TEST(test_a_lost_worker_is_named_in_time)
-{
-    static const int blows[] = {SIGKILL, SIGSTOP};
-    struct process server, workers[3];
-    const char *folder = support_path("run");
-    char store[600];
-    const char *address = start_server(&server);
-    int64_t before_ns;
-
-    (void)snprintf(store, sizeof(store), "file://%s", support_path("store"));
-    for (unsigned rank = 0; rank < 3; rank++)
-        start_worker(
-            &workers[rank], rank, address, folder,
-            ARGS("--reconnect-ms", "1000", "--steps", "100000000", "--init-method", store));
-    job_await_step(folder, 1, draw_step(0));
-    before_ns = clock_now_ns();
-    process_signal(&workers[1], blows[_i]);
-    for (unsigned rank = 0; rank < 3; rank += 2) {
-        ck_assert_int_eq(process_wait(&workers[rank], JOB_TIMEOUT_MS), 1);
-        ck_assert_int_lt(clock_now_ns() - before_ns, INT64_C(15000) * 1000000);
-        assert_holds(process_output(&workers[rank]), "rank 1 was lost (");
-    }
-    assert_holds(process_output(&workers[0]), blows[_i] == SIGSTOP ? "silent" : "closed");
-    process_signal(&workers[1], SIGKILL);
-    ck_assert_int_eq(process_wait(&workers[1], 20000), 128 + SIGKILL);
-    process_signal(&server, SIGTERM);
-    ck_assert_int_eq(process_wait(&server, 20000), 0);
-}
-END_TEST
-
 /* A worker that is only stopped, until another has taken its place, wakes up and is nobody: it ends
  * and says why, and nothing of it reaches the sums. */
 START_TEST(test_a_sleeper_has_lost_its_place)
@@ -309,31 +279,7 @@ START_TEST(test_servers_are_started_again)
 }
 END_TEST
 
-/* ------------------------------------------------------------------ pauses and connections */
-
-/* Silent for longer than the heartbeats' time-out, and then there again. */
-START_TEST(test_a_pause_changes_nothing)
-{
-    const bool is_server = _i == 1;
-    const char *wanted = undisturbed("none", "none");
-    struct process server;
-    struct run r;
-    const char *address = start_server(&server);
-    pid_t pid;
-
-    start(&r, ARGS("--server-addresses", address), ARGS("--reconnect-ms", "30000"));
-    job_await_step(r.folder, 1, draw_step(0));
-    pid = is_server ? server.pid : pid_of(&r, 1);
-    ck_assert_int_eq(kill(pid, SIGSTOP), 0);
-    (void)nanosleep(&(struct timespec){.tv_sec = 4}, NULL); /* the pause */
-    ck_assert_int_eq(kill(pid, SIGCONT), 0);
-    end(&r, 0);
-    ck_assert(job_same_tensors(r.checkpoint, wanted));
-    ck_assert_int_ge(job_newest_int(r.folder, is_server ? 0 : 1, "end", "reconnects"), 1);
-    process_signal(&server, SIGTERM);
-    ck_assert_int_eq(process_wait(&server, 20000), 0);
-}
-END_TEST
+/* ------------------------------------------------------------------ connections */
 
 struct breaker {
     struct fault_proxy *proxy;
@@ -411,7 +357,6 @@ int main(void)
     tcase_add_test(cases, test_killed_workers_are_replaced);
     tcase_add_loop_test(cases, test_the_others_go_on, 0, 2);
     tcase_add_test(cases, test_a_newcomer_joins_the_others);
-    tcase_add_loop_test(cases, test_a_lost_worker_is_named_in_time, 0, 2);
     tcase_add_test(cases, test_a_sleeper_has_lost_its_place);
     tcase_add_test(cases, test_waiting_workers_can_be_stopped);
 
@@ -420,7 +365,6 @@ int main(void)
     suite_add_tcase(suite, servers);
     tcase_add_loop_test(links, test_resets_change_nothing, 0,
                         (int)(sizeof(ways) / sizeof(ways[0])));
-    tcase_add_loop_test(links, test_a_pause_changes_nothing, 0, 2);
     tcase_set_timeout(links, 300);
     suite_add_tcase(suite, links);
     suite_add_tcase(suite, cases);

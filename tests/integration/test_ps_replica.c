@@ -18,6 +18,11 @@ enum phase { PUSH, SUM, PULL };
 
 static const char *const phase_names[] = {"push", "sum", "pull"};
 
+/* Rounds of bytes at which a worker has joined, and rank 0 is in the middle of the first initial
+ * values. */
+#define JOINED  0.034
+#define INITIAL 0.06
+
 /* Rank 1's link to the server stands still in the middle of the phase, and lets go. */
 static void come_to(struct room *r, enum phase phase)
 {
@@ -29,6 +34,15 @@ static void come_to(struct room *r, enum phase phase)
     room_await_freeze(r, 1, 0);
     if (phase == SUM) /* the server has all of rank 0's, and half of rank 1's */
         room_await(r, 0, 0, FAULT_UP, 9);
+}
+
+/* Rank 1 is in the middle of a round, no worker can be further than the next one, and everybody's
+ * bytes flow again as soon as it is released. */
+static void hold_in(struct room *r, double round)
+{
+    room_freeze_at(r, 1, 0, FAULT_DOWN, round);
+    room_start_workers(r);
+    room_await_freeze(r, 1, 0);
 }
 
 static void report(const struct room *r, int number, enum victim victim, const char *when)
@@ -46,6 +60,15 @@ static void wake_up(struct room *r, enum victim victim)
     room_hit_server(r, victim == PRIMARY ? 0 : 1, SIGCONT);
     if (victim == PRIMARY)
         process_wait_output(&r->server_process[0], "superseded by epoch 2", ROOM_WAIT_MS);
+}
+
+static void expect_epoch_2(const struct room *r, enum victim lost)
+{
+    const char *text = lost == PRIMARY
+                           ? "this server takes over in epoch 2"
+                           : "no replica from here on: all ranks have agreed to epoch 2";
+
+    ck_assert_ptr_nonnull(strstr(room_server_output(r, lost == PRIMARY ? 1 : 0), text));
 }
 
 /* _i: victim, signal, phase. */
@@ -66,10 +89,52 @@ START_TEST(test_one_is_lost)
     if (number == SIGSTOP)
         wake_up(&r, victim);
     room_expect_success(&r, ROOM_NOBODY, true);
-    ck_assert_ptr_nonnull(
-        strstr(room_server_output(&r, victim == PRIMARY ? 1 : 0),
-               victim == PRIMARY ? "this server takes over in epoch 2"
-                                 : "no replica from here on: all ranks have agreed to epoch 2"));
+    expect_epoch_2(&r, victim);
+    room_close(&r);
+}
+END_TEST
+
+/* All have joined, and no value is set: what there is, is the terms.  _i: victim, signal. */
+START_TEST(test_one_is_lost_in_join)
+{
+    enum victim victim = _i % 2 == 0 ? PRIMARY : REPLICA;
+    int number = _i / 2 == 0 ? SIGKILL : SIGSTOP;
+    struct room r = {.ranks = 2, .servers = 1, .replicas = true};
+
+    room_open(&r);
+    room_freeze_at(&r, 0, 0, FAULT_UP, INITIAL);
+    room_start_workers(&r);
+    room_await_freeze(&r, 0, 0);
+    room_await(&r, 1, 0, FAULT_UP, JOINED);
+    room_mark(&r, 1);
+    room_hit_server(&r, victim == PRIMARY ? 0 : 1, number);
+    room_release(&r, 0, 0);
+    room_await_recovery(&r);
+    report(&r, number, victim, "join");
+    if (number == SIGSTOP)
+        wake_up(&r, victim);
+    room_expect_success(&r, ROOM_NOBODY, true);
+    expect_epoch_2(&r, victim);
+    room_close(&r);
+}
+END_TEST
+
+/* Half of the last request is here, and the replica has not heard of the job: it cannot take it
+ * over. */
+START_TEST(test_the_primary_is_lost_in_a_request)
+{
+    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .timeout_ms = "6000"};
+
+    room_open(&r);
+    room_freeze_at(&r, 1, 0, FAULT_UP, 0.006);
+    room_start_workers(&r);
+    room_await_freeze(&r, 1, 0);
+    room_mark(&r, 0);
+    room_hit_server(&r, 0, SIGKILL);
+    room_release(&r, 1, 0);
+    room_expect_failure(&r, ROOM_NOBODY, "parameter server 127.0.0.1:");
+    report(&r, SIGKILL, PRIMARY, "a request to join");
+    ck_assert_double_le(r.last_ms, 15000);
     room_close(&r);
 }
 END_TEST
@@ -85,12 +150,13 @@ START_TEST(test_any_moment)
                      .update = _i / 2 % 2 == 0 ? "server" : "worker"};
 
     room_open(&r);
-    room_start_workers(&r);
-    room_await(&r, 0, 0, FAULT_DOWN, 0.1 + 35 * support_random());
+    hold_in(&r, 0.1 + 35 * support_random());
     room_mark(&r, 0);
     room_hit_server(&r, victim == PRIMARY ? 0 : 1, SIGKILL);
+    room_release(&r, 1, 0);
     room_expect_success(&r, ROOM_NOBODY, true);
     report(&r, SIGKILL, victim, "any moment");
+    expect_epoch_2(&r, victim);
     room_close(&r);
 }
 END_TEST
@@ -101,12 +167,14 @@ START_TEST(test_one_of_each)
     struct room r = {.ranks = 2, .servers = 2, .replicas = true};
 
     room_open(&r);
-    room_start_workers(&r);
-    room_await(&r, 0, 0, FAULT_DOWN, 5);
+    hold_in(&r, 5.5);
     room_mark(&r, 0);
     room_hit_server(&r, 0, SIGKILL); /* the first one's primary */
     room_hit_server(&r, 3, SIGKILL); /* the second one's replica */
+    room_release(&r, 1, 0);
     room_expect_success(&r, ROOM_NOBODY, true);
+    ck_assert_ptr_nonnull(strstr(room_server_output(&r, 2), "takes over in epoch 2"));
+    ck_assert_ptr_nonnull(strstr(room_server_output(&r, 1), "have agreed to epoch 2"));
     room_report(&r, "kill a primary and another's replica");
     room_close(&r);
 }
@@ -118,14 +186,15 @@ START_TEST(test_the_link_between_them)
     struct room r = {.ranks = 2, .servers = 1, .replicas = true};
 
     room_open(&r);
-    room_start_workers(&r);
-    room_await(&r, 0, 0, FAULT_DOWN, 5);
-    fault_proxy_hold(r.replica_proxies[0], FAULT_UP, true);
-    fault_proxy_hold(r.replica_proxies[0], FAULT_DOWN, true);
+    hold_in(&r, 5.5);
+    fault_proxy_hold(r.links[ROOM_CHAIN][0].proxy, FAULT_UP, true);
+    fault_proxy_hold(r.links[ROOM_CHAIN][0].proxy, FAULT_DOWN, true);
     room_mark(&r, 0);
+    room_release(&r, 1, 0);
     room_await_recovery(&r);
-    room_report(&r, "cut primary from replica");
     room_expect_success(&r, ROOM_NOBODY, true);
+    room_report(&r, "cut primary from replica");
+    expect_epoch_2(&r, REPLICA);
     room_close(&r);
 }
 END_TEST
@@ -138,17 +207,19 @@ START_TEST(test_both_are_lost)
     unsigned first = _i == 1 ? 1 : 0;
 
     room_open(&r);
-    room_start_workers(&r);
-    room_await(&r, 0, 0, FAULT_DOWN, 5);
+    hold_in(&r, 5.5);
     room_mark(&r, 0);
     room_hit_server(&r, first, SIGKILL);
-    if (_i > 0)
+    if (_i > 0) {
+        room_release(&r, 1, 0);
         room_await_recovery(&r);
-    room_mark(&r, 0);
+        room_mark(&r, 0);
+    }
     room_hit_server(&r, 1 - first, SIGKILL);
+    room_release(&r, 1, 0);
     room_expect_failure(&r, ROOM_NOBODY, "parameter server 127.0.0.1:");
     room_report(&r, "kill primary and replica");
-    ck_assert_double_le(r.detect_ms, 15000);
+    ck_assert_double_le(r.last_ms, 15000);
     room_close(&r);
 }
 END_TEST
@@ -156,14 +227,14 @@ END_TEST
 /* A replica that is not there, or is lost before the job has begun. */
 START_TEST(test_no_replica)
 {
-    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .timeout_ms = "6000"};
+    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .timeout_ms = "8000"};
 
     room_open(&r);
     room_hit_server(&r, 1, _i == 0 ? SIGKILL : SIGSTOP);
     room_mark(&r, 0);
     room_start_workers(&r);
     room_expect_failure(&r, ROOM_NOBODY, "replica 127.0.0.1:");
-    ck_assert_double_le(r.detect_ms, 20000);
+    ck_assert_double_le(r.last_ms, 20000);
     room_close(&r);
 }
 END_TEST
@@ -174,9 +245,9 @@ START_TEST(test_orderly_stop)
     struct room r = {.ranks = 2, .servers = 1, .replicas = true};
 
     room_open(&r);
-    room_start_workers(&r);
-    room_await(&r, 0, 0, FAULT_DOWN, 5);
+    hold_in(&r, 5.5);
     room_hit_server(&r, 0, SIGTERM);
+    room_release(&r, 1, 0);
     room_expect_success(&r, ROOM_NOBODY, true);
     ck_assert_int_eq(process_wait(&r.server_process[0], ROOM_WAIT_MS), 0);
     r.server_runs[0] = false;
@@ -192,10 +263,10 @@ START_TEST(test_a_server_and_then_a_worker)
         .ranks = 2, .servers = 1, .replicas = true, .worker = ARGS("--on-worker-loss", "wait")};
 
     room_open(&r);
-    room_start_workers(&r);
-    room_await(&r, 0, 0, FAULT_DOWN, 5);
+    hold_in(&r, 5.5);
     room_mark(&r, 0);
     room_hit_server(&r, 0, SIGKILL);
+    room_release(&r, 1, 0);
     room_await_recovery(&r);
     room_hit_worker(&r, 1, SIGKILL);
     room_start_worker(&r, 1);
@@ -258,7 +329,9 @@ int main(void)
 
     tcase_set_timeout(tests, 200);
     tcase_add_loop_test(tests, test_one_is_lost, 0, 12);
-    tcase_add_loop_test(tests, test_any_moment, 0, 8);
+    tcase_add_loop_test(tests, test_one_is_lost_in_join, 0, 4);
+    tcase_add_test(tests, test_the_primary_is_lost_in_a_request);
+    tcase_add_loop_test(tests, test_any_moment, 0, 4);
     tcase_add_test(tests, test_one_of_each);
     tcase_add_test(tests, test_the_link_between_them);
     tcase_add_loop_test(tests, test_both_are_lost, 0, 3);
