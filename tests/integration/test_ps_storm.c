@@ -110,15 +110,16 @@ static const struct {
     const char *name;
     void (*strike)(struct room *r, unsigned rank, unsigned server);
     unsigned weight;
+    bool is_link; /* of the one link alone */
 } troubles[] = {
-    {"reset", reset_link, 6},
-    {"all reset", reset_everything, 3},
-    {"half closed up", end_up, 3},
-    {"half closed down", end_down, 3},
-    {"held 0.3 s", wait_a_moment, 2},
-    {"black hole 2.2 s", black_hole, 1},
-    {"worker naps", stop_worker_for_long, 1},
-    {"server naps", stop_server_for_long, 1},
+    {"reset", reset_link, 6, true},
+    {"all reset", reset_everything, 3, false},
+    {"half closed up", end_up, 3, true},
+    {"half closed down", end_down, 3, true},
+    {"held 0.3 s", wait_a_moment, 2, true},
+    {"black hole 2.2 s", black_hole, 1, true},
+    {"worker naps", stop_worker_for_long, 1, false},
+    {"server naps", stop_server_for_long, 1, false},
 };
 #define TROUBLES (sizeof(troubles) / sizeof(troubles[0]))
 
@@ -131,6 +132,15 @@ static size_t draw_trouble(struct chance *c)
         sum += troubles[k].weight;
     for (at = draw(c, sum); at >= troubles[i].weight; i++)
         at -= troubles[i].weight;
+    return i;
+}
+
+static size_t draw_link_trouble(struct chance *c)
+{
+    size_t i = draw_trouble(c);
+
+    while (!troubles[i].is_link)
+        i = draw_trouble(c);
     return i;
 }
 
@@ -153,7 +163,6 @@ static struct place draw_place(struct chance *c, const struct room *r, double fr
 
     if (r->by_reference)
         p.round += JOIN_ROUNDS;
-
     return p;
 }
 
@@ -166,8 +175,11 @@ static void freeze(struct room *r, const struct place *p)
 static void report(struct room *r, const char *policy, const char *what, const struct place *p)
 {
     char text[200];
+    char rank[16] = "";
 
-    (void)snprintf(text, sizeof(text), "%s: %s, rank %u, server %u, %s %.3f", policy, what, p->rank,
+    if (p->rank != ROOM_CHAIN)
+        (void)snprintf(rank, sizeof(rank), ", rank %u", p->rank);
+    (void)snprintf(text, sizeof(text), "%s: %s%s, server %u, %s %.3f", policy, what, rank,
                    p->server, p->way == FAULT_UP ? "up" : "down", p->round);
     room_report(r, text);
 }
@@ -224,8 +236,8 @@ static void play_wait(struct room *r, struct chance *c)
         room_hit_worker(r, p.rank, SIGKILL);
     room_start_worker(r, p.rank);
     room_await_recovery(r);
-    report(r, "wait", is_kill ? "worker killed" : "worker stopped", &p);
     room_expect_success(r, ROOM_NOBODY, true);
+    report(r, "wait", is_kill ? "worker killed" : "worker stopped", &p);
 }
 
 static void play_shrink(struct room *r, struct chance *c)
@@ -241,8 +253,8 @@ static void play_shrink(struct room *r, struct chance *c)
     room_hit_worker(r, p.rank, is_kill ? SIGKILL : SIGSTOP);
     room_release(r, p.rank, p.server);
     room_await_recovery(r);
-    report(r, "shrink", is_kill ? "worker killed" : "worker stopped", &p);
     room_expect_success(r, p.rank, false);
+    report(r, "shrink", is_kill ? "worker killed" : "worker stopped", &p);
 }
 
 /* Killed, or told to stop, once or twice. */
@@ -278,7 +290,6 @@ static void play_replica(struct room *r, struct chance *c)
 
     r->servers = 1;
     r->replicas = true;
-    r->by_reference = false;
     p = draw_place(c, r, 1.5, 30);
     room_open(r);
     room_start_workers(r);
@@ -287,9 +298,40 @@ static void play_replica(struct room *r, struct chance *c)
     room_hit_server(r, is_primary ? 0 : 1, is_kill ? SIGKILL : SIGSTOP);
     room_release(r, p.rank, p.server);
     room_await_recovery(r);
+    if (is_primary && draw(c, 2))
+        reset_link(r, ROOM_CHAIN, 0); /* now it is the workers' */
+    room_expect_success(r, ROOM_NOBODY, true);
     report(r, is_primary ? "replica, primary" : "replica, copy", is_kill ? "killed" : "stopped",
            &p);
+}
+
+/* What is between a server and its replica, at any byte of a record or of an answer to one: slow,
+ * it makes the job slow; broken or silent, the replica is lost, and nothing else. */
+static void play_chain(struct room *r, struct chance *c)
+{
+    struct place p = {.rank = ROOM_CHAIN,
+                      .server = (unsigned)draw(c, r->servers),
+                      .way = draw(c, 2) ? FAULT_UP : FAULT_DOWN};
+    size_t i = draw_link_trouble(c);
+
+    p.round = p.way == FAULT_UP ? 0.3 : 6; /* behind the terms and what workers ask before */
+    p.round += 25 * draw_part(c);
+    r->replicas = true;
+    room_open(r);
+    if (draw(c, 2) == 0)
+        fault_proxy_throttle(r->links[ROOM_CHAIN][p.server].proxy, (1 + draw(c, 4)) << 20);
+    if (draw(c, 2) == 0)
+        fault_proxy_delay(r->links[ROOM_CHAIN][p.server].proxy, 0, (unsigned)draw(c, 15));
+    room_start_workers(r);
+    freeze(r, &p);
+    room_mark(r, (unsigned)draw(c, r->ranks));
+    troubles[i].strike(r, p.rank, p.server);
+    room_release(r, p.rank, p.server);
+    room_await_recovery(r);
     room_expect_success(r, ROOM_NOBODY, true);
+    ck_assert(troubles[i].strike == wait_a_moment ||
+              strstr(room_server_output(r, p.server), " is lost: "));
+    report(r, "chain", troubles[i].name, &p);
 }
 
 /* Where nobody is waited for the bits are not promised, but an end with the same ones everywhere.
@@ -346,12 +388,12 @@ static void play_failure(struct room *r, struct chance *c)
     room_expect_failure(r, is_worker ? p.rank : ROOM_NOBODY,
                         is_worker ? rank : "parameter server 127.0.0.1:");
     report(r, is_worker ? "fail, worker" : "fail, server", is_kill ? "killed" : "stopped", &p);
-    ck_assert_double_le(r->detect_ms, 15000);
+    ck_assert_double_le(r->last_ms, 15000);
 }
 
 static void (*const plays[])(struct room *r, struct chance *c) = {
-    play_troubles, play_troubles, play_wait,    play_shrink,
-    play_restart,  play_replica,  play_failure, play_loose,
+    play_troubles, play_troubles, play_wait,  play_shrink, play_restart,
+    play_replica,  play_failure,  play_loose, play_chain,
 };
 #define PLAYS (sizeof(plays) / sizeof(plays[0]))
 
