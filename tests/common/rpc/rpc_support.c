@@ -294,6 +294,19 @@ void seen_wait_messages(struct seen *seen, unsigned least)
     seen_wait(seen, &seen->messages, least, "messages");
 }
 
+enum status echo_ask(struct rpc_client *client, const char *path, int64_t timeout_ms,
+                     struct error *err)
+{
+    uint8_t request[130];
+    size_t size = make_text(request, "");
+    uint8_t *reply = NULL;
+    enum status status = rpc_client_unary(client, path, request, size,
+                                          clock_deadline_ns(timeout_ms), &reply, &size, err);
+
+    free(reply);
+    return status;
+}
+
 size_t make_text(uint8_t *bytes, const char *text)
 {
     size_t length = strnlen(text, 127);

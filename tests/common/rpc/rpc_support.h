@@ -40,6 +40,10 @@ void echo_wait(struct echo *echo, const unsigned *counter, unsigned least);
 
 struct rpc_client *client_open(uint16_t port);
 
+/* One unary call, with an empty text, whose reply is thrown away. */
+enum status echo_ask(struct rpc_client *client, const char *path, int64_t timeout_ms,
+                     struct error *err);
+
 /* What a client call saw; asks for the next message after each. */
 struct seen {
     pthread_mutex_t lock;

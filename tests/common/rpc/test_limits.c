@@ -36,18 +36,6 @@ static struct rpc_call *open_call(struct rpc_client *client, const char *path, s
     return call;
 }
 
-static enum status ask(struct rpc_client *client, const char *path)
-{
-    uint8_t request[130];
-    size_t size = make_text(request, "");
-    uint8_t *reply = NULL;
-    enum status status = rpc_client_unary(client, path, request, size,
-                                          clock_deadline_ns(DEADLINE_MS), &reply, &size, &err);
-
-    free(reply);
-    return status;
-}
-
 START_TEST(open_calls_have_a_limit)
 {
     static struct seen seen[MAX_CALLS], watches[MAX_GUESTS];
@@ -59,21 +47,23 @@ START_TEST(open_calls_have_a_limit)
     for (unsigned i = 0; i < MAX_CALLS; i++)
         calls[i] = open_call(client, ECHO_HOLD, &seen[i]);
     echo_wait(&echo, &echo.held, MAX_CALLS);
-    assert_fails(ask(client, ECHO_UNARY), STATUS_PROTOCOL, "as many calls open as it allows");
+    assert_fails(echo_ask(client, ECHO_UNARY, DEADLINE_MS, &err), STATUS_PROTOCOL,
+                 "as many calls open as it allows");
 
     /* Health has calls of its own, and no more than those. */
-    assert_ok(ask(client, "/grpc.health.v1.Health/Check"));
+    assert_ok(echo_ask(client, "/grpc.health.v1.Health/Check", DEADLINE_MS, &err));
     for (unsigned i = 0; i < MAX_GUESTS; i++) {
         watching[i] = open_call(client, "/grpc.health.v1.Health/Watch", &watches[i]);
         ck_assert_int_eq(rpc_call_send(watching[i], (const uint8_t *)"", 0, NULL), STATUS_OK);
         seen_wait_messages(&watches[i], 1);
     }
-    assert_fails(ask(client, "/grpc.health.v1.Health/Check"), STATUS_PROTOCOL,
-                 "as many calls open as it allows");
+    assert_fails(echo_ask(client, "/grpc.health.v1.Health/Check", DEADLINE_MS, &err),
+                 STATUS_PROTOCOL, "as many calls open as it allows");
 
     rpc_call_cancel(calls[0]); /* room for one again, once the server has seen it go */
     echo_wait(&echo, &echo.closed, 1);
-    while (ask(client, ECHO_UNARY) != STATUS_OK) /* `closed` runs just before it is uncounted */
+    while (echo_ask(client, ECHO_UNARY, DEADLINE_MS, &err) !=
+           STATUS_OK) /* `closed` runs just before it is uncounted */
         ck_assert_int_eq(err.status, STATUS_PROTOCOL);
     rpc_client_close(client);
     for (unsigned i = 0; i < MAX_CALLS; i++)
@@ -104,7 +94,7 @@ START_TEST(memory_has_a_fuse)
     ck_assert_msg(strstr(seen.result.text, "RST_STREAM with error code 11") != NULL, "%s",
                   seen.result.text);
     rpc_call_unref(call);
-    assert_ok(ask(client, ECHO_UNARY));
+    assert_ok(echo_ask(client, ECHO_UNARY, DEADLINE_MS, &err));
     rpc_client_close(client);
     echo_close(&echo, DEADLINE_MS);
     free(zeros);
@@ -129,7 +119,7 @@ START_TEST(messages_have_a_limit)
     ck_assert_int_eq(seen.result.status, STATUS_PROTOCOL);
     ck_assert_uint_eq(seen.messages, 0);
     rpc_call_unref(call);
-    assert_ok(ask(client, ECHO_UNARY));
+    assert_ok(echo_ask(client, ECHO_UNARY, DEADLINE_MS, &err));
     rpc_client_close(client);
     echo_close(&echo, DEADLINE_MS);
 }

@@ -1,14 +1,12 @@
 /*
  * test_unix: servers on Unix sockets: who may have a path, what stays behind, who may connect.
  */
-#include "common/base/clock.h"
 #include "common/base/unix_path.h"
 #include "tests/common/rpc/rpc_support.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -32,15 +30,11 @@ static enum status ask(const struct endpoint *target, int64_t timeout_ms)
 {
     struct rpc_client_config config = {.target = *target};
     struct rpc_client *client;
-    uint8_t request[130], *reply = NULL;
-    size_t size = make_text(request, "hello");
     enum status status = rpc_client_open(&config, &client, &err);
 
     if (status != STATUS_OK)
         return status;
-    status = rpc_client_unary(client, ECHO_UNARY, request, size, clock_deadline_ns(timeout_ms),
-                              &reply, &size, &err);
-    free(reply);
+    status = echo_ask(client, ECHO_UNARY, timeout_ms, &err);
     rpc_client_close(client);
     return status;
 }

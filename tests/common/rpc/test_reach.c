@@ -1,0 +1,332 @@
+/*
+ * test_reach: whether and how a server is reached: one that is not there, or not yet; whose word a
+ * failure is; who may listen where; what a client and a server hold when nothing is called.
+ */
+#include "tests/common/rpc/rpc_support.h"
+
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEADLINE_MS 20000
+#define RUN_OUT_MS  4000 /* of a deadline that is to run out, after a look at the server */
+
+static struct error err;
+
+/* ------------------------------------------------------------------ reaching a server */
+
+START_TEST(nobody_listens)
+{
+    struct rpc_client *client = client_open(1);
+    int64_t before = clock_now_ns();
+
+    assert_fails(echo_ask(client, ECHO_UNARY, RUN_OUT_MS, &err), STATUS_UNREACHABLE,
+                 "cannot reach 127.0.0.1:1 within");
+    ck_assert_ptr_nonnull(strstr(err.text, "Connection refused"));
+    ck_assert_int_ge(clock_now_ns() - before, (int64_t)RUN_OUT_MS * 1000000);
+    ck_assert_int_lt(clock_now_ns() - before, (RUN_OUT_MS + INT64_C(10000)) * 1000000);
+    rpc_client_close(client);
+}
+END_TEST
+
+START_TEST(name_that_does_not_exist)
+{
+    struct rpc_client_config config = {.target = {"no-such-host.invalid", 4711}};
+    struct rpc_client *client;
+
+    assert_ok(rpc_client_open(&config, &client, &err));
+    assert_fails(echo_ask(client, ECHO_UNARY, 500, &err), STATUS_UNREACHABLE,
+                 "cannot reach no-such-host.invalid:4711 within");
+    rpc_client_close(client);
+}
+END_TEST
+
+static void *ask_in_thread(void *user)
+{
+    ck_assert_msg(echo_ask(user, ECHO_UNARY, DEADLINE_MS, &err) == STATUS_OK, "%s", err.text);
+    return NULL;
+}
+
+START_TEST(server_that_comes_up_later)
+{
+    uint16_t port = support_port();
+    struct rpc_client *client = client_open(port);
+    struct rpc_server_config config = {.listen = {"127.0.0.1", port}, .listen_origin = "the test"};
+    struct echo echo;
+    pthread_t thread;
+
+    assert_fails(echo_ask(client, ECHO_UNARY, 150, &err), STATUS_UNREACHABLE, "cannot reach");
+    ck_assert_int_eq(pthread_create(&thread, NULL, ask_in_thread, client), 0);
+    echo_open_with(&echo, &config);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    rpc_client_close(client);
+    echo_close(&echo, DEADLINE_MS);
+}
+END_TEST
+
+/* Whose word a failure is: the server's own, or what became of the connection. */
+static enum status ask_for(struct rpc_client *client, const char *path, int64_t deadline_ns,
+                           bool *ret_by_peer)
+{
+    uint8_t request[130];
+    size_t size = make_text(request, "x");
+    uint8_t *reply = NULL;
+    enum status status = rpc_client_unary_told(client, path, request, size, deadline_ns, &reply,
+                                               &size, ret_by_peer, &err);
+
+    free(reply);
+    return status;
+}
+
+START_TEST(a_failure_says_whose_word_it_is)
+{
+    struct echo echo;
+    struct rpc_client *client;
+    enum status status;
+    bool by_peer = true;
+
+    echo_open(&echo, 1);
+    client = client_open(rpc_server_port(echo.server));
+    assert_ok(ask_for(client, ECHO_UNARY, clock_deadline_ns(DEADLINE_MS), &by_peer));
+    ck_assert(!by_peer);
+    assert_fails(ask_for(client, ECHO_FAIL, clock_deadline_ns(DEADLINE_MS), &by_peer),
+                 STATUS_MISMATCH, "x");
+    ck_assert(by_peer);
+    assert_fails(ask_for(client, ECHO_HOLD, clock_deadline_ns(RUN_OUT_MS), &by_peer),
+                 STATUS_TIMEOUT, "did not end within");
+    ck_assert(!by_peer);
+    echo_close(&echo, 0);
+    /* The first call may still go out on the connection that ends: it is lost with it. */
+    status = ask_for(client, ECHO_UNARY, clock_deadline_ns(500), &by_peer);
+    ck_assert(status == STATUS_PEER_LOST || status == STATUS_UNREACHABLE);
+    ck_assert(!by_peer);
+    assert_fails(ask_for(client, ECHO_UNARY, clock_deadline_ns(500), &by_peer), STATUS_UNREACHABLE,
+                 "cannot reach");
+    ck_assert(!by_peer);
+    rpc_client_close(client);
+}
+END_TEST
+
+struct held_ask {
+    struct rpc_client *client;
+    enum status status;
+    bool by_peer;
+};
+
+static void *ask_held(void *user)
+{
+    struct held_ask *a = user;
+
+    a->status = ask_for(a->client, ECHO_HOLD, clock_deadline_ns(DEADLINE_MS), &a->by_peer);
+    return NULL;
+}
+
+/* From another thread, and the client is as good as before. */
+START_TEST(what_is_under_way_is_cancelled)
+{
+    struct echo echo;
+    struct held_ask a = {.by_peer = true};
+    pthread_t thread;
+
+    echo_open(&echo, 1);
+    a.client = client_open(rpc_server_port(echo.server));
+    ck_assert_int_eq(pthread_create(&thread, NULL, ask_held, &a), 0);
+    echo_wait(&echo, &echo.held, 1);
+    rpc_client_cancel(a.client);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    assert_fails(a.status, STATUS_CANCELLED, "was cancelled");
+    ck_assert(!a.by_peer);
+    ck_assert_msg(echo_ask(a.client, ECHO_UNARY, DEADLINE_MS, &err) == STATUS_OK, "%s", err.text);
+    rpc_client_close(a.client);
+    echo_close(&echo, DEADLINE_MS);
+}
+END_TEST
+
+/* ------------------------------------------------------------------ binding */
+
+START_TEST(second_server_on_a_port_names_the_holder)
+{
+    struct rpc_server_config config = {.listen = {"127.0.0.1", support_port()},
+                                       .listen_origin = "--listen"};
+    struct echo first;
+    struct echo second;
+    char holder[64];
+
+    echo_open_with(&first, &config);
+    assert_fails(echo_try_open(&second, &config, &err), STATUS_IO, "(from --listen)");
+    (void)snprintf(holder, sizeof(holder), "in use by pid %d", (int)getpid());
+    ck_assert_msg(strstr(err.text, holder), "'%s' lacks '%s'", err.text, holder);
+    echo_close(&first, 0);
+    echo_open_with(&second, &config); /* and free again */
+    echo_close(&second, 0);
+}
+END_TEST
+
+START_TEST(plaintext_stays_on_loopback)
+{
+    struct rpc_server_config config = {.listen = {"0.0.0.0", 0}, .listen_origin = "--listen"};
+    struct echo echo;
+
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_INVALID,
+                 "refusing to listen on 0.0.0.0:0 (from --listen) without encryption");
+    config.listen = (struct endpoint){"::", 0};
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_INVALID, "refusing to listen");
+    config.security.insecure = true;
+    config.listen = (struct endpoint){"0.0.0.0", 0};
+    echo_open_with(&echo, &config);
+    ck_assert_uint_ne(rpc_server_port(echo.server), 0);
+    echo_close(&echo, 0);
+    config = (struct rpc_server_config){.listen = {"localhost", 0}, .listen_origin = "--listen"};
+    echo_open_with(&echo, &config);
+    echo_close(&echo, 0);
+}
+END_TEST
+
+START_TEST(bad_addresses_and_methods)
+{
+    struct rpc_server_config config = {.listen = {"no-such-host.invalid", 0},
+                                       .listen_origin = "--listen"};
+    const struct rpc_method twice[] = {{.path = "/a.B/C", .handler = &seen_handler},
+                                       {.path = "/a.B/C", .handler = &seen_handler}};
+    struct echo echo;
+    struct rpc_server *server;
+
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_INVALID,
+                 "cannot listen on 'no-such-host.invalid' (from --listen)");
+    config.listen = (struct endpoint){"192.0.2.1", 0}; /* nobody's address */
+    config.security.insecure = true;
+    assert_fails(echo_try_open(&echo, &config, &err), STATUS_IO, "cannot listen on 192.0.2.1:0");
+    config.listen = (struct endpoint){"127.0.0.1", 0};
+    config.methods = twice;
+    config.method_count = 2;
+    assert_fails(rpc_server_open(&config, &server, &err), STATUS_INVALID,
+                 "method '/a.B/C' is given twice");
+    config.methods = &(const struct rpc_method){.path = "Check", .handler = &seen_handler};
+    config.method_count = 1;
+    assert_fails(rpc_server_open(&config, &server, &err), STATUS_INVALID, "'Check'");
+}
+END_TEST
+
+/* ------------------------------------------------------------------ connections */
+
+static unsigned count_in(const char *path, uint16_t port)
+{
+    FILE *table = fopen(path, "re");
+    char line[512];
+    char wanted[8];
+    unsigned found = 0;
+
+    ck_assert_ptr_nonnull(table);
+    (void)snprintf(wanted, sizeof(wanted), ":%04X", port);
+    while (fgets(line, sizeof(line), table)) {
+        char remote[64];
+        char state[8];
+
+        if (sscanf(line, "%*s %*s %63s %7s", remote, state) == 2 && strcmp(state, "01") == 0 &&
+            strcmp(remote + strcspn(remote, ":"), wanted) == 0)
+            found++;
+    }
+    (void)fclose(table);
+    return found;
+}
+
+/* Established TCP connections to `port`: the clients' ends.  Core's sockets are of either family.
+ */
+static unsigned count_connections(uint16_t port)
+{
+    return count_in("/proc/net/tcp", port) + count_in("/proc/net/tcp6", port);
+}
+
+START_TEST(each_client_has_its_own_connection)
+{
+    struct rpc_client *clients[4];
+    struct echo echo;
+
+    echo_open(&echo, 2);
+    for (size_t i = 0; i < 4; i++) {
+        clients[i] = client_open(rpc_server_port(echo.server));
+        assert_ok(echo_ask(clients[i], ECHO_UNARY, DEADLINE_MS, &err));
+        assert_ok(echo_ask(clients[i], ECHO_UNARY, DEADLINE_MS, &err));
+        ck_assert_uint_eq(count_connections(rpc_server_port(echo.server)), i + 1);
+    }
+    for (size_t i = 0; i < 4; i++)
+        rpc_client_close(clients[i]);
+    echo_close(&echo, DEADLINE_MS);
+}
+END_TEST
+
+START_TEST(client_that_never_calls_and_server_that_is_never_called)
+{
+    struct echo echo;
+
+    echo_open(&echo, 0);
+    rpc_client_close(client_open(rpc_server_port(echo.server)));
+    rpc_client_close(NULL);
+    echo_close(&echo, DEADLINE_MS);
+    rpc_server_close(NULL, 0);
+    ck_assert_str_eq(rpc_library_version(), rpc_library_version());
+}
+END_TEST
+
+START_TEST(failed_allocations_while_opening)
+{
+    struct rpc_server_config config = {
+        .listen = {"127.0.0.1", 0}, .listen_origin = "the test", .threads = 2};
+    struct rpc_client_config target = {.target = {"127.0.0.1", 1}};
+    enum status status = STATUS_NO_MEMORY;
+    size_t failed = 0;
+
+    for (size_t n = 1; status != STATUS_OK; n++) {
+        struct echo echo;
+
+        mem_fail_nth(n);
+        status = echo_try_open(&echo, &config, &err);
+        mem_fail_nth(0);
+        ck_assert(status == STATUS_OK || status == STATUS_NO_MEMORY);
+        failed += status != STATUS_OK;
+        if (status == STATUS_OK)
+            echo_close(&echo, 0);
+    }
+    ck_assert_uint_gt(failed, 10);
+    for (size_t n = 1; n <= 2; n++) {
+        struct rpc_client *client = NULL;
+        struct rpc_call *call;
+        struct seen seen;
+
+        mem_fail_nth(n);
+        status = rpc_client_open(&target, &client, &err);
+        ck_assert_int_eq(status, n == 1 ? STATUS_NO_MEMORY : STATUS_OK);
+        if (status == STATUS_OK)
+            assert_fails(
+                rpc_client_call(client, ECHO_HOLD, INT64_MAX, &seen_handler, &seen, &call, &err),
+                STATUS_NO_MEMORY, "call");
+        mem_fail_nth(0);
+        rpc_client_close(client);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("rpc_reach");
+    TCase *tests = tcase_create("reach");
+
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, nobody_listens);
+    tcase_add_test(tests, name_that_does_not_exist);
+    tcase_add_test(tests, server_that_comes_up_later);
+    tcase_add_test(tests, a_failure_says_whose_word_it_is);
+    tcase_add_test(tests, what_is_under_way_is_cancelled);
+    tcase_add_test(tests, second_server_on_a_port_names_the_holder);
+    tcase_add_test(tests, plaintext_stays_on_loopback);
+    tcase_add_test(tests, bad_addresses_and_methods);
+    tcase_add_test(tests, each_client_has_its_own_connection);
+    tcase_add_test(tests, client_that_never_calls_and_server_that_is_never_called);
+    tcase_add_test(tests, failed_allocations_while_opening);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
