@@ -19,15 +19,16 @@
 #include <string.h>
 
 #define LIST_MAX   16
-#define SERIES_MAX (PS_KINDS * PS_TRANSPORTS)
-#define TURN_BYTES (4 << 20) /* that a turn of small gradients moves, about */
+#define SERIES_MAX ((PS_KINDS + CODECS) * PS_TRANSPORTS)
+#define CODECS     CODEC_ROWS /* those before it; there are no rows of zeros in what is sent here */
+#define TURN_BYTES (4 << 20)  /* that a turn of small gradients moves, about */
 #define TURN_MAX   100
 
 struct ps_options {
     char workers[OPTION_TEXT_MAX], servers[OPTION_TEXT_MAX], bytes[OPTION_TEXT_MAX];
     char connections[OPTION_TEXT_MAX];
     char partition_bytes[OPTION_TEXT_MAX], transport[OPTION_TEXT_MAX], kinds[OPTION_TEXT_MAX];
-    char tls[OPTION_TEXT_MAX];
+    char compression[OPTION_TEXT_MAX], tls[OPTION_TEXT_MAX];
     char tls_ca[OPTION_TEXT_MAX], tls_cert[OPTION_TEXT_MAX], tls_key[OPTION_TEXT_MAX];
     int64_t rounds, iterations, warmup, timeout_ms;
     char python[OPTION_TEXT_MAX], peer[OPTION_TEXT_MAX];
@@ -59,9 +60,11 @@ static const struct option_spec specs[] = {
     {.name = "bytes",
      .kind = OPTION_TEXT,
      .offset = AT(bytes),
-     .default_text = "64M",
+     .default_text = "268,64M",
      .metavar = "SIZE,...",
-     .help = "Gradient of each worker; all of it goes up and comes back in every iteration."},
+     .help = "Gradient of each worker; all of it goes up and comes back in every iteration.  268 "
+             "is linear:10-5-2, one small message each way: how long a round takes beside a round "
+             "trip of grpc-echo."},
     {.name = "partition-bytes",
      .kind = OPTION_TEXT,
      .offset = AT(partition_bytes),
@@ -85,6 +88,13 @@ static const struct option_spec specs[] = {
              "shm).  replica: exchange, with a second process for each server that keeps its "
              "shard, too.  state: exchange, with the servers' --state-dir in $TMPDIR or /tmp and a "
              "snapshot every 10 rounds."},
+    {.name = "compression",
+     .kind = OPTION_TEXT,
+     .offset = AT(compression),
+     .default_text = "none",
+     .metavar = "NAME,...",
+     .help = "Of exchange, both ways: none, fp16, bf16, topk (one element in a hundred) or onebit. "
+             " GB/s are of the bytes as they were before.  Not over shm."},
     {.name = "tls",
      .kind = OPTION_TEXT,
      .offset = AT(tls),
@@ -176,7 +186,7 @@ struct list {
 };
 
 struct lists {
-    struct list workers, servers, connections, bytes, partitions, transports, kinds, tls;
+    struct list workers, servers, connections, bytes, partitions, transports, kinds, codecs, tls;
 };
 
 /* How one word of a list is read: a number of bytes, or a name. */
@@ -229,6 +239,7 @@ static enum status read_list(const struct item_kind *kind, const char *text, str
 static enum status read_lists(const struct ps_options *o, struct lists *l, struct error *err)
 {
     static const char *const no_yes[] = {"no", "yes"};
+    static const char *const codecs[CODECS] = {"none", "fp16", "bf16", "topk", "onebit"};
     const struct {
         struct item_kind kind;
         const char *text;
@@ -243,6 +254,7 @@ static enum status read_lists(const struct ps_options *o, struct lists *l, struc
          &l->partitions},
         {{"transport", ps_transport_names, PS_TRANSPORTS, 0, 0}, o->transport, &l->transports},
         {{"kinds", ps_kind_names, PS_KINDS, 0, 0}, o->kinds, &l->kinds},
+        {{"compression", codecs, CODECS, 0, 0}, o->compression, &l->codecs},
         {{"tls", no_yes, 2, 0, 0}, o->tls, &l->tls},
     };
     enum status status = STATUS_OK;
@@ -265,8 +277,13 @@ static enum status read_lists(const struct ps_options *o, struct lists *l, struc
 /* ---- cases ---- */
 
 /* Is there such a series? */
-static bool exists(enum ps_kind kind, enum ps_transport transport, const struct ps_case *c)
+static bool exists(const struct ps_series *s, const struct ps_case *c)
 {
+    enum ps_kind kind = s->kind;
+    enum ps_transport transport = s->transport;
+
+    if (s->codec != CODEC_NONE && transport == PS_SHM)
+        return false;
     if (kind == PS_REPLICA)
         return transport != PS_SHM;
     if (kind == PS_TORCH_RPC)
@@ -276,25 +293,33 @@ static bool exists(enum ps_kind kind, enum ps_transport transport, const struct 
     return !(kind == PS_SOCKET && c->tls);
 }
 
+/* The series of a case, as many as there can be; those of exchange once for each compression. */
+static size_t list_series(const struct lists *l, const struct ps_case *c, struct ps_series *series)
+{
+    size_t all = l->transports.length * l->kinds.length * l->codecs.length, length = 0;
+
+    for (size_t i = 0; i < all && length < SERIES_MAX; i++) {
+        size_t codec = i % l->codecs.length, rest = i / l->codecs.length;
+        struct ps_series *s = &series[length];
+
+        s->kind = (enum ps_kind)l->kinds.items[rest % l->kinds.length];
+        s->transport = (enum ps_transport)l->transports.items[rest / l->kinds.length];
+        s->codec = s->kind == PS_EXCHANGE ? (enum codec_kind)l->codecs.items[codec] : CODEC_NONE;
+        if ((s->kind == PS_EXCHANGE || codec == 0) && exists(s, c))
+            length++;
+    }
+    return length;
+}
+
 static enum status measure_case(const struct ps_plan *plan, const struct lists *l,
                                 const struct ps_case *c, struct ps_table *table, struct error *err)
 {
     struct ps_series series[SERIES_MAX] = {{.wrong = 0}};
-    size_t length = 0;
+    size_t length = list_series(l, c, series);
     enum status status = STATUS_OK;
 
-    for (size_t t = 0; t < l->transports.length; t++)
-        for (size_t k = 0; k < l->kinds.length && length < SERIES_MAX; k++) {
-            struct ps_series *s = &series[length];
-
-            s->kind = (enum ps_kind)l->kinds.items[k];
-            s->transport = (enum ps_transport)l->transports.items[t];
-            if (!exists(s->kind, s->transport, c))
-                continue;
-            length++;
-            if (status == STATUS_OK)
-                status = mem_calloc(plan->rounds, sizeof(double), "times", &s->seconds, err);
-        }
+    for (size_t i = 0; status == STATUS_OK && i < length; i++)
+        status = mem_calloc(plan->rounds, sizeof(double), "times", &series[i].seconds, err);
     if (status == STATUS_OK)
         status = ps_run(plan, c, series, length, err);
     if (status == STATUS_OK)

@@ -8,9 +8,9 @@
  * drifts hits all alike.
  *
  * A worker process reads lines from stdin, each the number of iterations of a turn, and answers
- * each with "SECONDS WRONG" on stdout: the time of one iteration, and the elements of the last
- * results that were not what they must be.  Its first line is "ready" or "unavailable REASON".  At
- * the end of stdin it leaves.  The time of a turn is the slowest worker's.
+ * each with "SECONDS WRONG" on stdout: the time of one iteration, and the elements of all results
+ * that were not what they must be or did not come.  Its first line is "ready" or "unavailable
+ * REASON".  At the end of stdin it leaves.  The time of a turn is the slowest worker's.
  */
 #ifndef SPARRING_EXPERIMENTS_BENCH_BENCH_PS_H
 #define SPARRING_EXPERIMENTS_BENCH_BENCH_PS_H
@@ -18,6 +18,7 @@
 #include "common/base/error.h"
 #include "common/base/net.h"
 #include "common/base/shared_memory.h"
+#include "common/codec/codec.h"
 #include "common/rpc/rpc.h"
 #include "experiments/bench/bench_report.h"
 
@@ -67,6 +68,7 @@ struct ps_plan {
 struct ps_series {
     enum ps_kind kind;
     enum ps_transport transport;
+    enum codec_kind codec;     /* both ways; of exchange only */
     char note[256];            /* why it was not measured; "" when it was */
     double *seconds;           /* owned, plan->rounds of them, in order of rounds */
     uint64_t wrong;            /* elements, over all turns */
@@ -85,13 +87,13 @@ struct ps_words {
     uint64_t kind;
     uint64_t rank; /* of the worker, or index of the server */
     uint64_t workers, servers, bytes, partition_bytes, timeout_ms;
-    uint64_t transport, connections;
+    uint64_t transport, connections, codec;
     const char *place; /* servers "H:P,H:P" of a worker, and then their replicas; where a server
                           listens */
     const char *port_file;
     struct rpc_security security;
 };
-#define PS_WORD_COUNT 14
+#define PS_WORD_COUNT 15
 
 int bench_ps_worker(int argc, char **argv);
 int bench_ps_server(int argc, char **argv);
@@ -104,13 +106,14 @@ struct ps_worker {
     struct shared_memory memory; /* that they begin, with as many again behind; base NULL: none */
     struct endpoint servers[PS_SERVERS_MAX];
     size_t server_count;
+    uint64_t received; /* in the last iteration, of words.bytes; what was compressed counts whole */
     void *impl;
 };
 
 struct ps_worker_ops {
     bool sums; /* the result is the mean over workers; else what was sent */
     enum status (*open)(struct ps_worker *w, struct error *err);
-    /* Push and pull all values once. */
+    /* Push and pull all values once, and count what came back. */
     enum status (*iterate)(struct ps_worker *w, struct error *err);
     void (*close)(struct ps_worker *w, const struct error *failure); /* NULL: it went well */
 };

@@ -9,11 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TOP_K_PPM 10000 /* of topk: one in a hundred, as the worker's --top-k */
+
 struct exchange {
     struct tensor_table table;
     float *params; /* owned, unless they are in the worker's shared memory */
     struct sync *sync;
     uint64_t step;
+    uint64_t taken; /* payload bytes that have come down before */
 };
 
 /* The second half of the addresses are replicas. */
@@ -52,6 +55,8 @@ static enum status exchange_open(struct ps_worker *w, struct error *err)
                                  .priority = true,
                                  .ps_transport = SYNC_TRANSPORT_GRPC,
                                  .optimizer = optimizer_defaults(OPTIMIZER_SGD),
+                                 .compression = compression_make(
+                                     (uint32_t)w->words.codec, (uint32_t)w->words.codec, TOP_K_PPM),
                                  .security = w->words.security};
     char *servers = NULL;
     enum status status = mem_calloc(1, sizeof(*x), "a worker", &x, err);
@@ -79,7 +84,20 @@ static enum status exchange_open(struct ps_worker *w, struct error *err)
     free(servers);
     if (status == STATUS_OK)
         status = sync_start(x->sync, err);
+    if (status == STATUS_OK)
+        x->taken = sync_counters(x->sync).rx_payload_bytes;
     return status;
+}
+
+/* Compressed or not: as much as the formula says is all. */
+static void count_received(struct ps_worker *w)
+{
+    struct exchange *x = w->impl;
+    uint64_t now = sync_counters(x->sync).rx_payload_bytes, tx, rx;
+
+    sync_expected_bytes(x->sync, &tx, &rx);
+    w->received = now - x->taken < rx ? now - x->taken : w->words.bytes;
+    x->taken = now;
 }
 
 static enum status exchange_iterate(struct ps_worker *w, struct error *err)
@@ -90,7 +108,10 @@ static enum status exchange_iterate(struct ps_worker *w, struct error *err)
     if (status != STATUS_OK)
         return status;
     sync_ready(x->sync, w->count);
-    return sync_finish(x->sync, err);
+    status = sync_finish(x->sync, err);
+    if (status == STATUS_OK)
+        count_received(w);
+    return status;
 }
 
 static void exchange_close(struct ps_worker *w, const struct error *failure)

@@ -335,6 +335,7 @@ struct connection {
     grpc_byte_buffer *received;
     bool initial_sent, sending;
     size_t to_send, to_receive; /* the next pieces; ps_pieces or more: none */
+    uint64_t placed;            /* bytes put in their place in this iteration */
     grpc_metadata_array initial, trailing;
     grpc_status_code code;
     grpc_slice details;
@@ -430,6 +431,7 @@ static void worker_received(struct tag *tag, bool ok)
         (void)grpc_call_cancel(c->call, NULL);
     grpc_byte_buffer_destroy(c->received);
     c->received = NULL;
+    c->placed += bytes;
     c->to_receive += c->owner->length;
     if (c->to_receive >= c->owner->pieces)
         leave(c, false);
@@ -454,6 +456,7 @@ static void worker_woken(struct tag *tag, bool ok)
 
     (void)ok;
     c->to_send = c->to_receive = c->index;
+    c->placed = 0;
     send_piece(c);
 }
 
@@ -562,6 +565,8 @@ static enum status grpc_iterate(struct ps_worker *w, struct error *err)
     while (e->busy > 0 && !e->failed)
         (void)pthread_cond_wait(&e->changed, &e->lock);
     failed = e->failed;
+    for (size_t k = 0; k < used && !failed; k++) /* which are still */
+        w->received += e->connections[k].placed;
     (void)pthread_mutex_unlock(&e->lock);
     return failed ? error_set(err, STATUS_PEER_LOST, "an echo stream ended") : STATUS_OK;
 }

@@ -172,7 +172,8 @@ static enum status start_own(struct run *r, struct team *t, const char *role, si
                          c->partition_bytes,
                          (uint64_t)r->plan->timeout_ms,
                          t->series->transport,
-                         c->connections};
+                         c->connections,
+                         t->series->codec};
     enum { NUMBERS = sizeof(values) / sizeof(values[0]) };
     char texts[NUMBERS][24];
     const char *words[WORDS_MAX] = {r->self, "bench", "ps", role};

@@ -91,6 +91,7 @@ struct connection {
     size_t stride; /* of its pieces: how many there are */
     int fd;
     int64_t deadline_ns; /* of the iteration */
+    uint64_t received;   /* in it */
     enum status status;  /* of the sending thread */
     struct error err;
 };
@@ -136,6 +137,7 @@ static enum status receive_pieces(struct connection *c, struct error *err)
 
         ps_piece(&w->words, i, &offset, &bytes);
         status = net_recv_all(c->fd, (char *)w->values + offset, bytes, c->deadline_ns, err);
+        c->received += status == STATUS_OK ? bytes : 0;
     }
     return status;
 }
@@ -148,6 +150,7 @@ static enum status exchange(struct connection *c, struct error *err)
     int failed = 0;
     enum status status;
 
+    c->received = 0;
     c->deadline_ns = clock_deadline_ns((int64_t)c->worker->words.timeout_ms);
     if (alone)
         (void)send_pieces(c);
@@ -191,6 +194,8 @@ static enum status socket_iterate(struct ps_worker *w, struct error *err)
         if (status == STATUS_OK && receivers[i].status != STATUS_OK)
             status = error_set(err, receivers[i].status, "%s", receivers[i].err.text);
     }
+    for (size_t i = 0; i < s->length; i++)
+        w->received += s->connections[i].received;
     return status;
 }
 

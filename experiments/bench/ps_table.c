@@ -100,6 +100,15 @@ static double rss_bound(const struct ps_case *c, enum ps_transport transport)
 
 /* ---- rows ---- */
 
+/* In the table's ten columns: "exchange", or "ex+onebit". */
+static const char *kind_text(const struct ps_series *s, const char *ours, char *text, size_t size)
+{
+    if (s->codec == CODEC_NONE)
+        return ps_kind_names[s->kind];
+    (void)snprintf(text, size, "%s+%s", ours, codec_name(s->codec));
+    return text;
+}
+
 /* Behind the point, of a figure that has four columns. */
 static int digits(double value)
 {
@@ -110,12 +119,13 @@ static int digits(double value)
 
 static void print_row(const struct ps_case *c, const struct ps_series *s, const struct figures *f)
 {
-    char bytes[24], part[24];
+    char bytes[24], part[24], kind[24];
 
     (void)printf("%2u %2u %2u %5s %5s %-4s %-3s %-10s", c->workers, c->servers, c->connections,
                  size_text(c->bytes, bytes, sizeof(bytes)),
                  size_text(c->partition_bytes, part, sizeof(part)),
-                 ps_transport_names[s->transport], c->tls ? "yes" : "no", ps_kind_names[s->kind]);
+                 ps_transport_names[s->transport], c->tls ? "yes" : "no",
+                 kind_text(s, "ex", kind, sizeof(kind)));
     if (s->note[0] != '\0')
         (void)printf(" not measured: %.110s\n", s->note);
     else
@@ -131,6 +141,7 @@ static void report_row(struct ps_table *t, const struct ps_case *c, const struct
 
     bench_row_begin(r);
     bench_row_text(r, "kind", ps_kind_names[s->kind]);
+    bench_row_text(r, "compression", codec_name(s->codec));
     bench_row_text(r, "transport", ps_transport_names[s->transport]);
     bench_row_text(r, "network", "loopback");
     bench_row_int(r, "tls", c->tls);
@@ -152,7 +163,7 @@ static void report_row(struct ps_table *t, const struct ps_case *c, const struct
     bench_row_summary(r, "gb_per_s", f->gb_per_s);
     bench_row_double(r, "server_cpu_ns_per_byte", f->cpu_ns_per_byte);
     bench_row_int(r, "server_peak_rss_bytes", (int64_t)s->server_rss_bytes);
-    if (s->kind == PS_EXCHANGE)
+    if (s->kind == PS_EXCHANGE && s->codec == CODEC_NONE)
         bench_row_double(r, "server_rss_bound_bytes", rss_bound(c, s->transport));
     bench_row_end(r);
 }
@@ -166,6 +177,7 @@ static void report_ratio(struct ps_table *t, const struct ps_case *c, const stru
 
     bench_row_begin(r);
     bench_row_text(r, "kind", "ratio");
+    bench_row_text(r, "compression", codec_name(ours->codec));
     bench_row_text(r, "transport", ps_transport_names[ours->transport]);
     bench_row_text(r, "over_kind", ps_kind_names[other->kind]);
     bench_row_text(r, "over_transport", ps_transport_names[other->transport]);
@@ -183,13 +195,14 @@ static void print_rss(const struct ps_case *c, const struct ps_series *ours)
 {
     double bound = rss_bound(c, ours->transport);
 
-    if ((double)ours->server_rss_bytes > bound)
+    if (ours->codec == CODEC_NONE && (double)ours->server_rss_bytes > bound)
         (void)printf("# exchange over %s: a server took %.0f MiB, %.0f are allowed\n",
                      ps_transport_names[ours->transport], (double)ours->server_rss_bytes / MIB,
                      bound / MIB);
 }
 
-/* Ours over every other kind on the same transport, and over TCP from another. */
+/* Ours over every other kind on the same transport, and over TCP from another; compressed over all
+ * that are not. */
 static enum status add_ratios(struct ps_table *t, const struct ps_case *c,
                               const struct ps_series *series, size_t length,
                               const struct ps_series *ours, struct error *err)
@@ -198,15 +211,17 @@ static enum status add_ratios(struct ps_table *t, const struct ps_case *c,
         const struct ps_series *other = &series[i];
         bool same = other->transport == ours->transport;
         double value = 0;
+        char kind[24];
         enum status status;
 
-        if (other == ours || other->note[0] != '\0' ||
+        if (other == ours || other->note[0] != '\0' || other->codec != CODEC_NONE ||
             (!same && !(other->kind == PS_EXCHANGE && other->transport == PS_TCP)))
             continue;
         status = ratio(t, ours, other, &value, err);
         if (status != STATUS_OK)
             return status;
-        (void)printf("# exchange over %s runs at %.2f times the speed of %s%s%s\n",
+        (void)printf("# %s over %s runs at %.2f times the speed of %s%s%s\n",
+                     kind_text(ours, "exchange", kind, sizeof(kind)),
                      ps_transport_names[ours->transport], value, ps_kind_names[other->kind],
                      same ? "" : " over ", same ? "" : ps_transport_names[other->transport]);
         report_ratio(t, c, ours, other, value);

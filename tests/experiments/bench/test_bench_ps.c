@@ -108,6 +108,39 @@ START_TEST(test_a_small_run)
 }
 END_TEST
 
+/* Each has its own row; the other kinds have one. */
+START_TEST(test_compression)
+{
+    static const char *const names[] = {"none", "fp16", "bf16", "topk", "onebit"};
+    const char *output;
+    json_t *report =
+        run(ARGS("--workers", "2", "--servers", "2", "--bytes", "300000", "--partition-bytes",
+                 "64K", "--rounds", "2", "--iterations", "3", "--transport", "tcp,shm", "--kinds",
+                 "exchange,grpc-echo", "--compression", "none,fp16,bf16,topk,onebit"),
+            &output);
+    const json_t *rows = json_object_get(report, "rows");
+    size_t next = 0, others = 0;
+
+    check_lines(output);
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+
+        if (has(row, "kind", "ratio"))
+            continue;
+        ck_assert(number(row, "wrong") == 0);
+        if (has(row, "kind", "exchange") && has(row, "transport", "tcp"))
+            ck_assert(has(row, "compression", names[next++]));
+        else
+            ck_assert(has(row, "compression", "none") && others++ < 2); /* grpc-echo, and shm */
+    }
+    ck_assert_uint_eq(next, 5);
+    ck_assert_uint_eq(others, 2);
+    ck_assert_ptr_nonnull(strstr(output, " ex+onebit "));
+    ck_assert_ptr_nonnull(strstr(output, "# exchange+fp16 over tcp runs at"));
+    json_decref(report);
+}
+END_TEST
+
 /* What a server takes: the shard twice, and 64 MiB for four connections. */
 START_TEST(test_memory_of_a_server)
 {
@@ -255,16 +288,43 @@ END_TEST
 /* ---- what is wrong is seen ---- */
 
 #define ECHO_BYTES 4096
+#define ECHO_COUNT (ECHO_BYTES / sizeof(float))
 
-/* Echoes, with one element changed. */
+/* Echoes of two pieces: with one element changed, or in the wrong order. */
+static void change(float *values)
+{
+    values[777] += 1;
+}
+
+static void swap(float *values)
+{
+    float first[ECHO_COUNT / 2];
+
+    memcpy(first, values, sizeof(first));
+    memcpy(values, values + ECHO_COUNT / 2, sizeof(first));
+    memcpy(values + ECHO_COUNT / 2, first, sizeof(first));
+}
+
+static const struct {
+    void (*spoil)(float *values);
+    const char *per_iteration, *of_three;
+} spoilers[] = {{change, " 1\n", " 3\n"}, {swap, " 1024\n", " 3072\n"}};
+
+struct wrong_server {
+    int listener;
+    void (*spoil)(float *values);
+};
+
 static void *serve_wrong(void *user)
 {
-    float values[ECHO_BYTES / sizeof(float)];
+    const struct wrong_server *server = user;
+    float values[ECHO_COUNT];
     int fd = -1;
 
-    ck_assert_int_eq(net_accept(*(int *)user, clock_deadline_ns(WAIT_MS), &fd, NULL), STATUS_OK);
+    ck_assert_int_eq(net_accept(server->listener, clock_deadline_ns(WAIT_MS), &fd, NULL),
+                     STATUS_OK);
     while (net_recv_all(fd, values, sizeof(values), INT64_MAX, NULL) == STATUS_OK) {
-        values[777] += 1;
+        server->spoil(values);
         ck_assert_int_eq(net_send_all(fd, values, sizeof(values), INT64_MAX, NULL), STATUS_OK);
     }
     (void)close(fd);
@@ -277,21 +337,24 @@ START_TEST(test_wrong_elements_are_counted)
     struct endpoint any = {.host = "127.0.0.1"};
     char command[4096];
     const char *output;
+    struct wrong_server server = {.spoil = spoilers[_i].spoil};
     uint16_t port;
-    int listener;
     pthread_t thread;
 
-    assert_ok(net_listen(&any, "test", &listener, &port, &err));
-    ck_assert_int_eq(pthread_create(&thread, NULL, serve_wrong, &listener), 0);
+    assert_ok(net_listen(&any, "test", &server.listener, &port, &err));
+    ck_assert_int_eq(pthread_create(&thread, NULL, serve_wrong, &server), 0);
     (void)snprintf(
         command, sizeof(command),
-        "printf '3\\n1\\n' | %s bench ps %s %d 0 1 1 %d 65536 60000 0 1 127.0.0.1:%u '' '' '' ''",
-        support_program("sparring"), BENCH_PS_WORKER, PS_SOCKET, ECHO_BYTES, (unsigned)port);
+        "printf '3\\n1\\n' | %s bench ps %s %d 0 1 1 %d %d 60000 0 1 0 127.0.0.1:%u '' '' '' ''",
+        support_program("sparring"), BENCH_PS_WORKER, PS_SOCKET, ECHO_BYTES, ECHO_BYTES / 2,
+        (unsigned)port);
     output = process_run(0, WAIT_MS, NULL, ARGS("sh", "-c", command));
     ck_assert_ptr_eq(strstr(output, "ready\n"), output);
-    ck_assert_msg(strstr(output, " 3\n") && strstr(output, " 1\n"), "%s", output);
+    ck_assert_msg(strstr(output, spoilers[_i].of_three) &&
+                      strstr(output, spoilers[_i].per_iteration),
+                  "%s", output);
     (void)pthread_join(thread, NULL);
-    (void)close(listener);
+    (void)close(server.listener);
 }
 END_TEST
 
@@ -307,6 +370,7 @@ static const struct {
     {{"--servers", ","}, "--servers is empty"},
     {{"--transport", "udp"}, "--transport: 'udp' is none of tcp ... shm"},
     {{"--kinds", "exchange,grpc"}, "--kinds: 'grpc' is none of"},
+    {{"--compression", "rows"}, "--compression: 'rows' is none of none ... onebit"},
     {{"--tls", "yes"}, "--tls yes needs --tls-ca"},
     {{"--as-worker", "1"}, "for bench ps itself"},
     {{"--as-server", "1"}, "for bench ps itself"},
@@ -329,6 +393,7 @@ int main(void)
 
     tcase_set_timeout(tests, 300);
     tcase_add_test(tests, test_a_small_run);
+    tcase_add_test(tests, test_compression);
     tcase_add_test(tests, test_memory_of_a_server);
     tcase_add_test(tests, test_odd_shapes);
     tcase_add_test(tests, test_connections);
@@ -336,7 +401,8 @@ int main(void)
     tcase_add_test(tests, test_pytorch);
     tcase_add_test(tests, test_no_pytorch);
     tcase_add_test(tests, test_a_peer_that_dies);
-    tcase_add_test(tests, test_wrong_elements_are_counted);
+    tcase_add_loop_test(tests, test_wrong_elements_are_counted, 0,
+                        sizeof(spoilers) / sizeof(spoilers[0]));
     tcase_add_loop_test(tests, test_bad_words, 0, sizeof(bad) / sizeof(bad[0]));
     suite_add_tcase(suite, tests);
     return support_run(suite);
