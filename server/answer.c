@@ -36,7 +36,7 @@ static void count_answer(struct job *j, unsigned rank, bool is_pull, size_t byte
 void answer_send(struct service *s, struct job *j, const struct chain_answer *a)
 {
     struct rpc_payload payload = {.release = release_payload, .user = &j->outstanding};
-    size_t bytes = a->answer.count * sizeof(float);
+    size_t bytes = a->answer.bytes;
     struct chunk_header header = a->header;
     uint8_t head[WIRE_CHUNK_HEAD_MAX];
     struct rpc_call *call;

@@ -13,6 +13,7 @@
 
 #include "common/base/clock.h"
 #include "server/payload.h"
+#include "server/payload_codec.h"
 
 #include <inttypes.h>
 
@@ -173,6 +174,15 @@ static enum status take_pull(const struct tie *t, const struct chunk_header *h, 
     return STATUS_OK;
 }
 
+/* The rows that the next answer is to hold. */
+static enum status take_names(const struct tie *t, const struct chunk_header *h,
+                              struct rpc_message *message, struct error *err)
+{
+    const struct shard_namer namer = {.read = payload_read_names, .user = message};
+
+    return shard_name(&t->job->shard, h->partition, t->rank, h->flags & CHUNK_AGAIN, &namer, err);
+}
+
 /* A round may have become whole because a rank is waited for no more.  No lock. */
 static enum status count_whole(struct service *s, struct job *j, uint32_t partition,
                                const struct shard_answer *answer, struct error *err)
@@ -271,8 +281,7 @@ static enum status check_chunk(const struct stream *st, const struct chunk_heade
     if (h->rank != t->rank)
         return error_set(err, STATUS_PROTOCOL, "the stream of rank %u carries a chunk of rank %u",
                          t->rank, h->rank);
-    if (h->kind != CHUNK_PUSH && h->kind != CHUNK_INIT && h->kind != CHUNK_PULL &&
-        h->kind != CHUNK_FINAL)
+    if (h->kind == CHUNK_VALUES || h->kind == CHUNK_MEAN || h->kind == CHUNK_HELLO)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent a chunk of kind %d, which only a server sends", t->rank,
                          (int)h->kind);
@@ -290,7 +299,7 @@ static enum status check_chunk(const struct stream *st, const struct chunk_heade
                          " on lane %u of %u, which is not its own",
                          t->rank, h->partition, st->lane, lanes);
     if ((h->kind == CHUNK_PUSH || h->kind == CHUNK_FINAL) != (h->round > 0) &&
-        !(h->kind == CHUNK_PULL && h->flags & CHUNK_AGAIN))
+        h->kind != CHUNK_NAMES && !(h->kind == CHUNK_PULL && h->flags & CHUNK_AGAIN))
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent a chunk of kind %d in round %" PRIu64
                          " (round 0 is for initial values)",
@@ -321,7 +330,8 @@ static enum status admit(const struct stream *st, const struct chunk_header *h, 
     if (h->kind == CHUNK_PUSH && !(h->flags & CHUNK_AGAIN))
         r->fresh = false;
     if (j->members.left > 0 && lockstep && j->terms.on_loss != WORKER_LOSS_SHRINK &&
-        (h->kind != CHUNK_PUSH || is_new)) /* what was taken before is only to be answered */
+        h->kind != CHUNK_NAMES && (h->kind != CHUNK_PUSH || is_new))
+        /* what was taken before is only to be answered; of names the question will tell */
         status = error_set(err, STATUS_PEER_LOST,
                            "round %" PRIu64 " cannot be completed: %u of %u ranks have left",
                            h->round, j->members.left, j->members.world_size);
@@ -355,7 +365,8 @@ static struct arena *arena_of(const struct tie *t, const struct chunk_header *h)
 
 /* again: a push that has been taken before. */
 static enum status take_admitted(const struct tie *t, const struct chunk_header *h, bool again,
-                                 const struct shard_source *source, struct error *err)
+                                 struct rpc_message *message, const struct shard_source *source,
+                                 struct error *err)
 {
     enum status status;
 
@@ -365,6 +376,8 @@ static enum status take_admitted(const struct tie *t, const struct chunk_header 
         status = take_init(t, h, source, err);
     else if (h->kind == CHUNK_PULL)
         status = take_pull(t, h, err);
+    else if (h->kind == CHUNK_NAMES)
+        status = take_names(t, h, message, err);
     else
         status = take_final(t, h, err);
     if (status != STATUS_OK)
@@ -378,17 +391,20 @@ enum status chunk_take(struct stream *st, const struct chunk_header *h, struct r
 {
     const struct tie *t = &st->tie;
     struct payload payload = {.arena = arena_of(t, h)};
-    struct shard_source source;
+    struct shard_source source = {0};
     enum status status = check_chunk(st, h, err);
     bool again = status == STATUS_OK && h->kind == CHUNK_PUSH && h->flags & CHUNK_AGAIN &&
                  shard_is_in(&t->job->shard, h->partition, t->rank, h->round);
 
-    if (status == STATUS_OK)
+    if (status == STATUS_OK && h->kind == CHUNK_NAMES)
+        status = payload_check_names(h, message,
+                                     shard_partition_count(&t->job->shard, h->partition), err);
+    else if (status == STATUS_OK)
         status = payload_open(&t->job->shard, h, message, &payload, &source, err);
     if (status == STATUS_OK)
         status = admit(st, h, !again, err);
     if (status == STATUS_OK)
-        status = take_admitted(t, h, again, &source, err);
+        status = take_admitted(t, h, again, message, &source, err);
     arena_unref(payload.arena);
     return status;
 }

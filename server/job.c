@@ -248,7 +248,8 @@ void job_count_complete(struct job *j, const struct shard_answer *answer, int64_
     unsigned answered =
         contributions < joined ? contributions : joined; /* not who was lost since */
 
-    r->tx_payload_bytes += answered * (uint64_t)answer->bytes;
+    r->tx_payload_bytes +=
+        answer->all_bytes > 0 ? answer->all_bytes : answered * (uint64_t)answer->bytes;
     r->sum_ns += answer->sum_ns;
     r->wait_ns += answer->wait_ns;
     stats_count_staleness(&j->totals.staleness, 0, contributions); /* all read round - 1 */

@@ -54,6 +54,8 @@ static enum status check_terms(const struct join_request *r, struct error *err)
     if (status == STATUS_OK)
         status = compression_check(&compression, consistency_is_lockstep(&r->consistency),
                                    r->update == 0 && r->on_loss != WORKER_LOSS_FAIL, err);
+    if (status == STATUS_OK)
+        status = compression_check_names(&compression, &r->consistency, r->update == 0, err);
     if (status != STATUS_OK)
         (void)error_prefix(err, "join of job '%s': ", r->job);
     return status;

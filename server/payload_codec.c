@@ -5,6 +5,7 @@
 
 #include "common/base/memory.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 struct kept {
@@ -38,6 +39,35 @@ enum status payload_decode(struct rpc_message *message, const struct codec *code
     codec_decode_start(&decoder, codec, dst, count, add ? CODEC_ADD : CODEC_REPLACE);
     status = rpc_message_read(message, feed, &decoder, err);
     return status == STATUS_OK ? codec_decode_end(&decoder, err) : status;
+}
+
+enum status payload_check_names(const struct chunk_header *h, struct rpc_message *message,
+                                size_t count, struct error *err)
+{
+    size_t size = rpc_message_payload_size(message), most = codec_rows(count) * CODEC_NAME_BYTES;
+
+    if (h->dtype != CODEC_NAMED || (h->flags & CHUNK_BY_REFERENCE))
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %" PRIu32 " named rows of partition %" PRIu32 " with dtype %" PRIu32
+                         " and flags %" PRIu32 " (wanted: %u, %s, and no reference)",
+                         h->rank, h->partition, h->dtype, h->flags, (unsigned)CODEC_NAMED,
+                         codec_name(CODEC_NAMED));
+    if (size != h->length || size > most || size % CODEC_NAME_BYTES != 0)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %" PRIu32 " named rows of partition %" PRIu32
+                         " in %zu bytes (its header says %" PRIu64 "; %u each, %zu at most)",
+                         h->rank, h->partition, size, h->length, CODEC_NAME_BYTES, most);
+    return STATUS_OK;
+}
+
+static enum status feed_names(void *user, const void *bytes, size_t size, struct error *err)
+{
+    return codec_names_feed(user, bytes, size, err);
+}
+
+enum status payload_read_names(void *message, struct codec_names *names, struct error *err)
+{
+    return rpc_message_read(message, feed_names, names, err);
 }
 
 static enum status kept_copy(void *user, float *dst, size_t count, struct error *err)

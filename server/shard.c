@@ -30,13 +30,15 @@ static bool keeps_previous(const struct shard_config *c)
 
 size_t shard_bytes(const struct shard_config *c)
 {
+    bool copies = sent_ranks(c) > 0;
     size_t states = 0, slabs;
 
     if (c->update)
         states = c->optimizer.kind != OPTIMIZER_SGD ? 2 : c->optimizer.momentum != 0.0;
     slabs = 2 + states + held_ranks(c) + sent_ranks(c) + keeps_previous(c);
     return slabs * c->map->server_elements[c->index] * sizeof(float) +
-           shard_down_bytes(&c->compression.down, c->map, c->index);
+           shard_down_bytes(&c->compression.down, c->map, c->index) +
+           shard_names_bytes(&c->compression.down, c->map, c->index, c->world_size, copies);
 }
 
 /* Sizes come from a wire; refuse what this host cannot hold before the kernel kills somebody. */
@@ -158,6 +160,9 @@ static enum status allocate(struct shard *s, struct error *err)
         status = optimizer_init(&s->optimizer, &optimizer, s->count, err);
     if (status == STATUS_OK)
         status = shard_down_init(&s->down, &c->compression.down, c->update, c->map, c->index, err);
+    if (status == STATUS_OK)
+        status = shard_names_init(&s->names, &c->compression.down, c->map, c->index, c->world_size,
+                                  copies, err);
     return status;
 }
 
@@ -212,6 +217,7 @@ void shard_release(struct shard *s)
     free(s->held);
     free_slabs(s, s->sent);
     shard_down_release(&s->down);
+    shard_names_release(&s->names);
     free_slabs(s, s->previous);
     free(s->ranks);
     free(s->clocks);

@@ -10,6 +10,7 @@
  *   not in lockstep        world_size more: the values as each rank read them last.
  *   previous               one more: the values before the last step.
  *   compressed answers     the coded ones, and mostly one more (server/shard_down.h).
+ *   named rows             in lockstep world_size more, for answers (server/shard_names.h).
  *
  * When may an answer be overwritten?  A rank pushes round t + 1 of a partition only after it has
  * received round t of it, so round t + 1 is complete only after everybody has received round t:
@@ -44,6 +45,7 @@
 #include "common/shard_map/shard_map.h"
 #include "server/policy.h"
 #include "server/shard_down.h"
+#include "server/shard_names.h"
 #include "server/shard_record.h"
 
 #include <pthread.h>
@@ -94,7 +96,9 @@ struct shard_answer {
     const float *data;      /* count elements; inside the shard, see above how long */
     const uint8_t *coded;   /* NULL, or data in fewer bytes, which is sent ... */
     struct codec codec;     /* ... coded so */
-    size_t bytes;           /* with data, and complete: of what is sent to each */
+    size_t bytes;     /* with data, and complete: of what is sent to each; where rows are named
+                         complete says it of ... */
+    size_t all_bytes; /* ... all that wait; else 0 */
     size_t count;
     int64_t sum_ns;  /* complete only: time spent on this round's sums and update */
     int64_t wait_ns; /* complete only: from the round's first contribution to its last */
@@ -134,6 +138,7 @@ struct shard {
                                    both accumulators, or only `sent` where there is that */
     size_t arena_used;          /* elements, while it is being divided */
     struct shard_down down;
+    struct shard_names names;
     struct optimizer optimizer;
 };
 
@@ -154,6 +159,21 @@ size_t shard_partition_count(const struct shard *s, uint32_t partition);
  */
 enum status shard_set(struct shard *s, uint32_t partition, const struct shard_source *source,
                       bool again, bool *ret_again, struct error *err);
+
+/* Numbers of rows, read at most once. */
+struct shard_namer {
+    enum status (*read)(void *user, struct codec_names *names, struct error *err);
+    void *user;
+};
+
+/*
+ * The rank's next answer of the partition is to hold these rows and no others, unless it is the
+ * final one or they are no shorter than all.  again: they may have been named before.
+ * STATUS_PROTOCOL: the terms do not name rows, the rank waits for an answer already, or has named
+ * some and not asked yet.  STATUS_DATA, or as the source fails: nothing is named.
+ */
+enum status shard_name(struct shard *s, uint32_t partition, unsigned rank, bool again,
+                       const struct shard_namer *source, struct error *err);
 
 /*
  * A rank asks for the initial values, or for the newest when it comes later; ret->data: answer it

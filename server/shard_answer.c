@@ -1,6 +1,6 @@
 /*
- * Initial values, and who is answered with what.  In lockstep all answers are sent from one slab;
- * else each is copied to its rank's own memory under the lock.
+ * Initial values, rows by name, and who is answered with what.  In lockstep all answers are sent
+ * from one slab; else each is copied to its rank's own memory under the lock.
  */
 #include "server/shard_internal.h"
 
@@ -31,21 +31,152 @@ uint64_t shard_wanted_staleness(const struct shard_config *c, unsigned rank, uin
     return POLICY_NO_TARGET;
 }
 
-void shard_answer_rank(struct shard *s, struct shard_part *part, unsigned rank,
-                       struct shard_answer *ret)
+/* Memory of the rank's own, for rows that it has named. */
+static uint8_t *named_place(struct shard *s, const struct shard_part *part, unsigned rank)
+{
+    size_t at = rank * s->count + part->offset;
+
+    return s->sent ? (uint8_t *)(s->sent + at) : s->names.coded + at * sizeof(float);
+}
+
+/* Answer with the rows of `values` (of the whole shard) that the rank has named; false: it is told
+ * all of them.  Lock held. */
+static bool answer_named(struct shard *s, const struct shard_part *part, unsigned rank,
+                         const float *values, struct shard_answer *ret)
+{
+    size_t slot = (size_t)(part - s->parts);
+    uint8_t *place;
+
+    if (!s->names.set || !*shard_names_are(&s->names, slot, rank))
+        return false;
+    *shard_names_are(&s->names, slot, rank) = false;
+    place = named_place(s, part, rank);
+    ret->bytes = ret->is_final ? 0
+                               : codec_encode_named(values + part->offset,
+                                                    shard_names_of(&s->names, slot, rank),
+                                                    part->count, place);
+    if (ret->bytes == 0)
+        return false;
+    ret->data = values + part->offset;
+    ret->coded = place;
+    ret->codec.kind = CODEC_NAMED;
+    return true;
+}
+
+size_t shard_named_bytes(const struct shard *s, const struct shard_part *part)
+{
+    size_t slot = (size_t)(part - s->parts), sum = 0;
+
+    for (unsigned rank = 0; s->names.set && rank < s->config.world_size; rank++) {
+        const struct policy_rank *r = &part->policy.ranks[rank];
+        bool named = *shard_names_are(&s->names, slot, rank);
+        size_t bytes =
+            named ? codec_named_bytes(shard_names_of(&s->names, slot, rank), part->count) : 0;
+
+        if (!r->vacant && r->clock == part->policy.steps)
+            sum += bytes > 0 ? bytes : part->count * sizeof(float);
+    }
+    return sum;
+}
+
+/* What is told beside the values.  Lock held. */
+static void describe(struct shard *s, struct shard_part *part, unsigned rank,
+                     struct shard_answer *ret)
 {
     struct policy *p = &part->policy;
 
     ret->round = consistency_steps_each(&p->consistency) ? p->ranks[rank].clock : p->steps;
     ret->is_final = p->ranks[rank].finished;
-    ret->data = answer_data(s, part, rank);
     ret->count = part->count;
-    ret->coded = shard_down_coded(&s->down, (size_t)(part - s->parts));
-    ret->codec = s->down.codec;
-    ret->bytes = shard_down_size(&s->down, (size_t)(part - s->parts), part->count);
     ret->sequence = part->sequence;
     if (s->kept)
         policy_aim(p, rank, shard_wanted_staleness(&s->config, rank, p->ranks[rank].clock + 1));
+}
+
+void shard_answer_rank(struct shard *s, struct shard_part *part, unsigned rank,
+                       struct shard_answer *ret)
+{
+    size_t slot = (size_t)(part - s->parts);
+
+    describe(s, part, rank, ret);
+    if (answer_named(s, part, rank, s->values, ret))
+        return;
+    ret->data = answer_data(s, part, rank);
+    ret->coded = shard_down_coded(&s->down, slot);
+    ret->codec = s->down.codec;
+    ret->bytes = shard_down_size(&s->down, slot, part->count);
+}
+
+/* The answer to a pull: values as they are, or named rows of them; older: those before the last
+ * step.  Lock held. */
+static void answer_pull(struct shard *s, struct shard_part *part, unsigned rank, bool older,
+                        struct shard_answer *ret)
+{
+    describe(s, part, rank, ret);
+    ret->round -= older;
+    if (answer_named(s, part, rank, older ? s->previous : s->values, ret))
+        return;
+    ret->data = older ? s->previous + part->offset : answer_data(s, part, rank);
+    ret->coded = NULL;
+    ret->bytes = part->count * sizeof(float);
+}
+
+static void answer_newest(struct shard *s, struct shard_part *part, unsigned rank,
+                          struct shard_answer *ret)
+{
+    answer_pull(s, part, rank, false, ret);
+}
+
+/* ------------------------------------------------------------------ rows by name */
+
+/* Lock held. */
+static enum status name(struct shard *s, struct shard_part *part, unsigned rank, bool again,
+                        const struct shard_namer *source, struct error *err)
+{
+    const struct policy_rank *r = &part->policy.ranks[rank];
+    size_t slot = (size_t)(part - s->parts);
+    bool waits = r->parked || r->read == POLICY_READ_PARKED;
+    struct codec_names names;
+    bool *named;
+    enum status status;
+
+    if (!s->names.set || r->vacant || waits)
+        return error_set(err, STATUS_PROTOCOL, "the names of rows of partition %" PRIu32 " %s",
+                         part->partition,
+                         !s->names.set ? "came in a job whose terms name none"
+                         : waits       ? "came while the rank waits for its answer"
+                                       : policy_verdict_text(POLICY_VACANT));
+    named = shard_names_are(&s->names, slot, rank);
+    if (*named && !again)
+        return error_set(err, STATUS_PROTOCOL,
+                         "the names of rows of partition %" PRIu32 " came twice", part->partition);
+    *named = false;
+    codec_names_start(&names, shard_names_of(&s->names, slot, rank), part->count);
+    status = source->read(source->user, &names, err);
+    if (status == STATUS_OK)
+        status = codec_names_end(&names, err);
+    *named = status == STATUS_OK;
+    return status;
+}
+
+enum status shard_name(struct shard *s, uint32_t partition, unsigned rank, bool again,
+                       const struct shard_namer *source, struct error *err)
+{
+    struct shard_part *part = NULL;
+    enum status status = shard_look_up(s, partition, &part, err);
+
+    if (status != STATUS_OK)
+        return status;
+    (void)pthread_mutex_lock(&part->lock);
+    status = name(s, part, rank, again, source, err);
+    (void)pthread_mutex_unlock(&part->lock);
+    return status;
+}
+
+void shard_forget_names(struct shard *s, const struct shard_part *part, unsigned rank)
+{
+    if (s->names.set)
+        *shard_names_are(&s->names, (size_t)(part - s->parts), rank) = false;
 }
 
 /* ------------------------------------------------------------------ initial values */
@@ -125,13 +256,7 @@ static enum status pull(struct shard *s, struct shard_part *part, unsigned rank,
     ret->complete = verdict == POLICY_COMPLETE || verdict == POLICY_AGAIN;
     if (!ret->complete)
         return STATUS_OK;
-    shard_answer_rank(s, part, rank, ret);
-    ret->coded = NULL; /* values as they are */
-    ret->bytes = ret->count * sizeof(float);
-    if (s->previous && round > 0 && round == p->steps) {
-        ret->data = s->previous + part->offset;
-        ret->round = round - 1;
-    }
+    answer_pull(s, part, rank, s->previous && round > 0 && round == p->steps, ret);
     return STATUS_OK;
 }
 
@@ -155,7 +280,9 @@ enum status shard_pull(struct shard *s, uint32_t partition, unsigned rank, uint6
 
 /* Take one rank off that may be answered, and its answer. */
 static bool next(struct shard *s, uint32_t partition, unsigned *rank, struct shard_answer *ret,
-                 bool (*take)(struct policy *p, unsigned *rank))
+                 bool (*take)(struct policy *p, unsigned *rank),
+                 void (*answer)(struct shard *s, struct shard_part *part, unsigned rank,
+                                struct shard_answer *ret))
 {
     struct shard_part *part = shard_find(s, partition);
     bool found;
@@ -166,7 +293,7 @@ static bool next(struct shard *s, uint32_t partition, unsigned *rank, struct sha
     (void)pthread_mutex_lock(&part->lock);
     found = part->uncounted == 0 && !part->failed && take(&part->policy, rank);
     if (found)
-        shard_answer_rank(s, part, *rank, ret);
+        answer(s, part, *rank, ret);
     (void)pthread_mutex_unlock(&part->lock);
     return found;
 }
@@ -174,11 +301,7 @@ static bool next(struct shard *s, uint32_t partition, unsigned *rank, struct sha
 bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
                        struct shard_answer *ret)
 {
-    bool found = next(s, partition, ret_rank, ret, policy_next_parked);
-
-    ret->coded = NULL; /* values as they are */
-    ret->bytes = ret->count * sizeof(float);
-    return found;
+    return next(s, partition, ret_rank, ret, policy_next_parked, answer_newest);
 }
 
 void shard_counted(struct shard *s, uint32_t partition)
@@ -195,5 +318,5 @@ void shard_counted(struct shard *s, uint32_t partition)
 bool shard_next_answer(struct shard *s, uint32_t partition, unsigned *rank,
                        struct shard_answer *ret)
 {
-    return next(s, partition, rank, ret, policy_next_answer);
+    return next(s, partition, rank, ret, policy_next_answer, shard_answer_rank);
 }

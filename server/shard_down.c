@@ -24,16 +24,22 @@ static size_t lay_out(const struct codec *codec, const struct shard_map *map, un
     return bytes;
 }
 
+/* Named rows differ from rank to rank (server/shard_names.h). */
+static bool codes(const struct codec *codec)
+{
+    return codec->kind != CODEC_NONE && codec->kind != CODEC_NAMED;
+}
+
 static bool tells_changes(const struct codec *codec, bool update)
 {
-    return update && (codec_has_residual(codec) || codec_varies(codec));
+    return update && codes(codec) && (codec_has_residual(codec) || codec_varies(codec));
 }
 
 size_t shard_down_bytes(const struct codec *codec, const struct shard_map *map, unsigned index)
 {
     size_t bytes;
 
-    if (codec->kind == CODEC_NONE)
+    if (!codes(codec))
         return 0;
     bytes = lay_out(codec, map, index, NULL);
     if (codec_has_residual(codec) || codec_varies(codec))
@@ -49,7 +55,7 @@ enum status shard_down_init(struct shard_down *d, const struct codec *codec, boo
     enum status status;
 
     *d = (struct shard_down){.codec = *codec, .tells_changes = tells_changes(codec, update)};
-    if (codec->kind == CODEC_NONE)
+    if (!codes(codec))
         return STATUS_OK;
     status = mem_calloc(length, sizeof(*d->at), "places of coded answers", &d->at, err);
     if (status == STATUS_OK)

@@ -36,6 +36,8 @@ struct shard_down {
     float *kept;        /* owned; NULL: the codec has no residual */
 };
 
+/* Nothing is coded here where the codec is none or named; shard_down_encode then does nothing. */
+
 /* Bytes that shard_down_init allocates for tensors of server `index` of the map. */
 size_t shard_down_bytes(const struct codec *codec, const struct shard_map *map, unsigned index);
 

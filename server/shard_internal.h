@@ -3,7 +3,7 @@
  *
  *   shard.c         memory, and finding partitions
  *   shard_push.c    contributions: sums and steps
- *   shard_answer.c  initial values, and answers
+ *   shard_answer.c  initial values, rows by name, and answers
  *   shard_slots.c   ranks that finish, leave, come and come back
  *   shard_record.c  records: told and applied
  *   shard_state.c   one partition as a whole, out and in
@@ -28,6 +28,13 @@ void shard_drop_kept(struct shard_source *kept);
 /* The policy has said that `rank` reads now: data and what goes with it. */
 void shard_answer_rank(struct shard *s, struct shard_part *part, unsigned rank,
                        struct shard_answer *ret);
+
+/* In lockstep, once a round is whole: of the answers to those who contributed to it, where rows are
+ * named; else 0. */
+size_t shard_named_bytes(const struct shard *s, const struct shard_part *part);
+
+/* Another one holds the rank's slot, who names rows of its own. */
+void shard_forget_names(struct shard *s, const struct shard_part *part, unsigned rank);
 
 /* Other steps that are to come before the rank's push of that round; POLICY_NO_TARGET: any. */
 uint64_t shard_wanted_staleness(const struct shard_config *c, unsigned rank, uint64_t round);

@@ -116,6 +116,7 @@ enum status shard_complete(struct shard *s, struct shard_part *part, struct shar
     status = shard_down_encode(&s->down, (size_t)(part - s->parts), part->offset, part->count,
                                s->config.update ? s->values + part->offset : sum, sum, err);
     ret->bytes = shard_down_size(&s->down, (size_t)(part - s->parts), part->count);
+    ret->all_bytes = shard_named_bytes(s, part);
     return status;
 }
 

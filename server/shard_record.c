@@ -17,7 +17,7 @@ enum status shard_check_recorded(const struct shard_config *config, struct error
         return error_set(err, STATUS_UNSUPPORTED,
                          "with rules of exact staleness contributions are held, which are not kept "
                          "beyond this server");
-    if (config->compression.down.kind != CODEC_NONE)
+    if (config->compression.down.kind != CODEC_NONE && config->compression.down.kind != CODEC_NAMED)
         return error_set(err, STATUS_UNSUPPORTED,
                          "with compressed answers (%s) the ranks depend on what they were told, "
                          "which is not kept beyond this server",

@@ -99,6 +99,7 @@ enum status shard_occupy(struct shard *s, uint32_t partition, unsigned rank, str
     status = check_newcomer(s, part, rank, err);
     if (status == STATUS_OK && part->policy.ranks[rank].vacant) {
         policy_occupy(&part->policy, rank);
+        shard_forget_names(s, part, rank);
         status = shard_tell(s, part, SHARD_RECORD_RANKS, 0, NULL, err);
     }
     (void)pthread_mutex_unlock(&part->lock);
@@ -114,8 +115,10 @@ enum status shard_replace(struct shard *s, uint32_t partition, unsigned rank, st
         return status;
     (void)pthread_mutex_lock(&part->lock);
     status = check_newcomer(s, part, rank, err);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
         policy_replace(&part->policy, rank);
+        shard_forget_names(s, part, rank);
+    }
     (void)pthread_mutex_unlock(&part->lock);
     return status;
 }

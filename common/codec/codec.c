@@ -13,7 +13,8 @@
 
 static const char *const names[CODEC_KINDS] = {
     [CODEC_NONE] = "none",  [CODEC_FP16] = "fp16",      [CODEC_BF16] = "bf16",
-    [CODEC_TOP_K] = "topk", [CODEC_ONE_BIT] = "onebit", [CODEC_ROWS] = "rows"};
+    [CODEC_TOP_K] = "topk", [CODEC_ONE_BIT] = "onebit", [CODEC_ROWS] = "rows",
+    [CODEC_NAMED] = "named"};
 
 const struct codec_kernels *codec_kernels(void)
 {
@@ -56,7 +57,7 @@ bool codec_has_residual(const struct codec *c)
 
 bool codec_varies(const struct codec *c)
 {
-    return c->kind == CODEC_ROWS;
+    return c->kind == CODEC_ROWS || c->kind == CODEC_NAMED;
 }
 
 size_t codec_top_k(const struct codec *c, size_t count)

@@ -12,15 +12,18 @@
  *   rows      8 + 68 per row of 16    the same bits; rows that are as the other side has them are
  *             elements, if that is      left out (zeros of a gradient, parameters that no step has
  *             less than 4 n; else 4 n   changed).  For embeddings, of which a batch touches few
- * rows
+ *                                       rows
+ *   named     as rows                   the same bits of the rows that the other side has asked for
+ *                                       by number (common/codec/codec_names.h); answers only
  *
  * Formats, little endian.  topk: k records of a uint32 index and a float32 value, indices strictly
  * ascending.  onebit: float32 mean of the elements without a sign, float32 mean magnitude of those
  * with one (both finite and not negative), then the signs, element 0 in the lowest bit of the first
  * byte; unused bits are 0.  rows: uint32 width of a row, uint32 number of rows that follow; of each
  * a uint32 row, strictly ascending from 0, and its float32 elements, of the last row of the array
- * as many as there are.  But for rows, how many bytes there are follows from the count alone; and
- * who has rows to say that are no shorter says the array with `none`, and says so beside the bytes.
+ * as many as there are; named: likewise.  But for these two, how many bytes there are follows from
+ * the count alone; and who has rows to say that are no shorter says the array with `none`, and says
+ * so beside the bytes.
  *
  * Error feedback: topk and onebit keep what they have not said in a residual, and add it to the
  * next array.  So the sum of what was decoded is the sum of what was encoded, less the last
@@ -50,6 +53,7 @@ enum codec_kind {
     CODEC_TOP_K = 3,
     CODEC_ONE_BIT = 4,
     CODEC_ROWS = 5,
+    CODEC_NAMED = 6,
     CODEC_KINDS
 };
 

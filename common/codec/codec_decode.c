@@ -23,6 +23,7 @@ static size_t unit_size(const struct codec_decoder *d)
     case CODEC_ONE_BIT:
         return d->headed ? 1 : ONE_BIT_HEAD;
     case CODEC_ROWS:
+    case CODEC_NAMED:
         return d->headed ? 4 : ROWS_HEAD;
     default:
         return sizeof(float);
@@ -36,7 +37,7 @@ static size_t units_left(const struct codec_decoder *d)
         return codec_top_k(&d->codec, d->count) - d->done;
     if (d->codec.kind == CODEC_ONE_BIT)
         return d->headed ? (d->count - d->done + 7) / 8 : 1;
-    if (d->codec.kind == CODEC_ROWS) /* a head; elements; or the name of the next row */
+    if (codec_varies(&d->codec)) /* a head; elements; or the name of the next row */
         return !d->headed ? 1 : d->row_left > 0 ? d->row_left : d->rows_left > 0;
     return d->count - d->done;
 }
@@ -162,6 +163,7 @@ static enum status take_units(struct codec_decoder *d, const uint8_t *bytes, siz
     case CODEC_ONE_BIT:
         return d->headed ? take_signs(d, bytes, units, err) : take_means(d, bytes, err);
     case CODEC_ROWS:
+    case CODEC_NAMED:
         return take_row(d, bytes, units, err);
     case CODEC_TOP_K:
         status = take_records(d, bytes, units, err);
@@ -180,7 +182,7 @@ static enum status take_units(struct codec_decoder *d, const uint8_t *bytes, siz
 void codec_decode_start(struct codec_decoder *d, const struct codec *c, float *dst, size_t count,
                         enum codec_mode mode)
 {
-    bool sparse = c->kind == CODEC_TOP_K || c->kind == CODEC_ROWS;
+    bool sparse = c->kind == CODEC_TOP_K || codec_varies(c);
 
     assert(count <= UINT32_MAX);
     *d = (struct codec_decoder){.codec = *c, .dst = dst, .count = count, .mode = mode};

@@ -15,7 +15,7 @@ enum codec_mode compression_mode(const struct compression *c, bool update_on_ser
 {
     if (update_on_server && codec_has_residual(&c->down))
         return CODEC_ADD;
-    return update_on_server && c->down.kind == CODEC_ROWS ? CODEC_PATCH : CODEC_REPLACE;
+    return update_on_server && codec_varies(&c->down) ? CODEC_PATCH : CODEC_REPLACE;
 }
 
 enum status compression_check(const struct compression *c, bool lockstep, bool replaces,
@@ -25,6 +25,12 @@ enum status compression_check(const struct compression *c, bool lockstep, bool r
 
     if (codec_check(&c->up, &why) != STATUS_OK || codec_check(&c->down, &why) != STATUS_OK)
         return error_set(err, STATUS_INVALID, "%s", why.text);
+    if (c->up.kind == CODEC_NAMED)
+        return error_set(err, STATUS_INVALID,
+                         "gradients are not asked for, so none of their rows are named; who has "
+                         "few says rows");
+    if (c->down.kind == CODEC_NAMED)
+        return STATUS_OK;
     if (c->down.kind != CODEC_NONE && !lockstep)
         return error_set(err, STATUS_INVALID,
                          "answers are compressed (%s) once for all ranks, which need be in "
@@ -35,5 +41,26 @@ enum status compression_check(const struct compression *c, bool lockstep, bool r
                          "compressed parameters (%s) are not those that the server has, so nobody "
                          "could take a lost rank's place with the same ones",
                          codec_name(c->down.kind));
+    return STATUS_OK;
+}
+
+enum status compression_check_names(const struct compression *c,
+                                    const struct consistency *consistency, bool update_on_server,
+                                    struct error *err)
+{
+    if (c->down.kind != CODEC_NAMED)
+        return STATUS_OK;
+    if (!update_on_server)
+        return error_set(err, STATUS_INVALID,
+                         "rows are named of parameters, but the optimizer runs on the workers, "
+                         "which need all of the mean gradient");
+    if (consistency->backup > 0)
+        return error_set(err, STATUS_INVALID,
+                         "a rank that is late goes on behind the others, with other rows than it "
+                         "has named: no backup workers");
+    if (consistency->delay_compensation > 0)
+        return error_set(err, STATUS_INVALID,
+                         "delay compensation compares with all that a rank has read, so no rows "
+                         "are named");
     return STATUS_OK;
 }

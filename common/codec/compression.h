@@ -12,12 +12,19 @@
  * rows is exact both ways: gradients without their rows of zeros, means likewise, parameters
  * without the rows that the last step has not changed.
  *
- * Initial values are never compressed.
+ * named, values: each rank names the rows that it wants to be told, before it asks for the values;
+ * the others stay with it as it has them until it names them, though steps go on changing them
+ * (momentum, weight decay and AdamW change rows without a gradient, and other ranks' gradients do).
+ * Who names none is told all.  What is said are the values themselves, so nothing is kept of what a
+ * rank holds, and ranks need be in step neither with each other nor with the server.
+ *
+ * Initial values are never compressed, unless their rows are named.
  */
 #ifndef SPARRING_COMMON_CODEC_COMPRESSION_H
 #define SPARRING_COMMON_CODEC_COMPRESSION_H
 
 #include "common/codec/codec.h"
+#include "common/consistency/consistency.h"
 
 struct compression {
     struct codec up, down;
@@ -35,5 +42,12 @@ enum codec_mode compression_mode(const struct compression *c, bool update_on_ser
  *   replaces  ranks that are lost may be replaced by others, which then read the parameters */
 enum status compression_check(const struct compression *c, bool lockstep, bool replaces,
                               struct error *err);
+
+/* Where rows are named: STATUS_INVALID unless answers are values, of which no rank need have read
+ * more than it named (delay compensation), nor be sent on to another step than it named them for
+ * (backup workers). */
+enum status compression_check_names(const struct compression *c,
+                                    const struct consistency *consistency, bool update_on_server,
+                                    struct error *err);
 
 #endif

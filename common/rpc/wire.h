@@ -37,6 +37,8 @@ enum chunk_kind {
     CHUNK_FINAL = 6,  /* worker -> server: pushes no more, asks for the values that are left when
                          all ranks have said so; not where all are in step anyway */
     CHUNK_HELLO = 7,  /* worker -> server: whose stream and which lane this is; its first chunk */
+    CHUNK_NAMES = 8,  /* worker -> server, before a PUSH or PULL of the partition: the rows that its
+                         answer is to hold (common/codec/codec_names.h) */
 };
 
 /* Flags of a chunk. */

@@ -29,7 +29,8 @@ static void keep_chunk(struct raw_call *c, struct rpc_message *message)
     if (payload > 0) {
         ck_assert_int_eq(rpc_message_copy(message, values, payload, NULL), STATUS_OK);
         c->first[c->length] = values[0];
-        ck_assert(values[payload / sizeof(float) - 1] == values[0]);
+        ck_assert(c->chunks[c->length].dtype != CODEC_NONE ||
+                  values[payload / sizeof(float) - 1] == values[0]);
     }
     c->length++;
 }

@@ -110,7 +110,9 @@ static const struct {
     {{3, 3}, {0, 0}, {10, 11}, STATUS_MISMATCH, "compression"},
     {{3, 3}, {0, 0}, {0, 0}, STATUS_INVALID, "topk of 0 parts per million"},
     {{0, 0}, {3, 3}, {1000001, 1000001}, STATUS_DATA, "top-k of 1000001"},
-    {{6, 6}, {0, 0}, {0, 0}, STATUS_DATA, "dtypes 6"},
+    {{7, 7}, {0, 0}, {0, 0}, STATUS_DATA, "dtypes 7"},
+    {{6, 6}, {0, 0}, {0, 0}, STATUS_INVALID, "none of their rows are named"},
+    {{0, 0}, {6, 6}, {0, 0}, STATUS_INVALID, "optimizer runs on the workers"},
 };
 
 START_TEST(test_terms)

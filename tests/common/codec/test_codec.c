@@ -92,7 +92,7 @@ START_TEST(test_check)
     c = top_k(CODEC_PPM + 1);
     assert_fails(codec_check(&c, &err), STATUS_DATA, "topk of 1000001");
     c.kind = CODEC_KINDS;
-    assert_fails(codec_check(&c, &err), STATUS_DATA, "compression 6");
+    assert_fails(codec_check(&c, &err), STATUS_DATA, "compression 7");
     c = top_k(1);
     assert_ok(codec_check(&c, &err));
     assert_ok(codec_check(&one_bit, &err));

@@ -313,8 +313,9 @@ START_TEST(test_equals_the_model)
 {
     enum codec_kind up = (enum codec_kind)(_i / CODEC_KINDS);
     enum codec_kind down = (enum codec_kind)(_i % CODEC_KINDS);
+    unsigned first = down == CODEC_NAMED; /* of values only; and who names none is told all */
 
-    for (unsigned update = 0; update < 2; update++) {
+    for (unsigned update = first; update < 2 && up != CODEC_NAMED; update++) {
         struct team t;
         struct rank ranks[RANKS_MAX] = {0};
 
@@ -429,8 +430,28 @@ START_TEST(test_refused)
     assert_ok(compression_check(&c, false, true, &err));
     c = compression_make(CODEC_TOP_K, CODEC_NONE, 0);
     assert_fails(compression_check(&c, true, false, &err), STATUS_INVALID, "0 parts per million");
-    c = compression_make(CODEC_NONE, 6, 1);
-    assert_fails(compression_check(&c, true, false, &err), STATUS_INVALID, "compression 6");
+    c = compression_make(CODEC_NONE, CODEC_KINDS, 1);
+    assert_fails(compression_check(&c, true, false, &err), STATUS_INVALID, "compression 7");
+}
+END_TEST
+
+/* Rows are named of values, by who knows what it is about to read. */
+START_TEST(test_names_refused)
+{
+    struct compression c = compression_make(CODEC_NAMED, CODEC_NONE, 0);
+    struct consistency k = {.mode = CONSISTENCY_BSP};
+
+    assert_fails(compression_check(&c, true, false, &err), STATUS_INVALID, "who has few says rows");
+    c = compression_make(CODEC_ROWS, CODEC_NAMED, 0);
+    assert_ok(compression_check(&c, false, true, &err));
+    assert_ok(compression_check_names(&c, &k, true, &err));
+    assert_fails(compression_check_names(&c, &k, false, &err), STATUS_INVALID, "on the workers");
+    k.backup = 1;
+    assert_fails(compression_check_names(&c, &k, true, &err), STATUS_INVALID, "no backup workers");
+    k = (struct consistency){.mode = CONSISTENCY_ASP, .delay_compensation = 0.1};
+    assert_fails(compression_check_names(&c, &k, true, &err), STATUS_INVALID, "has read");
+    c.down.kind = CODEC_NONE;
+    assert_ok(compression_check_names(&c, &k, true, &err));
 }
 END_TEST
 
@@ -485,6 +506,7 @@ int main(void)
     tcase_add_test(tests, test_not_a_number);
     tcase_add_test(tests, test_not_a_number_down);
     tcase_add_test(tests, test_refused);
+    tcase_add_test(tests, test_names_refused);
     tcase_add_test(tests, test_once_a_round);
     suite_add_tcase(suite, tests);
     return support_run(suite);
