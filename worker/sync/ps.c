@@ -154,10 +154,22 @@ static void ps_ready(struct sync *base, size_t ready_count)
 
         if (p->offset + p->count > leaving)
             return;
+        if (i == 0)
+            ps_names_settle(&s->names);
         if (s->scale != 1.0f)
             vector_scale(s->grads + p->offset, s->scale, p->count);
         ps_ask(s, i);
     }
+}
+
+static void ps_want(struct sync *base, size_t offset, size_t count)
+{
+    ps_names_collect(&((struct sync_ps *)base)->names, offset, count);
+}
+
+static bool ps_names_rows(const struct sync *base)
+{
+    return ((const struct sync_ps *)base)->names.map;
 }
 
 static enum status begin_round(struct sync_ps *s, uint64_t round, struct error *err)
@@ -396,6 +408,8 @@ const struct sync_ops sync_ps_ops = {
     .start = ps_start,
     .begin = ps_begin,
     .ready = ps_ready,
+    .want = ps_want,
+    .names_rows = ps_names_rows,
     .finish = ps_finish,
     .await = ps_await,
     .skipped = ps_skipped,

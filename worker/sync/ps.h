@@ -15,6 +15,7 @@
 #include "common/shard_map/shard_map.h"
 #include "worker/sync/ps_codec.h"
 #include "worker/sync/ps_link.h"
+#include "worker/sync/ps_names.h"
 #include "worker/sync/ps_payload.h"
 #include "worker/sync/sync.h"
 
@@ -38,6 +39,7 @@ struct sync_ps {
     struct join_request terms; /* of every join, but for the server's index; owned */
     struct shard_map map;
     struct ps_codec codec;
+    struct ps_names names;
     atomic_size_t outstanding; /* payloads that core still holds */
     enum sync_transport transport;
     const struct shared_memory *memory; /* borrowed, of the slabs; NULL: not to be shared */

@@ -68,6 +68,7 @@ static void release_payloads(struct sync_ps *s)
 {
     if (ps_wait_release(s, clock_deadline_ns(RELEASE_MS))) {
         ps_codec_release(&s->codec);
+        ps_names_release(&s->names);
         free(s);
         return;
     }

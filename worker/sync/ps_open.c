@@ -223,6 +223,9 @@ static enum status open_parts(struct sync_ps *s, const struct sync_config *confi
         config->update_on_server && config->on_worker_loss != WORKER_LOSS_FAIL, err);
 
     if (status == STATUS_OK)
+        status = compression_check_names(&config->compression, &config->consistency,
+                                         config->update_on_server, err);
+    if (status == STATUS_OK)
         status = make_terms(s, config, err);
     if (status == STATUS_OK)
         status = parse_servers(s, config, err);
@@ -235,6 +238,8 @@ static enum status open_parts(struct sync_ps *s, const struct sync_config *confi
         status = ps_codec_init(&s->codec, &config->compression,
                                compression_mode(&config->compression, config->update_on_server),
                                &s->map, err);
+    if (status == STATUS_OK)
+        status = ps_names_init(&s->names, &config->compression.down, &s->map, err);
     if (status == STATUS_OK)
         status =
             mem_calloc(s->map.length, sizeof(*s->partitions), "partitions", &s->partitions, err);

@@ -12,7 +12,7 @@ float *ps_answer_slab(const struct sync_ps *s, uint64_t round)
     return round == 0 || s->base.yields == SYNC_YIELDS_PARAMETERS ? s->params : s->grads;
 }
 
-static void release_payload(void *user)
+void ps_payload_release(void *user)
 {
     (void)atomic_fetch_sub((atomic_size_t *)user, 1);
 }
@@ -39,7 +39,7 @@ enum status ps_payload_make(struct sync_ps *s, const float *slab, struct chunk_h
     }
     *ret = (struct rpc_payload){.data = slab + p->offset,
                                 .size = p->count * sizeof(float),
-                                .release = release_payload,
+                                .release = ps_payload_release,
                                 .user = &s->outstanding};
     header->dtype = CODEC_NONE;
     if (is_compressed(s, header))
@@ -66,7 +66,10 @@ enum status ps_payload_check(const struct sync_ps *s, const struct chunk_header 
     const struct codec *terms = s->round == 0 ? &plain : &s->codec.compression.down;
     const struct codec *codec = codec_varies(terms) && header->dtype == CODEC_NONE ? &plain : terms;
     bool shorter = codec_varies(codec) && header->length < p->count * sizeof(float);
-    size_t wanted = shorter ? header->length : codec_bytes(codec, p->count);
+    const struct ps_named *named = ps_names_of(&s->names, header->partition);
+    size_t wanted = codec->kind == CODEC_NAMED ? named ? named->bytes : 0
+                    : shorter                  ? header->length
+                                               : codec_bytes(codec, p->count);
     bool by_reference = header->flags & CHUNK_BY_REFERENCE;
 
     if (header->dtype != (uint32_t)codec->kind)

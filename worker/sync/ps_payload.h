@@ -17,6 +17,9 @@ struct sync_ps;
 /* Where the answers of a round go. */
 float *ps_answer_slab(const struct sync_ps *s, uint64_t round);
 
+/* Release of what core sends from this worker's memory; user: &s->outstanding. */
+void ps_payload_release(void *user);
+
 /* What goes up for header->partition from `slab` (params or grads): fills the header's dtype and
  * length, adds to its flags, and fills *ret, whose release counts s->outstanding down.
  * What went up before in this round goes up in the same bytes.

@@ -91,10 +91,38 @@ static void send_chunk(struct sync_ps *s, const struct question *q, enum chunk_k
     (void)pthread_mutex_unlock(&s->lock);
 }
 
+/* The rows that the answer is to hold.  They are no payload: what counts as that are elements. */
+static void send_names(struct sync_ps *s, const struct question *q, const struct ps_named *named)
+{
+    struct rpc_payload payload = {.data = ps_names_numbers(&s->names, named),
+                                  .size = named->size,
+                                  .release = ps_payload_release,
+                                  .user = &s->outstanding};
+    struct chunk_header header = q->header;
+    size_t wire_bytes;
+
+    header.kind = CHUNK_NAMES;
+    header.dtype = CODEC_NAMED;
+    header.length = named->size;
+    if (named->size > 0)
+        (void)atomic_fetch_add(&s->outstanding, 1);
+    if (ps_link_send(q->stream, s->priority ? header.partition + 1 : 0, &header,
+                     named->size > 0 ? &payload : NULL, &wire_bytes) != STATUS_OK)
+        return;
+    (void)pthread_mutex_lock(&s->lock);
+    s->counters.tx_wire_bytes += wire_bytes;
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
 static void send_question(struct sync_ps *s, struct question *q)
 {
+    const struct ps_named *named =
+        q->header.kind == CHUNK_PUSH ? ps_names_of(&s->names, q->header.partition) : NULL;
+
     if (q->with_initial)
         send_chunk(s, q, CHUNK_INIT, s->params);
+    if (named)
+        send_names(s, q, named);
     send_chunk(s, q, q->header.kind, q->header.kind == CHUNK_PUSH ? s->grads : NULL);
     rpc_call_unref(q->stream);
 }

@@ -43,6 +43,26 @@ void sync_ready(struct sync *s, size_t ready_count)
     s->ops->ready(s, ready_count);
 }
 
+bool sync_names_rows(const struct sync *s)
+{
+    return s->ops->names_rows && s->ops->names_rows(s);
+}
+
+void sync_want(struct sync *s, size_t offset, size_t count)
+{
+    if (sync_names_rows(s))
+        s->ops->want(s, offset, count);
+}
+
+void sync_want_rows(struct sync *s, const struct tensor_view *view, const uint32_t *rows,
+                    size_t length)
+{
+    size_t width = view->shape[0] > 0 ? view->count / view->shape[0] : 0;
+
+    for (size_t i = 0; i < length; i++)
+        sync_want(s, view->offset + rows[i] * width, width);
+}
+
 enum status sync_finish(struct sync *s, struct error *err)
 {
     return s->ops->finish(s, err);

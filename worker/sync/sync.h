@@ -125,6 +125,9 @@ struct sync_ops {
      * the call with the whole slab it reads none.  So an implementation that yields parameters must
      * not overwrite those earlier. */
     void (*ready)(struct sync *s, size_t ready_count);
+    /* Both NULL: a step always brings all.  See sync_want. */
+    void (*want)(struct sync *s, size_t offset, size_t count);
+    bool (*names_rows)(const struct sync *s);
     /* Blocks until the slab that `yields` names is complete. */
     enum status (*finish)(struct sync *s, struct error *err);
     /* NULL: finish leaves nothing outstanding.  See sync_await. */
@@ -174,6 +177,21 @@ enum status sync_enlist(struct sync *s, size_t samples, unsigned *ret_active, st
 enum status sync_begin(struct sync *s, uint64_t step, struct error *err);
 void sync_ready(struct sync *s, size_t ready_count);
 enum status sync_finish(struct sync *s, struct error *err);
+
+/* Where rows are named (compression down: named), between begin and the first ready: the parameters
+ * that this step brings need be new only in elements [offset, offset + count), and in those of
+ * other calls.  All others may stay as they are here, and become older with each step, until a step
+ * wants them; they are rounded up to rows (codec_names.h).  A step for which it is not called
+ * brings all.  So the caller wants whatever it reads next: what the next forward multiplies with
+ * anything but zero, or all before an evaluation, a checkpoint or the end.  Does nothing elsewhere.
+ */
+void sync_want(struct sync *s, size_t offset, size_t count);
+
+/* The same of rows of a tensor, an embedding table for one: (shape[0], the rest). */
+void sync_want_rows(struct sync *s, const struct tensor_view *view, const uint32_t *rows,
+                    size_t length);
+
+bool sync_names_rows(const struct sync *s); /* sync_want does something */
 
 /* With overlap_forward, where it is possible (a parameter server in lockstep, parameters come
  * back): finish returns while parameters are still on their way.  Until they are here

@@ -157,6 +157,8 @@ enum status team_begin_step(struct team_rank *r, uint64_t round, size_t ready_co
         status = sync_await(r->sync, 0, TEAM_COUNT, &r->err);
     if (status != STATUS_OK)
         return status;
+    if (r->team->at_step)
+        r->team->at_step(r, round);
     ps_fill(r->grads, TEAM_COUNT, gradient_seed(r->index, round));
     for (size_t mark = 0; mark < ready_count; mark += 700 + 13 * r->index)
         sync_ready(r->sync, mark);
@@ -217,7 +219,7 @@ void team_join_rank(struct team_rank *r)
 }
 
 /* What one process would compute: divide, then sum in rank order, then update. */
-static float *serial_reference(const struct team *t)
+float *team_reference(const struct team *t, uint64_t rounds)
 {
     float *params = ps_slab_new(TEAM_COUNT), *sum = ps_slab_new(TEAM_COUNT),
           *gradient = ps_slab_new(TEAM_COUNT);
@@ -226,7 +228,7 @@ static float *serial_reference(const struct team *t)
 
     assert_ok(optimizer_init(&optimizer, &t->optimizer, TEAM_COUNT, &err));
     ps_fill(params, TEAM_COUNT, 1000);
-    for (uint64_t round = 1; round <= t->rounds; round++) {
+    for (uint64_t round = 1; round <= rounds; round++) {
         for (unsigned rank = 0; rank < t->world_size; rank++) {
             ps_fill(gradient, TEAM_COUNT, gradient_seed(rank, round));
             for (size_t i = 0; i < TEAM_COUNT; i++)
@@ -250,7 +252,7 @@ void team_run_all(struct team *t)
 
 void team_check(const struct team *t)
 {
-    float *wanted = serial_reference(t);
+    float *wanted = team_reference(t, t->rounds);
     const float *got = t->ranks[0].params;
     bool exact = t->order == REDUCE_REPRODUCIBLE || t->world_size <= 2;
 

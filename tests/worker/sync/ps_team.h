@@ -58,6 +58,9 @@ struct team {
     bool overlap_forward;
     /* Called by a rank's thread before it closes, when all has gone well; NULL: nothing. */
     void (*check)(const struct team_rank *r);
+    /* Each rank, before its gradient of a round, when all of the round before is here; NULL: none.
+     */
+    void (*at_step)(struct team_rank *r, uint64_t round);
 };
 
 /* Bit for bit comparable: momentum SGD on the server, sums in rank order; time-outs for a slow
@@ -93,6 +96,9 @@ void team_join_rank(struct team_rank *r);
 
 /* All ranks at once, to their ends. */
 void team_run_all(struct team *t);
+
+/* What a serial run comes to after so many rounds; the caller frees it. */
+float *team_reference(const struct team *t, uint64_t rounds);
 
 /* All ranks have ended well, with the parameters of the serial run: bit for bit where the order of
  * the sums is fixed, and in any case the same on all. */

@@ -1,0 +1,207 @@
+/*
+ * Rows by name, by real servers and workers: what a rank wants of a round it has, bit for bit as in
+ * a serial run, whatever breaks on the way; the rest is as it was or as new.  Momentum moves every
+ * parameter in every round, so whatever is not told is old.
+ */
+#include "tests/support/support.h"
+#include "tests/worker/sync/ps_team.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ROUNDS      16u
+#define ROUND_BYTES (TEAM_COUNT * sizeof(float))
+
+static const struct {
+    unsigned ranks;
+    struct consistency consistency;
+    unsigned connections;
+    bool overlap, breaks;
+} cases[] = {
+    {2, {.mode = CONSISTENCY_BSP}, 1, false, false},
+    {3, {.mode = CONSISTENCY_BSP}, 2, true, false},
+    {2, {.mode = CONSISTENCY_BSP}, 2, true, true},
+    {2, {.mode = CONSISTENCY_SSP}, 1, false, true},
+    {1, {.mode = CONSISTENCY_SSP, .staleness = 2}, 1, false, true},
+    {1, {.mode = CONSISTENCY_ASP}, 3, false, true},
+};
+
+/* What a rank had before the round, and what it wants of it. */
+static struct holding {
+    bool all;
+    bool wanted[TEAM_COUNT];
+    float params[TEAM_COUNT];
+    uint64_t state;
+    size_t old; /* elements that were left as they are, in all rounds */
+} holdings[TEAM_RANKS_MAX];
+
+static float *references[ROUNDS + 1];
+
+static uint32_t draw(struct holding *h, uint32_t below)
+{
+    h->state = h->state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(h->state >> 33) % below;
+}
+
+/* All of `round` is here that was wanted of it. */
+static void check_round(struct team_rank *r, uint64_t round)
+{
+    struct holding *h = &holdings[r->index];
+
+    for (size_t i = 0; i < TEAM_COUNT; i++) {
+        bool fresh = ps_same_bits(&r->params[i], &references[round][i], 1);
+
+        ck_assert_msg(
+            fresh || (!h->all && !h->wanted[i] && ps_same_bits(&r->params[i], &h->params[i], 1)),
+            "rank %u, round %u, element %zu (%s): %.9g, wanted %.9g", r->index, (unsigned)round, i,
+            h->all || h->wanted[i] ? "wanted" : "not wanted", (double)r->params[i],
+            (double)references[round][i]);
+        h->old += !fresh;
+    }
+}
+
+/* Some rows of the first tensor and a part of the second one; now and then none, or all. */
+static void want_some(struct team_rank *r)
+{
+    const struct tensor_view *weight = &r->team->table.views[0], *bias = &r->team->table.views[1];
+    struct holding *h = &holdings[r->index];
+    size_t width = weight->count / weight->shape[0], from = draw(h, (uint32_t)bias->count);
+    size_t length = draw(h, (uint32_t)(bias->count - from) + 1);
+    uint32_t sparse = 2 + draw(h, 200), kind = draw(h, 6);
+
+    memset(h->wanted, 0, sizeof(h->wanted));
+    h->all = kind == 0;
+    if (kind == 1)
+        sync_want(r->sync, 0, 0);
+    for (uint32_t row = 0; kind > 1 && row < weight->shape[0]; row++) {
+        if (draw(h, sparse) > 0)
+            continue;
+        sync_want_rows(r->sync, weight, &row, 1);
+        memset(h->wanted + weight->offset + row * width, true, width * sizeof(*h->wanted));
+    }
+    if (kind > 1) {
+        sync_want(r->sync, bias->offset + from, length);
+        memset(h->wanted + bias->offset + from, true, length * sizeof(*h->wanted));
+    }
+}
+
+static void at_step(struct team_rank *r, uint64_t round)
+{
+    struct holding *h = &holdings[r->index];
+
+    ck_assert(sync_names_rows(r->sync));
+    check_round(r, round - 1);
+    memcpy(h->params, r->params, sizeof(h->params));
+    h->all = true;
+    if (round < ROUNDS)
+        want_some(r);
+}
+
+struct breaker {
+    struct fault_proxy *proxy;
+    uint64_t state;
+    enum fault_way way;
+    unsigned left;
+};
+
+static void strike(void *user)
+{
+    struct breaker *b = user;
+
+    fault_proxy_reset(b->proxy);
+    b->way = b->left % 2 ? FAULT_UP : FAULT_DOWN;
+    b->state = b->state * 6364136223846793005u + 1442695040888963407u;
+    if (b->left-- > 0)
+        fault_proxy_at(b->proxy, b->way,
+                       fault_proxy_bytes(b->proxy, b->way) + 1 + (b->state >> 33) % ROUND_BYTES,
+                       strike, b);
+}
+
+static void check_bytes(const struct team *t, bool breaks)
+{
+    uint64_t reconnects = 0;
+
+    for (unsigned i = 0; i < t->world_size; i++) {
+        const struct sync_counters *c = &t->ranks[i].counters;
+
+        ck_assert_uint_gt(holdings[i].old, TEAM_COUNT);
+        ck_assert_uint_lt(c->rx_payload_bytes, (1 + ROUNDS) * ROUND_BYTES * 4 / 5);
+        ck_assert_uint_eq(c->tx_payload_bytes, (i == 0) * ROUND_BYTES + ROUNDS * ROUND_BYTES);
+        ck_assert_uint_gt(c->tx_wire_bytes, c->tx_payload_bytes);
+        reconnects += c->reconnects;
+    }
+    ck_assert_uint_ge(reconnects, breaks ? 2 : 0);
+}
+
+START_TEST(test_wanted_rows)
+{
+    struct team t;
+    struct breaker breakers[TEAM_RANKS_MAX][2];
+
+    team_init(&t, cases[_i].ranks, 2, ROUNDS);
+    t.consistency = cases[_i].consistency;
+    t.order = consistency_is_lockstep(&t.consistency) ? REDUCE_REPRODUCIBLE : REDUCE_FAST;
+    t.connections = cases[_i].connections;
+    t.overlap_forward = cases[_i].overlap;
+    t.compression = compression_make(CODEC_NONE, CODEC_NAMED, 0);
+    t.at_step = at_step;
+    for (uint64_t round = 0; round <= ROUNDS; round++)
+        references[round] = team_reference(&t, round);
+    team_open(&t);
+    for (unsigned i = 0; i < t.world_size; i++) {
+        holdings[i] = (struct holding){.all = true, .state = (uint64_t)(support_random() * 1e9)};
+        for (unsigned k = 0; k < 2 && cases[_i].breaks; k++) {
+            breakers[i][k] = (struct breaker){.proxy = t.ranks[i].proxies[k],
+                                              .state = (uint64_t)(support_random() * 1e9),
+                                              .left = 5};
+            fault_proxy_at(t.ranks[i].proxies[k], FAULT_DOWN, ROUND_BYTES / 2, strike,
+                           &breakers[i][k]);
+        }
+    }
+    for (unsigned i = 0; i < t.world_size; i++)
+        team_run_rank(&t.ranks[i]);
+    for (unsigned i = 0; i < t.world_size; i++)
+        team_join_rank(&t.ranks[i]);
+    team_check(&t); /* the last round, or the end, brings all */
+    check_bytes(&t, cases[_i].breaks);
+    team_close(&t);
+    for (uint64_t round = 0; round <= ROUNDS; round++)
+        free(references[round]);
+}
+END_TEST
+
+static void want_nothing(struct team_rank *r, uint64_t round)
+{
+    (void)round;
+    ck_assert(!sync_names_rows(r->sync));
+    sync_want(r->sync, 0, 0);
+}
+
+/* Where answers are whole a wish for less changes nothing. */
+START_TEST(test_nothing_to_name)
+{
+    struct team t;
+    struct team_rank *r = &t.ranks[0];
+
+    team_init(&t, 1, 1, 2);
+    t.at_step = want_nothing;
+    team_open(&t);
+    team_run_rank(r);
+    team_join_rank(r);
+    team_check(&t);
+    ck_assert_uint_eq(r->counters.rx_payload_bytes, 3 * ROUND_BYTES);
+    team_close(&t);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("ps_names");
+    TCase *tests = tcase_create("ps_names");
+
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, test_wanted_rows, 0, (int)(sizeof(cases) / sizeof(cases[0])));
+    tcase_add_test(tests, test_nothing_to_name);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}
