@@ -144,6 +144,21 @@ bool worker_options_elastic(const struct worker_options *o)
     return strcmp(o->sync, "ps") == 0 && worker_options_on_loss(o) != WORKER_LOSS_FAIL;
 }
 
+/* A worker names the rows of the batch that comes next. */
+static enum status check_named(const struct worker_options *o,
+                               const struct consistency *consistency, struct error *err)
+{
+    if (o->accumulate_steps != 1)
+        return error_set(err, STATUS_INVALID,
+                         "rows are named for one batch, not for the %jd of --accumulate-steps",
+                         (intmax_t)o->accumulate_steps);
+    if (worker_options_on_loss(o) != WORKER_LOSS_FAIL && !consistency_is_lockstep(consistency))
+        return error_set(err, STATUS_INVALID,
+                         "who takes a lost rank's place while the others go on may be sent on to "
+                         "another batch than it has named rows for");
+    return STATUS_OK;
+}
+
 enum status worker_options_compression(const struct worker_options *o,
                                        const struct consistency *consistency,
                                        struct compression *ret, struct error *err)
@@ -161,6 +176,11 @@ enum status worker_options_compression(const struct worker_options *o,
     status = compression_check(
         ret, consistency_is_lockstep(consistency),
         strcmp(o->ps_update, "server") == 0 && worker_options_on_loss(o) != WORKER_LOSS_FAIL, err);
+    if (status == STATUS_OK)
+        status =
+            compression_check_names(ret, consistency, strcmp(o->ps_update, "server") == 0, err);
+    if (status == STATUS_OK && down == CODEC_NAMED)
+        status = check_named(o, consistency, err);
     if (status != STATUS_OK)
         (void)error_prefix(err,
                            "--compression %s, --compression-down %s, --consistency %s, "

@@ -63,9 +63,11 @@ static enum status run_batches(struct trainer *t, struct step_record *step, bool
         loader_next(t->loader, &batch);
         if (batches == 0)
             recovery_take(t, &batch);
+        last = batches + 1 == wanted || batch.last_of_epoch;
+        if (last)
+            wanted_name(t, step->step, &batch);
         loaded = clock_now_ns();
         step->input_ns += loaded - before;
-        last = batches + 1 == wanted || batch.last_of_epoch;
         if (last)
             linger(delay_schedule_ns(&t->delays, t->launch->rank, step->step));
         status = model_step(t->model, batch.x, batch.y, batch.count, batches > 0,

@@ -397,6 +397,8 @@ enum status trainer_open(struct trainer *t, struct error *err)
         status = open_sync(t, err);
     if (status == STATUS_OK)
         status = recovery_open(t, err);
+    if (status == STATUS_OK)
+        status = wanted_open(t, err);
     return status;
 }
 
@@ -428,6 +430,7 @@ void trainer_close(struct trainer *t, const struct error *failure)
     delay_schedule_release(&t->delays);
     free(t->server_weights);
     recovery_release(&t->recovery);
+    wanted_close(t);
     ddp_record_release(&t->ddp);
     model_close(t->model);
     dataset_close(t->train_set);

@@ -21,6 +21,7 @@
 #include "worker/recovery.h"
 #include "worker/run_record.h"
 #include "worker/sync/sync.h"
+#include "worker/wanted.h"
 
 struct trainer {
     const struct worker_options *options;
@@ -50,6 +51,7 @@ struct trainer {
     struct compression compression;
     struct delay_schedule delays;
     struct overlap overlap;
+    struct wanted wanted;
     uint64_t total_steps;       /* updates of the whole run */
     uint64_t updates_per_epoch; /* of the rank with the most samples */
     uint64_t skipped_steps;     /* that the others made while this rank was late */

@@ -154,7 +154,7 @@ static const char *write_words(void)
     return path;
 }
 
-static const char *run_words(const char *data, const char *codec, const char *update,
+static const char *run_words(const char *data, const char *up, const char *down, const char *update,
                              const char *save)
 {
     struct job job = {
@@ -164,7 +164,7 @@ static const char *run_words(const char *data, const char *codec, const char *up
             ARGS("--model", "linear:2048-16-4", "--data", data, "--epochs", "3", "--batch-size",
                  "8", "--lr", "0.05", "--seed", "3", "--sync", "ps", "--threads", "1", "--device",
                  job_device(), "--evaluate", "never", "--reduce", "reproducible", "--compression",
-                 codec, "--compression-down", codec, "--ps-update", update, "--save", save),
+                 up, "--compression-down", down, "--ps-update", update, "--save", save),
     };
 
     return job_run(&job, 0);
@@ -177,15 +177,42 @@ START_TEST(test_rows_of_a_sparse_model)
     const char *data = write_words();
     const char *plain = support_path("plain.safetensors"), *rows = support_path("rows.safetensors");
     int64_t all = RANKS * STEPS * INT64_C(4) * (WORDS * 16 + 16 + 16 * 4 + 4);
-    const char *folder = run_words(data, "none", update, plain);
+    const char *folder = run_words(data, "none", "none", update, plain);
 
     ck_assert_int_eq(server_bytes(folder, "rx_payload_bytes"), all);
-    folder = run_words(data, "rows", update, rows);
+    folder = run_words(data, "rows", "rows", update, rows);
     ck_assert(job_same_tensors(plain, rows));
     ck_assert_int_lt(server_bytes(folder, "rx_payload_bytes"), all * 20 / 100);
     ck_assert_int_lt(server_bytes(folder, "tx_payload_bytes"), all * 35 / 100);
     ck_assert_int_gt(server_bytes(folder, "rx_payload_bytes"), all / 100);
     ck_assert_int_eq(job_record_int(folder, 0, "end", "expected_tx_payload_bytes"), 0); /* none */
+}
+END_TEST
+
+/* A rank that names the rows of its next batch is told those and no others, and what it computes is
+ * the same: those that it is not told of are multiplied with 0. */
+START_TEST(test_named_rows_of_a_sparse_model)
+{
+    const char *data = write_words();
+    const char *plain = support_path("plain.safetensors"),
+               *named = support_path("named.safetensors");
+    int64_t all = RANKS * STEPS * INT64_C(4) * (WORDS * 16 + 16 + 16 * 4 + 4);
+    int64_t changed, asked;
+    const char *folder;
+
+    (void)run_words(data, "none", "none", "server", plain);
+    folder = run_words(data, "rows", "rows", "server", named);
+    ck_assert(job_same_tensors(plain, named));
+    changed = server_bytes(folder, "tx_payload_bytes");
+    folder = run_words(data, "rows", "named", "server", named);
+    ck_assert(job_same_tensors(plain, named));
+    asked = server_bytes(folder, "tx_payload_bytes");
+    /* 8 of 128 blocks, each across two rows; the last step brings all */
+    ck_assert_int_lt(asked, all * 16 / 100);
+    ck_assert_int_gt(asked, all / 100);
+    ck_assert_msg(asked < changed * 6 / 10, "%jd bytes were asked for, %jd had changed",
+                  (intmax_t)asked, (intmax_t)changed);
+    ck_assert_int_eq(job_record_int(folder, 0, "end", "expected_rx_payload_bytes"), 0); /* none */
 }
 END_TEST
 
@@ -211,6 +238,13 @@ static const struct {
     {{"--compression-down", "onebit", "--backup-workers", "1", "--reduce", "fast"}, "in lockstep"},
     {{"--compression-down", "bf16", "--on-worker-loss", "wait", "--reduce", "fast"},
      "take a lost rank's place"},
+    {{"--compression", "named", "--ps-update", "server", "--reduce", "fast"}, "compression"},
+    {{"--compression-down", "named", "--ps-update", "worker", "--reduce", "fast"},
+     "optimizer runs on the workers"},
+    {{"--compression-down", "named", "--backup-workers", "1", "--reduce", "fast"},
+     "no backup workers"},
+    {{"--compression-down", "named", "--accumulate-steps", "2", "--reduce", "fast"},
+     "named for one batch"},
     {{"--compression", "gzip", "--top-k", "1", "--reduce", "fast"}, "compression"},
     {{"--compression", "topk", "--top-k", "0", "--reduce", "fast"}, "top-k"},
 };
@@ -230,6 +264,7 @@ int main(void)
     tcase_set_timeout(tests, 200);
     tcase_add_loop_test(tests, test_trains_as_well, 0, (int)(sizeof(cases) / sizeof(cases[0])));
     tcase_add_loop_test(tests, test_rows_of_a_sparse_model, 0, 2);
+    tcase_add_test(tests, test_named_rows_of_a_sparse_model);
     tcase_add_loop_test(tests, test_refused, 0, (int)(sizeof(refused) / sizeof(refused[0])));
     suite_add_tcase(suite, tests);
     return support_run(suite);

@@ -178,8 +178,6 @@ void loader_peek(struct loader *l, struct batch *ret)
         (void)pthread_cond_wait(&l->filled, &l->mutex);
     (void)pthread_mutex_unlock(&l->mutex);
     *ret = slot->batch;
-    ret->x = NULL;
-    ret->y = NULL;
 }
 
 void loader_next(struct loader *l, struct batch *ret)

@@ -30,8 +30,8 @@ enum status loader_open(const struct dataset *dataset, struct sampler *sampler, 
 /* The next batch.  Blocks until the thread has it, which never takes longer than one gather. */
 void loader_next(struct loader *l, struct batch *ret);
 
-/* The batch that loader_next will return, without its data: *ret's x and y are NULL.  Blocks
- * likewise. */
+/* The batch that loader_next will return; its data is borrowed until the next one after that.
+ * Blocks likewise. */
 void loader_peek(struct loader *l, struct batch *ret);
 
 size_t loader_batches_per_epoch(const struct loader *l); /* the first one's */

@@ -308,6 +308,11 @@ const struct tensor_table *model_state_table(const struct model *m)
     return &m->state_table;
 }
 
+const struct tensor_view *model_input_weight(const struct model *m)
+{
+    return &m->table.views[m->layers[0].first_view];
+}
+
 size_t model_inputs(const struct model *m)
 {
     return m->layers[0].in;

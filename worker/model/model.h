@@ -26,6 +26,10 @@ const struct tensor_table *model_table(const struct model *m);
 size_t model_inputs(const struct model *m); /* features of a sample */
 size_t model_classes(const struct model *m);
 
+/* The first layer's weight (out, inputs): column j is read in forward for nothing but a product
+ * with feature j, and in backward not at all. */
+const struct tensor_view *model_input_weight(const struct model *m);
+
 /* Host slabs in the table's layout.  On the CPU they are the memory that the layers use; on a GPU
  * they are staging copies, moved by the calls below. */
 float *model_params(struct model *m);
