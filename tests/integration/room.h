@@ -146,4 +146,7 @@ void room_close(struct room *r);
  * first time. */
 const char *room_reference(unsigned ranks, const char *update);
 
+/* Those of 2 and 3 ranks, in the process that forks the tests: an unchecked fixture. */
+void room_find_references(void);
+
 #endif

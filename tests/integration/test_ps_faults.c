@@ -138,7 +138,6 @@ START_TEST(test_troubles)
 
     unsigned connections;
 
-    (void)room_reference(r.ranks, r.update);
     room_open(&r);
     come_to(&r, troubles[_i].phase);
     connections = fault_proxy_accepted(r.links[1][0].proxy);
@@ -163,7 +162,6 @@ START_TEST(test_many_resets)
                      .worker = ARGS("--reconnect-ms", "15000")};
     int64_t reconnects = 0;
 
-    (void)room_reference(r.ranks, "server");
     room_open(&r);
     for (unsigned n = 1; n <= RESETS; n++) {
         unsigned rank = (unsigned)(support_random() * 3), server = (unsigned)(support_random() * 2);
@@ -191,7 +189,6 @@ START_TEST(test_slow_links)
 {
     struct room r = {.ranks = 2, .servers = 2, .steps = ROOM_STEPS};
 
-    (void)room_reference(r.ranks, "server");
     room_open(&r);
     fault_proxy_throttle(r.links[0][0].proxy, 1 << 20);
     fault_proxy_delay(r.links[1][0].proxy, 2, 20);
@@ -210,7 +207,6 @@ START_TEST(test_naps)
     struct room r = {.ranks = 2, .servers = 2, .worker = ARGS("--reconnect-ms", "15000")};
     bool is_worker = _i < 2;
 
-    (void)room_reference(r.ranks, "server");
     room_open(&r);
     come_to(&r, _i % 2 ? PULL : PUSH);
     room_mark(&r, 0);
@@ -236,6 +232,7 @@ static TCase *add_case(Suite *suite, const char *name)
     TCase *cases = tcase_create(name);
 
     tcase_set_timeout(cases, 3 * ROOM_WAIT_MS / 1000.0);
+    tcase_add_unchecked_fixture(cases, room_find_references, NULL);
     suite_add_tcase(suite, cases);
     return cases;
 }

@@ -120,7 +120,6 @@ START_TEST(test_wait)
                      .worker = ARGS("--on-worker-loss", "wait", "--reconnect-ms", "500")};
     struct process stopped;
 
-    (void)room_reference(r.ranks, "server");
     room_open(&r);
     come_to(&r, workers[_i].phase);
     room_mark(&r, 0);
@@ -146,7 +145,6 @@ START_TEST(test_wait_in_join)
                      .servers = 2,
                      .worker = ARGS("--on-worker-loss", "wait", "--reconnect-ms", "500")};
 
-    (void)room_reference(r.ranks, "server");
     room_open(&r);
     room_freeze_at(&r, 1, 0, FAULT_UP, 0.006); /* in the request */
     room_start_workers(&r);
@@ -218,7 +216,6 @@ START_TEST(test_restart)
                      .worker = ARGS("--reconnect-ms", "30000"),
                      .update = _i % 2 ? "worker" : "server"};
 
-    (void)room_reference(r.ranks, r.update);
     room_open(&r);
     come_to(&r, restarts[_i].phase);
     room_mark(&r, 0);
@@ -249,6 +246,7 @@ static TCase *add_case(Suite *suite, const char *name)
     TCase *cases = tcase_create(name);
 
     tcase_set_timeout(cases, 3 * ROOM_WAIT_MS / 1000.0);
+    tcase_add_unchecked_fixture(cases, room_find_references, NULL);
     suite_add_tcase(suite, cases);
     return cases;
 }

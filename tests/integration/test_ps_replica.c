@@ -328,6 +328,7 @@ int main(void)
     TCase *tests = tcase_create("ps_replica");
 
     tcase_set_timeout(tests, 200);
+    tcase_add_unchecked_fixture(tests, room_find_references, NULL);
     tcase_add_loop_test(tests, test_one_is_lost, 0, 12);
     tcase_add_loop_test(tests, test_one_is_lost_in_join, 0, 4);
     tcase_add_test(tests, test_the_primary_is_lost_in_a_request);

@@ -427,13 +427,9 @@ START_TEST(test_seed)
 }
 END_TEST
 
-/* Once for all seeds, in the process that forks them. */
-static void find_references(void)
+static void begin(void)
 {
-    for (unsigned ranks = 2; ranks <= 3; ranks++) {
-        (void)room_reference(ranks, "server");
-        (void)room_reference(ranks, "worker");
-    }
+    room_find_references();
     begin_ns = clock_now_ns();
 }
 
@@ -446,7 +442,7 @@ int main(void)
     seed_count = number("SPARRING_STORM_SEEDS", 400);
     seconds = number("SPARRING_STORM_SECONDS", 45);
     tcase_set_timeout(cases, 4 * ROOM_WAIT_MS / 1000.0);
-    tcase_add_unchecked_fixture(cases, find_references, NULL);
+    tcase_add_unchecked_fixture(cases, begin, NULL);
     tcase_add_loop_test(cases, test_seed, 0, (int)seed_count);
     suite_add_tcase(suite, cases);
     return support_run(suite);
