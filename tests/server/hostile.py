@@ -69,7 +69,9 @@ def leave(rank, job="raw", reason=""):
     return text(1, job) + number(2, rank) + (text(3, reason) if reason else b"")
 
 
-PUSH, INIT, PULL, VALUES, MEAN = 1, 2, 3, 4, 5
+PUSH, INIT, PULL, VALUES, MEAN, NAMES = 1, 2, 3, 4, 5, 8
+NAMED = 6  # dtype
+ROW = 16   # elements
 
 
 def fixed(field, n):
@@ -84,9 +86,9 @@ def beat(rank, session, job="raw", count=1):
     return fixed(1, session) + number(2, rank) + text(3, job) + number(4, count)
 
 
-def chunk(kind, rank, round_number, partition, payload=b"", length=None):
+def chunk(kind, rank, round_number, partition, payload=b"", length=None, dtype=0):
     head = (number(1, kind) + number(2, rank) + number(3, round_number) + number(4, partition) +
-            number(6, len(payload) if length is None else length))
+            number(5, dtype) + number(6, len(payload) if length is None else length))
     return head + (text(15, payload) if payload else b"")
 
 
@@ -687,6 +689,54 @@ def good_job(port, folder, rounds=5):
         check_answers(r, answers[r], 0.5)
 
 
+def named_rows(rows, values):
+    """What an answer with these rows of a partition holds."""
+    parts = [struct.pack("<II", ROW, len(rows))]
+    for row in rows:
+        elements = values[row * ROW:(row + 1) * ROW]
+        parts.append(struct.pack(f"<I{len(elements)}f", row, *elements))
+    return b"".join(parts)
+
+
+def named_job(port, folder, rounds=3):
+    """One rank, the optimizer on the server (SGD at 0.5), and rows asked for by name: before its
+    pull, and before each push."""
+    client = Client(port, (folder, "ca", "rank0") if folder else None,
+                    "Bearer " + read_token(folder) if folder else None)
+    optimizer = number(1, 0) + b"\x11" + struct.pack("<d", 0.5)
+    terms = (text(1, "named") + number(3, 1) + number(5, 1) + text(6, "model\tnamed\n") +
+             number(7, sum(COUNTS)) + number(8, 4096) + text(11, optimizer) + number(24, NAMED))
+    client.call("Join", terms)
+    values = [[float(p * 10000 + i) for i in range(count)] for p, count in enumerate(COUNTS)]
+    named = [[0, 5, 63], [], [2, 6]]  # the last row of the last partition has 4 elements
+    arrived = queue.Queue()
+
+    def requests():
+        for number_of_round in range(rounds + 1):
+            for p, count in enumerate(COUNTS):
+                rows = [row for row in named[p] if row != number_of_round]
+                if number_of_round == 0:
+                    yield chunk(INIT, 0, 0, p, struct.pack(f"<{count}f", *values[p]))
+                yield chunk(NAMES, 0, number_of_round, p,
+                            struct.pack(f"<{len(rows)}I", *rows), dtype=NAMED)
+                yield (chunk(PULL, 0, 0, p) if number_of_round == 0 else
+                       chunk(PUSH, 0, number_of_round, p, floats(2.0, count)))
+            for _ in COUNTS:
+                arrived.get(timeout=WAIT)
+        client.call("Leave", leave(0, "named"))
+    seen = 0
+    for answer in client.stream(requests()):
+        got, number_of_round = fields(answer), seen // len(COUNTS)
+        p = got.get(4, 0)
+        rows = [row for row in named[p] if row != number_of_round]
+        expect("named rows: kind and dtype", (got[1], got.get(5, 0)), (VALUES, NAMED))
+        expect(f"named rows: partition {p}, round {number_of_round}", got[15],
+               named_rows(rows, [v - number_of_round for v in values[p]]))
+        seen += 1
+        arrived.put(None)
+    expect("answers with named rows", seen, len(COUNTS) * (rounds + 1))
+
+
 # ---------------------------------------------------------------- main
 
 def memory_mib(pid, name):
@@ -699,7 +749,9 @@ def main():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     if mode == "job":
-        good_job(port, sys.argv[3] if len(sys.argv) > 3 else None)
+        folder = sys.argv[3] if len(sys.argv) > 3 else None
+        good_job(port, folder)
+        named_job(port, folder)
         print("hostile: a good job")
         return
     pid, most = int(sys.argv[3]), float(sys.argv[4])
