@@ -130,7 +130,7 @@ const struct option_set server_option_set = {
     .summary = "Serve one shard of a parameter server, one job after the other.  SIGTERM ends it "
                "after the round under way.",
     .usage = "[OPTION]...",
-    .tables = {{service_specs}, {security_specs, .base = AT(security)}, {process_specs}},
+    .tables = {{service_specs, 0}, {security_specs, .base = AT(security)}, {process_specs, 0}},
 };
 
 enum status server_options_service(const struct server_options *o,

@@ -52,7 +52,7 @@ static const struct option_spec common_specs[] = {
     {0},
 };
 
-const struct option_set option_common_set = {.tables = {{common_specs}}};
+const struct option_set option_common_set = {.tables = {{common_specs, 0}}};
 
 struct parse {
     const struct option_set *set;

@@ -175,7 +175,7 @@ static const struct option_set option_set = {
     .summary = "Measure push, sum and pull through real servers, beside gRPC alone, plain sockets "
                "and PyTorch.",
     .usage = "[OPTION]...",
-    .tables = {{specs}},
+    .tables = {{specs, 0}},
 };
 
 /* ---- lists ---- */

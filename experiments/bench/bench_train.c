@@ -130,7 +130,7 @@ static const struct option_set option_set = {
     .program = "sparring bench train",
     .summary = "Time one training step beside the no-communication control.",
     .usage = "[OPTION]...",
-    .tables = {{specs}},
+    .tables = {{specs, 0}},
 };
 
 /* ---- rows ---- */

@@ -260,7 +260,7 @@ int sweep_rank_main(enum collective_call call, int argc, char **argv, sweep_spoi
 {
     struct sweep_options options = {0};
     struct option_result origins = {0};
-    const struct option_set set = {.program = "sparring bench", .tables = {{sweep_specs}}};
+    const struct option_set set = {.program = "sparring bench", .tables = {{sweep_specs, 0}}};
     struct error err = {0};
     char config[600];
     char *words[] = {argv[0], config, NULL};

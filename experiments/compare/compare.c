@@ -89,7 +89,7 @@ static const struct option_set options_set = {
     .program = "sparring compare",
     .summary = "Run the modes of an experiment in turn and report which is faster, and why.",
     .usage = "[EXPERIMENT.yaml] [OPTION]...",
-    .tables = {{specs}},
+    .tables = {{specs, 0}},
 };
 
 static enum status read_experiment(const char *path, const struct compare_options *options,

@@ -54,7 +54,7 @@ static const struct option_set options_set = {
                "last.  Reads the run directory alone: of a run that ended, failed, was killed or "
                "still goes on.",
     .usage = "RUN [OPTION]...",
-    .tables = {{specs}},
+    .tables = {{specs, 0}},
 };
 
 static enum status write_trace(const struct evidence *e, const char *path, struct error *err)

@@ -238,7 +238,7 @@ static const struct option_set set = {
                "rank fails the others are stopped, and its exit code is kept; but see "
                "--on-rank-loss.",
     .usage = "[OPTION]... [--] PROGRAM [ARG]...",
-    .tables = {{specs}},
+    .tables = {{specs, 0}},
 };
 
 static unsigned count_processors(void)

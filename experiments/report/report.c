@@ -186,7 +186,7 @@ static const struct option_set options_set = {
     .program = "sparring report",
     .summary = "Make a report of run directories.",
     .usage = "RUN... [--out DIR]",
-    .tables = {{specs}},
+    .tables = {{specs, 0}},
 };
 
 static void default_folder(const char *const *paths, size_t count, char *text, size_t size)

@@ -47,7 +47,7 @@ static const struct option_set options_set = {
     .summary = "Print what a running parameter server says of itself as JSON: what it has counted, "
                "the job it serves and how far each rank lags.",
     .usage = "[OPTION]...",
-    .tables = {{specs}, {security_specs, .base = AT(security)}},
+    .tables = {{specs, 0}, {security_specs, .base = AT(security)}},
 };
 
 static enum status print(const uint8_t *reply, size_t size, struct error *err)

@@ -89,7 +89,7 @@ static const struct option_spec specs[] = {
 static const struct option_set set = {.program = "sparring-test",
                                       .summary = "A program that exists for its options.",
                                       .usage = "[OPTION]... -- PROGRAM ARG...",
-                                      .tables = {{specs}}};
+                                      .tables = {{specs, 0}}};
 
 static struct settings got;
 static struct option_result result;

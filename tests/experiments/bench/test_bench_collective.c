@@ -349,7 +349,7 @@ static void forget(void *context, const struct sweep_record *record, const doubl
 START_TEST(wrong_elements_fail_the_bench)
 {
     struct error err = {0};
-    struct option_set set = {.program = "test", .tables = {{sweep_specs}}, .usage = ""};
+    struct option_set set = {.program = "test", .tables = {{sweep_specs, 0}}, .usage = ""};
     const char *const words[] = {
         "test",           "--backend=ring", "--nproc=3",       "--min-bytes=4K", "--rounds=1",
         "--max-bytes=4K", "--iterations=2", "--ceiling=false", "--check=2",      NULL};

@@ -183,7 +183,7 @@ START_TEST(test_permuted_arguments)
         {.name = "dry-run", .kind = OPTION_BOOL},
         {0},
     };
-    static const struct option_set set = {.tables = {{specs}}};
+    static const struct option_set set = {.tables = {{specs, 0}}};
     char *argv[] = {word("report"), word("a"), word("--dry_run"), word("b"), NULL};
     static char out[] = "--out";
     static char value[] = "V";
