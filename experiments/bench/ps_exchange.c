@@ -41,23 +41,24 @@ static enum status split_replicas(const struct ps_worker *w, char **ret_servers,
 static enum status exchange_open(struct ps_worker *w, struct error *err)
 {
     struct exchange *x;
-    struct sync_config config = {.kind = "ps",
-                                 .grads = w->values,
-                                 .rank = (unsigned)w->words.rank,
-                                 .world_size = (unsigned)w->words.workers,
-                                 .timeout_ms = (int64_t)w->words.timeout_ms,
-                                 .order = REDUCE_FAST,
-                                 .job = "bench",
-                                 .servers = w->words.place,
-                                 .servers_origin = "bench ps",
-                                 .partition_bytes = w->words.partition_bytes,
-                                 .connections = (unsigned)w->words.connections,
-                                 .priority = true,
-                                 .ps_transport = SYNC_TRANSPORT_GRPC,
-                                 .optimizer = optimizer_defaults(OPTIMIZER_SGD),
-                                 .compression = compression_make(
-                                     (uint32_t)w->words.codec, (uint32_t)w->words.codec, TOP_K_PPM),
-                                 .security = w->words.security};
+    uint32_t codec = (uint32_t)w->words.codec;
+    struct sync_config config = {
+        .kind = "ps",
+        .grads = w->values,
+        .rank = (unsigned)w->words.rank,
+        .world_size = (unsigned)w->words.workers,
+        .timeout_ms = (int64_t)w->words.timeout_ms,
+        .order = REDUCE_FAST,
+        .job = "bench",
+        .servers = w->words.place,
+        .servers_origin = "bench ps",
+        .partition_bytes = w->words.partition_bytes,
+        .connections = (unsigned)w->words.connections,
+        .priority = true,
+        .ps_transport = SYNC_TRANSPORT_GRPC,
+        .optimizer = optimizer_defaults(OPTIMIZER_SGD),
+        .compression = compression_make(codec, codec, codec == CODEC_TOP_K ? TOP_K_PPM : 0),
+        .security = w->words.security};
     char *servers = NULL;
     enum status status = mem_calloc(1, sizeof(*x), "a worker", &x, err);
 

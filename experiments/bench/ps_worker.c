@@ -101,6 +101,15 @@ static double tolerance_of(uint64_t codec)
     return codec < CODEC_KINDS && tolerances[codec] > 0 ? tolerances[codec] : HUGE_VAL;
 }
 
+static uint64_t count_off(const float *values, const float *right, size_t count, double tolerance)
+{
+    uint64_t wrong = 0;
+
+    for (size_t i = 0; i < count; i++)
+        wrong += !(fabs((double)(values[i] - right[i])) <= tolerance); /* NaN too */
+    return wrong;
+}
+
 static uint64_t count_wrong(const struct ps_worker *w, bool sums, uint64_t iteration)
 {
     double tolerance = tolerance_of(w->words.codec);
@@ -110,11 +119,9 @@ static uint64_t count_wrong(const struct ps_worker *w, bool sums, uint64_t itera
 
     for (size_t i = 0; i < PERIOD; i++)
         period[i] = wanted(w, sums, iteration, i);
-    for (size_t i = 0; i < w->count; i++) {
-        double off = fabs((double)(w->values[i] - period[i % PERIOD]));
-
-        wrong += !(off <= tolerance); /* NaN too */
-    }
+    for (size_t i = 0; i < w->count; i += PERIOD)
+        wrong += count_off(w->values + i, period, w->count - i < PERIOD ? w->count - i : PERIOD,
+                           tolerance);
     return wrong;
 }
 

@@ -184,6 +184,7 @@ static void start_peer(struct peer *p, unsigned rank, uint16_t port, enum ps_tra
                            "100000",
                            transport_text,
                            "2", /* connections */
+                           "0", /* no compression */
                            place,
                            "",
                            "",
