@@ -66,7 +66,7 @@ static void add_slab(struct snapshot_shape *shape, const char *name)
     shape->names[shape->slabs++] = name;
 }
 
-/* What a snapshot holds, in the order of part_slabs. */
+/* What a snapshot holds, in the order of point_to_slabs. */
 static struct snapshot_shape shape_of(const struct shard *s)
 {
     const struct shard_config *c = &s->config;

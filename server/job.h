@@ -153,9 +153,8 @@ struct job {
     size_t records_first, records_count;
     struct incident incidents[JOB_INCIDENTS]; /* as well */
     size_t incidents_first, incidents_count;
-    int64_t
-        paused_since_ns; /* somebody is away or waited for: no verdicts on the others; 0: none */
-    int64_t paused_ns;   /* in the current round */
+    int64_t paused_since_ns;   /* somebody is away or waited for: no verdicts on the others; or 0 */
+    int64_t paused_ns;         /* in the current round */
     bool recording, recorded;  /* the keeper opened, has finished, the job's file */
     double cpu_seconds_before; /* of this process, when the job began */
     int64_t over_ns;
@@ -191,8 +190,8 @@ void job_count_retry(struct job *j, unsigned rank, bool is_push, int64_t now_ns)
  * lockstep. */
 void job_count_complete(struct job *j, const struct shard_answer *answer, int64_t now_ns);
 
-/* Not in lockstep: what became of a contribution of `rank`, a round
- * that became whole because ranks finished, one answer, and the end of a rank in one partition. */
+/* Not in lockstep: what became of a contribution of `rank`, a round that became whole because ranks
+ * finished, one answer, the end of a rank in one partition, and that it waits or waits no more. */
 void job_count_outcome(struct job *j, unsigned rank, const struct shard_answer *answer,
                        int64_t now_ns);
 void job_count_whole(struct job *j, const struct shard_answer *answer, int64_t now_ns);

@@ -39,11 +39,10 @@ struct service {
     struct rpc_server *rpc;     /* constant once it is open: calls may come before that */
     struct stats_counters past; /* of the jobs that are over */
     uint64_t jobs_ok, jobs_failed;
-    struct job *current; /* served now; NULL: none */
-    struct job *over;    /* list of those that wait to be recorded and freed */
-    char
-        last_job[WIRE_JOB_MAX]; /* the newest one that is over, "": none; for those who come back */
-    struct error last_failure;  /* why; STATUS_OK: it is done */
+    struct job *current;         /* served now; NULL: none */
+    struct job *over;            /* list of those that wait to be recorded and freed */
+    char last_job[WIRE_JOB_MAX]; /* the newest that is over, for who comes back to it; "": none */
+    struct error last_failure;   /* why; STATUS_OK: it is done */
     bool draining;
     int64_t drain_begin_ns, drain_deadline_ns;
     bool stop; /* all calls are closed: the keeper ends when nothing is left to do */

@@ -163,7 +163,6 @@ static enum status choose_partitions(struct trainer *t, struct error *err)
 
     if (status != STATUS_OK)
         return status;
-
     t->partition_bytes = (size_t)t->options->partition_bytes;
     if (t->partition_bytes == 0)
         t->partition_bytes = shard_map_partition_bytes_weighted(

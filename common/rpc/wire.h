@@ -180,7 +180,7 @@ struct leave_request {
 };
 
 struct store_request {
-    char *key; /* the pointers are owned after unpack (store_request_release), borrowed while
+    char *key; /* the pointers are owned after unpack (wire_release_store_request), borrowed while
                   packing */
     uint8_t *value;
     size_t value_size;

@@ -22,6 +22,7 @@
 static const char *const design[] = {"sync",
                                      "backend",
                                      "servers",
+                                     "replicas",
                                      "server_placement",
                                      "server_weights",
                                      "reduce",
