@@ -6,11 +6,11 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/stop.h"
+#include "common/option/program.h"
 #include "experiments/compare/experiment.h"
 #include "experiments/compare/find.h"
 #include "experiments/compare/gate.h"
 #include "experiments/compare/match.h"
-#include "experiments/report/arguments.h"
 #include "experiments/report/report.h"
 #include "experiments/subprocess/subprocess.h"
 
@@ -219,54 +219,35 @@ static enum status check_options(const struct compare_options *options, struct e
     return STATUS_OK;
 }
 
-static enum status run_command(int argc, char **argv, int *ret_exit_code, struct error *err)
+static enum status run(const void *parsed, const char *const *words, size_t count,
+                       int *ret_exit_code, struct error *err)
 {
-    struct compare_options options = {0};
-    struct option_result result = {0};
-    char **words = NULL;
-    const char *name = DEFAULT_EXPERIMENT;
+    const struct compare_options *o = parsed;
+    const char *name = count > 0 ? words[0] : DEFAULT_EXPERIMENT;
     char programs[4096];
     char path[4096];
-    int count = 0;
-    enum status status = arguments_permute(&options_set, argc, argv, &words, err);
+    enum status status = stop_install(err);
 
-    if (status != STATUS_OK)
-        return status;
-    while (words[count])
-        count++;
-    status = option_parse(&options_set, count, words, &options, &result, err);
-    if (status != STATUS_OK || result.exit_now || result.print_config)
-        goto out;
-    if (count - result.first_positional > 1)
-        status = error_set(err, STATUS_INVALID, "one experiment at a time, not '%s' too",
-                           words[result.first_positional + 1]);
-    else if (count - result.first_positional == 1)
-        name = words[result.first_positional];
+    if (status == STATUS_OK && count > 1)
+        status = error_set(err, STATUS_INVALID, "one experiment at a time, not '%s' too", words[1]);
     if (status == STATUS_OK)
-        status = check_options(&options, err);
-    if (status == STATUS_OK && options.programs[0] != '\0')
-        (void)snprintf(programs, sizeof(programs), "%s", options.programs);
+        status = check_options(o, err);
+    if (status == STATUS_OK && o->programs[0] != '\0')
+        (void)snprintf(programs, sizeof(programs), "%s", o->programs);
     else if (status == STATUS_OK)
         status = subprocess_program_folder(programs, sizeof(programs), err);
     if (status == STATUS_OK)
         status = find_experiment(name, programs, path, sizeof(path), err);
-    if (status == STATUS_OK)
-        status = run_match(&options, programs, path, ret_exit_code, err);
-out:
-    option_result_release(&result);
-    free(words);
-    return status;
+    return status == STATUS_OK ? run_match(o, programs, path, ret_exit_code, err) : status;
 }
 
 int compare_main(int argc, char **argv)
 {
-    struct error err = {0};
-    int exit_code = 0;
-    enum status status;
+    static const struct program program = {
+        .set = &options_set,
+        .options_size = sizeof(struct compare_options),
+        .run_words = run,
+    };
 
-    log_open("sparring compare", -1);
-    status = stop_install(&err);
-    if (status == STATUS_OK)
-        status = run_command(argc, argv, &exit_code, &err);
-    return status == STATUS_OK ? exit_code : log_failure(&err);
+    return program_main(&program, argc, argv);
 }

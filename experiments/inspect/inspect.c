@@ -1,13 +1,10 @@
 #include "experiments/inspect/inspect.h"
 
 #include "common/base/file.h"
-#include "common/base/log.h"
-#include "common/option/option.h"
-#include "experiments/report/arguments.h"
+#include "common/option/program.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct inspect_options {
@@ -114,41 +111,22 @@ static enum status inspect(const char *path, const struct inspect_options *o, st
     return status;
 }
 
-static enum status run_command(int argc, char **argv, struct error *err)
+static enum status run(const void *options, const char *const *words, size_t count,
+                       int *ret_exit_code, struct error *err)
 {
-    struct inspect_options options = {0};
-    struct option_result result = {0};
-    char **words = NULL;
-    int count = 0;
-    enum status status = arguments_permute(&options_set, argc, argv, &words, err);
-
-    if (status != STATUS_OK)
-        return status;
-    while (words[count])
-        count++;
-    status = option_parse(&options_set, count, words, &options, &result, err);
-    if (status == STATUS_OK && !result.exit_now && !result.print_config) {
-        int first = result.first_positional;
-
-        if (first < count && strcmp(words[first], "--") == 0)
-            first++;
-        if (count - first != 1)
-            status = error_set(err, STATUS_INVALID,
-                               "give one run directory; 'sparring inspect --help' explains");
-        else
-            status = inspect(words[first], &options, err);
-    }
-    option_result_release(&result);
-    free(words);
-    return status;
+    (void)ret_exit_code;
+    return count == 1 ? inspect(words[0], options, err)
+                      : error_set(err, STATUS_INVALID,
+                                  "give one run directory; 'sparring inspect --help' explains");
 }
 
 int inspect_main(int argc, char **argv)
 {
-    struct error err = {0};
-    enum status status;
+    static const struct program program = {
+        .set = &options_set,
+        .options_size = sizeof(struct inspect_options),
+        .run_words = run,
+    };
 
-    log_open("sparring inspect", -1);
-    status = run_command(argc, argv, &err);
-    return status == STATUS_OK ? 0 : log_failure(&err);
+    return program_main(&program, argc, argv);
 }

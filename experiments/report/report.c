@@ -9,8 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/stop.h"
-#include "common/option/option.h"
-#include "experiments/report/arguments.h"
+#include "common/option/program.h"
 #include "experiments/report/figure.h"
 #include "experiments/report/table.h"
 #include "experiments/report/write.h"
@@ -236,50 +235,32 @@ static enum status make_report(const char *const *paths, size_t count, const cha
     return status;
 }
 
-static enum status run_command(int argc, char **argv, struct error *err)
+static enum status run(const void *parsed, const char *const *paths, size_t count,
+                       int *ret_exit_code, struct error *err)
 {
-    struct report_options options = {0};
-    struct option_result result = {0};
-    char **words = NULL;
+    const struct report_options *o = parsed;
     char folder[OPTION_TEXT_MAX];
-    int count = 0;
-    enum status status = arguments_permute(&options_set, argc, argv, &words, err);
+    enum status status = stop_install(err);
 
+    (void)ret_exit_code;
     if (status != STATUS_OK)
         return status;
-    while (words[count])
-        count++;
-    status = option_parse(&options_set, count, words, &options, &result, err);
-    if (status == STATUS_OK && !result.exit_now && !result.print_config) {
-        const char *const *paths = (const char *const *)words + result.first_positional;
-        size_t path_count = (size_t)(count - result.first_positional);
-
-        if (path_count > 0 && strcmp(paths[0], "--") == 0) {
-            paths++;
-            path_count--;
-        }
-        default_folder(paths, path_count, folder, sizeof(folder));
-        if (options.out[0] != '\0')
-            (void)snprintf(folder, sizeof(folder), "%s", options.out);
-        if (path_count == 0)
-            status = error_set(err, STATUS_INVALID,
-                               "no run directory given; 'sparring report --help' explains");
-        else
-            status = make_report(paths, path_count, folder, err);
-    }
-    option_result_release(&result);
-    free(words);
-    return status;
+    if (count == 0)
+        return error_set(err, STATUS_INVALID,
+                         "no run directory given; 'sparring report --help' explains");
+    default_folder(paths, count, folder, sizeof(folder));
+    if (o->out[0] != '\0')
+        (void)snprintf(folder, sizeof(folder), "%s", o->out);
+    return make_report(paths, count, folder, err);
 }
 
 int report_main(int argc, char **argv)
 {
-    struct error err = {0};
-    enum status status;
+    static const struct program program = {
+        .set = &options_set,
+        .options_size = sizeof(struct report_options),
+        .run_words = run,
+    };
 
-    log_open("sparring report", -1);
-    status = stop_install(&err);
-    if (status == STATUS_OK)
-        status = run_command(argc, argv, &err);
-    return status == STATUS_OK ? 0 : log_failure(&err);
+    return program_main(&program, argc, argv);
 }

@@ -4,7 +4,7 @@
  */
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "experiments/report/arguments.h"
+#include "common/option/arguments.h"
 #include "experiments/report/report.h"
 #include "tests/experiments/report/synthetic.h"
 #include "tests/support/support.h"
@@ -103,6 +103,8 @@ START_TEST(test_wrong_words)
     assert_has(errors, "/nowhere/at/all");
     ck_assert_int_eq(run_report(word("--help"), NULL, NULL), 0);
     assert_has(output, "--out");
+    ck_assert_int_eq(run_report(word("--out=x"), word("--print-config"), NULL), 0);
+    assert_has(output, "out: x   # --out\n");
     release();
 }
 END_TEST

@@ -1,17 +1,9 @@
-#include "experiments/report/arguments.h"
+#include "common/option/arguments.h"
 
 #include "common/base/memory.h"
+#include "common/option/option_value.h"
 
 #include <string.h>
-
-/* "-" and "_" in option names are the same. */
-static bool same_name(const char *name, const char *word)
-{
-    for (; *name && *word; name++, word++)
-        if (*name != *word && !((*name == '-' || *name == '_') && (*word == '-' || *word == '_')))
-            return false;
-    return *name == *word;
-}
 
 /* True for "--name" of an option whose value is the next word. */
 static bool takes_next_word(const struct option_set *set, const char *word)
@@ -23,13 +15,13 @@ static bool takes_next_word(const struct option_set *set, const char *word)
     if (strcmp(word, "--config") == 0)
         return true;
     for (size_t i = 0; option_at(set, i, &spec); i++)
-        if (spec.name && same_name(spec.name, word + 2))
+        if (spec.name && option_name_equal(word + 2, strlen(word + 2), spec.name))
             return spec.kind != OPTION_BOOL;
     return false;
 }
 
-enum status arguments_permute(const struct option_set *set, int argc, char **argv, char ***ret_argv,
-                              struct error *err)
+enum status arguments_permute(const struct option_set *set, int argc, char *const *argv,
+                              char ***ret_argv, struct error *err)
 {
     static char separator[] = "--";
     char **words = NULL;
