@@ -100,12 +100,13 @@ enum status ps_join(struct sync_ps *s, struct ps_link *l, bool resume, int64_t d
     return status;
 }
 
-/* The first join, which every rank makes; a connection that breaks meanwhile is replaced. */
+/* The first join, which every rank makes; a connection that breaks meanwhile, or does not even come
+ * about, is replaced. */
 static enum status join_first(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns,
                               struct error *err)
 {
     const struct timespec pause = {.tv_nsec = JOIN_PAUSE_NS};
-    struct error first = {0};
+    struct error first = {0}, last;
     enum status status;
 
     if (ps_replica_find(s, l, deadline_ns))
@@ -113,7 +114,7 @@ static enum status join_first(struct sync_ps *s, struct ps_link *l, int64_t dead
     status = ps_link_open(l, err);
     if (status == STATUS_OK)
         status = ps_join(s, l, false, deadline_ns, err);
-    while (status == STATUS_PEER_LOST && !l->told && s->reconnect_ms > 0 &&
+    while (!l->told && ps_link_may_return(status, false) && s->reconnect_ms > 0 &&
            clock_now_ns() + JOIN_PAUSE_NS < deadline_ns) {
         if (first.status == STATUS_OK)
             first = *err;
@@ -123,9 +124,10 @@ static enum status join_first(struct sync_ps *s, struct ps_link *l, int64_t dead
         if (status == STATUS_OK)
             status = ps_join(s, l, false, deadline_ns, err);
     }
-    if (status != STATUS_OK && first.status != STATUS_OK)
-        return error_set(err, status, "%s (after: %s)", err->text, first.text);
-    return status;
+    if (status == STATUS_OK || first.status == STATUS_OK)
+        return status;
+    last = *err;
+    return error_set(err, status, "%s (after: %s)", last.text, first.text);
 }
 
 /* Every rank joins the servers in the same order, so the waits cannot cross. */

@@ -186,6 +186,30 @@ START_TEST(test_resets_of_compressed_links)
 }
 END_TEST
 
+/* A first join that breaks and finds nobody any more says both. */
+static void reset_and_refuse(void *user)
+{
+    fault_proxy_reset(user);
+    fault_proxy_refuse(user, true);
+}
+
+START_TEST(test_a_join_that_breaks)
+{
+    struct team t;
+    struct team_rank *r = &t.ranks[0];
+
+    team_init(&t, 2, 1, 1); /* the other rank never comes */
+    t.timeout_ms = 4000;
+    team_open(&t);
+    fault_proxy_at(r->proxies[0], FAULT_UP, 300, reset_and_refuse, r->proxies[0]);
+    ck_assert_int_ne(team_start_rank(r), STATUS_OK);
+    ck_assert_msg(strncmp(r->err.text, "rank 0, parameter server", 24) == 0, "%s", r->err.text);
+    ck_assert_msg(strstr(r->err.text, " (after: rank 0, parameter server") != NULL, "%s",
+                  r->err.text);
+    team_close(&t);
+}
+END_TEST
+
 /* ------------------------------------------------------------------ silence */
 
 /* Nobody is told that the link is dead: the beats find out, and the work goes on beside it. */
@@ -444,6 +468,7 @@ int main(void)
     tcase_add_loop_test(links, test_resets_change_nothing, 0, mode_count);
     tcase_add_loop_test(links, test_resets_of_compressed_links, 0,
                         (int)(sizeof(compressed) / sizeof(compressed[0])));
+    tcase_add_test(links, test_a_join_that_breaks);
     tcase_add_test(links, test_silence_is_a_loss);
     tcase_add_loop_test(links, test_a_silent_lane_is_a_loss, 0, 4);
     tcase_add_test(links, test_a_long_step_is_no_silence);
