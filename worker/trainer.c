@@ -418,7 +418,8 @@ static void close_store(struct trainer *t, int64_t linger_ms)
 
 void trainer_close(struct trainer *t, const struct error *failure)
 {
-    sync_close(t->sync, failure);
+    bool released = sync_close(t->sync, failure);
+
     flight_close(t->flight);
     close_store(t, failure ? LINGER_FAILED_MS : LINGER_MS);
     run_record_close(&t->record);
@@ -431,9 +432,11 @@ void trainer_close(struct trainer *t, const struct error *failure)
     recovery_release(&t->recovery);
     wanted_close(t);
     ddp_record_release(&t->ddp);
-    model_close(t->model);
+    if (released) /* else its slabs are read until the process ends, which is soon */
+        model_close(t->model);
     dataset_close(t->train_set);
     dataset_close(t->test_set);
-    compute_close(t->compute);
+    if (released)
+        compute_close(t->compute);
     strbuf_release(&t->manifest);
 }

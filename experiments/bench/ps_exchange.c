@@ -121,9 +121,7 @@ static void exchange_close(struct ps_worker *w, const struct error *failure)
 
     if (!x)
         return;
-    if (x->sync)
-        sync_close(x->sync, failure);
-    if (!w->memory.base)
+    if (sync_close(x->sync, failure) && !w->memory.base)
         free(x->params);
     tensor_table_release(&x->table);
     free(x);

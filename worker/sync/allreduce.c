@@ -83,7 +83,7 @@ enum status allreduce_open_scratch(struct sync_allreduce *s, size_t bytes, struc
 
 /* ---- opening ---- */
 
-static void allreduce_close(struct sync *base, const struct error *failure)
+static bool allreduce_close(struct sync *base, const struct error *failure)
 {
     struct sync_allreduce *s = (struct sync_allreduce *)base;
 
@@ -102,6 +102,7 @@ static void allreduce_close(struct sync *base, const struct error *failure)
     free(s->used_first);
     free(s->used_anywhere);
     free(s);
+    return true;
 }
 
 static enum status open_group(struct sync_allreduce *s, const struct sync_config *config,

@@ -56,10 +56,11 @@ static void local_expected_bytes(const struct sync *s, uint64_t *ret_tx, uint64_
     *ret_rx = 0;
 }
 
-static void local_close(struct sync *s, const struct error *failure)
+static bool local_close(struct sync *s, const struct error *failure)
 {
     (void)failure;
     free(s);
+    return true;
 }
 
 static const char *local_backend(const struct sync *base)

@@ -161,6 +161,6 @@ enum status ps_tend_start(struct sync_ps *s, struct error *err);
 void ps_tend_stop(struct sync_ps *s); /* and whatever is on its way back */
 
 enum status ps_open(const struct sync_config *config, struct sync **ret_sync, struct error *err);
-void ps_close(struct sync *base, const struct error *failure); /* half-built ones too */
+bool ps_close(struct sync *base, const struct error *failure); /* half-built ones too */
 
 #endif

@@ -98,8 +98,16 @@ static enum status exchange(const struct sync_ps *s, int fd, const unsigned char
     return status;
 }
 
-static enum status meet(const struct sync_ps *s, const char *address, int64_t deadline_ns,
-                        struct shared_memory *ret, struct error *err)
+/* The meeting's socket, for ps_link_interrupt; -1: it is over. */
+static void note_meeting(struct ps_link *l, int fd)
+{
+    (void)pthread_mutex_lock(&l->lock);
+    l->meeting = fd;
+    (void)pthread_mutex_unlock(&l->lock);
+}
+
+static enum status meet(const struct sync_ps *s, struct ps_link *l, const char *address,
+                        int64_t deadline_ns, struct shared_memory *ret, struct error *err)
 {
     int64_t patience_ns = clock_deadline_ns(MEET_MS);
     char name[HANDOVER_NAME_SIZE];
@@ -118,7 +126,9 @@ static enum status meet(const struct sync_ps *s, const char *address, int64_t de
     status = handover_connect(name, deadline_ns, &fd, err);
     if (status != STATUS_OK)
         return status;
+    note_meeting(l, fd);
     status = exchange(s, fd, token, deadline_ns, ret, err);
+    note_meeting(l, -1);
     (void)close(fd);
     return status;
 }
@@ -133,7 +143,7 @@ enum status ps_arena_meet(struct sync_ps *s, struct ps_link *l, const char *addr
     ps_arena_release(l);
     if (!s->memory)
         return STATUS_OK;
-    status = meet(s, address, deadline_ns, &arena, &why);
+    status = meet(s, l, address, deadline_ns, &arena, &why);
     l->arena = arena;
     (void)pthread_mutex_lock(&s->lock);
     l->by_reference = status == STATUS_OK;

@@ -63,21 +63,23 @@ static unsigned count_open(const struct sync_ps *s)
     return open;
 }
 
-/* What core may still read or count down is not to be freed: better it is never freed at all. */
-static void release_payloads(struct sync_ps *s)
+/* What core may still read or count down is not to be freed: better it is never freed at all.
+ * False: it was not. */
+static bool release_payloads(struct sync_ps *s)
 {
     if (ps_wait_release(s, clock_deadline_ns(RELEASE_MS))) {
         ps_codec_release(&s->codec);
         ps_names_release(&s->names);
         free(s);
-        return;
+        return true;
     }
     log_warning("rank %u: gRPC holds %zu payloads of connections that were closed %d ms ago; their "
                 "memory is given up",
                 s->rank, atomic_load(&s->outstanding), RELEASE_MS);
+    return false;
 }
 
-void ps_close(struct sync *base, const struct error *failure)
+bool ps_close(struct sync *base, const struct error *failure)
 {
     struct sync_ps *s = (struct sync_ps *)base;
     /* After a good run the servers are as alive as in any round, and given as long. */
@@ -109,5 +111,5 @@ void ps_close(struct sync *base, const struct error *failure)
     wire_release_join_request(&s->terms);
     free(s->partitions);
     free(s->links);
-    release_payloads(s); /* then the slabs are the caller's to free */
+    return release_payloads(s); /* then the slabs are the caller's to free */
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #define METHOD(name)      "/sparring.v1.ParameterServer/" name
 #define GRPC_PREFIX_BYTES 5
@@ -274,6 +275,8 @@ void ps_link_interrupt(struct ps_link *l)
     for (unsigned i = 0; i < l->lane_count; i++)
         if (l->lanes[i].client)
             rpc_client_cancel(l->lanes[i].client);
+    if (l->meeting >= 0)
+        (void)shutdown(l->meeting, SHUT_RDWR); /* whoever waits for it sees the end */
     (void)pthread_mutex_unlock(&l->lock);
 }
 

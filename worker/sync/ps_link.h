@@ -77,6 +77,7 @@ struct ps_link {
     pthread_mutex_t lock;
     atomic_uint open; /* lanes whose stream is not over */
 
+    int meeting;                /* (lock) socket of a meeting for it that is under way; -1: none */
     struct shared_memory arena; /* owned: what the server answers from, to be read; changes only
                                    while no stream is open */
 
@@ -141,7 +142,8 @@ enum status ps_link_leave(struct ps_link *l, const char *job, const char *reason
  * well on another connection? */
 bool ps_link_may_return(enum status status, bool by_peer);
 
-/* Cancel what is under way, so that whoever is in a call of this link returns soon. */
+/* Cancel what is under way, calls and the meeting, so that whoever is in one of this link returns
+ * soon. */
 void ps_link_interrupt(struct ps_link *l);
 
 /* Cancel what is under way, wait for the ends, close the connections; a link that is not open is

@@ -50,6 +50,7 @@ static enum status parse_servers(struct sync_ps *s, const struct sync_config *co
         l->owner = (struct ps_link_owner){
             .take = ps_take_chunk, .beat = ps_take_beat, .closed = ps_link_closed, .user = s};
         (void)pthread_mutex_init(&l->lock, NULL);
+        l->meeting = -1;
         text += length + (text[length] == ',');
     }
     return status;

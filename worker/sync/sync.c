@@ -147,8 +147,7 @@ enum status sync_share(struct sync *s, void *data, size_t bytes, unsigned root, 
     return s->ops->share(s, data, bytes, root, err);
 }
 
-void sync_close(struct sync *s, const struct error *failure)
+bool sync_close(struct sync *s, const struct error *failure)
 {
-    if (s)
-        s->ops->close(s, failure);
+    return !s || s->ops->close(s, failure);
 }

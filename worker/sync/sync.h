@@ -154,8 +154,8 @@ struct sync_ops {
                           struct error *err);
     enum status (*share)(struct sync *s, void *data, size_t bytes, unsigned root,
                          struct error *err);
-    /* Ends in order when `failure` is NULL; else tells the others why. */
-    void (*close)(struct sync *s, const struct error *failure);
+    /* Ends in order when `failure` is NULL; else tells the others why.  False: see sync_close. */
+    bool (*close)(struct sync *s, const struct error *failure);
 };
 
 /* The head of every implementation's struct. */
@@ -240,10 +240,10 @@ void sync_expected_bytes(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_r
 const char *sync_backend(const struct sync *s);
 
 /* Ends in order when `failure` is NULL; else tells the others why.  `s` may be NULL.  The slabs are
- * the caller's again afterwards, unless ps warns that gRPC has not let go of all payloads within
- * two seconds: then it may read them until the process ends.  What it reads goes nowhere, so they
- * may be written to; but they should stay mapped. */
-void sync_close(struct sync *s, const struct error *failure);
+ * the caller's again afterwards.  False (ps, with a warning): gRPC has not let go of all payloads
+ * within two seconds, and may read them until the process ends.  What it reads goes nowhere, so
+ * they may be written to; but they must stay mapped. */
+bool sync_close(struct sync *s, const struct error *failure);
 
 extern const struct sync_ops sync_local_ops;
 extern const struct sync_ops sync_allreduce_ops;
