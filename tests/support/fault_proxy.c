@@ -54,7 +54,7 @@ struct connection {
 struct wishes {
     bool stop, reset, refuse;
     bool end[FAULT_WAYS], hold[FAULT_WAYS];
-    bool freeze;
+    bool freeze[FAULT_WAYS];
     unsigned frozen; /* with freeze: the connection's index */
     uint64_t rate;
     unsigned min_ms, max_ms;
@@ -301,7 +301,7 @@ static void look_at_wishes(struct fault_proxy *p)
         struct connection *c = &p->connections[i];
 
         for (int way = 0; c->open && way < FAULT_WAYS; way++) {
-            c->flows[way].is_frozen = p->now.freeze && c->index == p->now.frozen;
+            c->flows[way].is_frozen = p->now.freeze[way] && c->index == p->now.frozen;
             if (p->now.end[way])
                 mute(c, (enum fault_way)way);
         }
@@ -487,10 +487,11 @@ void fault_proxy_hold(struct fault_proxy *p, enum fault_way way, bool on)
     commit(p);
 }
 
-void fault_proxy_freeze(struct fault_proxy *p, unsigned index)
+void fault_proxy_freeze(struct fault_proxy *p, unsigned index, bool both)
 {
     begin(p);
-    p->wishes.freeze = true;
+    p->wishes.freeze[FAULT_DOWN] = true;
+    p->wishes.freeze[FAULT_UP] = both;
     p->wishes.frozen = index;
     commit(p);
 }

@@ -37,9 +37,9 @@ void fault_proxy_refuse(struct fault_proxy *p, bool on);
 void fault_proxy_hold(struct fault_proxy *p, enum fault_way way, bool on);
 
 /* A black hole for one connection: the one accepted as number `index` (from 0, of all that came),
- * now or when it comes, forwards nothing any more in either direction, and nobody is told.  One at
- * a time: another call lets go of the one before. */
-void fault_proxy_freeze(struct fault_proxy *p, unsigned index);
+ * now or when it comes, forwards nothing any more from the server, and with `both` nothing to it;
+ * nobody is told.  One at a time: another call lets go of the one before. */
+void fault_proxy_freeze(struct fault_proxy *p, unsigned index, bool both);
 
 /* A link of so many bytes per second in each direction; 0: no limit. */
 void fault_proxy_throttle(struct fault_proxy *p, uint64_t bytes_per_second);

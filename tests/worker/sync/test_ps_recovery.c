@@ -242,49 +242,6 @@ START_TEST(test_silence_is_a_loss)
 }
 END_TEST
 
-/* One of three connections is dead and nobody is told, from its start on or in the middle: its own
- * beats find out, whichever it is, and the job goes on as soon as after any loss. */
-START_TEST(test_a_silent_lane_is_a_loss)
-{
-    static const struct {
-        unsigned connection; /* 0: the one that joins */
-        bool from_start;
-        bool shares;
-    } cases[] = {{0, false, false}, {1, false, true}, {2, false, false}, {2, true, false}};
-    struct team t;
-    struct team_rank *r = &t.ranks[0];
-    int64_t begun_ns;
-
-    team_init(&t, 2, 1, 4);
-    t.connections = 3;
-    t.sharing = cases[_i].shares;
-    team_open(&t);
-    team_run_rank(&t.ranks[1]);
-    if (cases[_i].from_start)
-        fault_proxy_freeze(r->proxies[0], cases[_i].connection);
-    begun_ns = clock_now_ns();
-    ck_assert_msg(team_start_rank(r) == STATUS_OK, "%s", r->err.text);
-    ck_assert_msg(team_step(r, 1) == STATUS_OK, "%s", r->err.text);
-    if (!cases[_i].from_start) {
-        begun_ns = clock_now_ns();
-        fault_proxy_freeze(r->proxies[0], cases[_i].connection);
-    }
-    for (uint64_t round = 2; round <= 4; round++)
-        ck_assert_msg(team_step(r, round) == STATUS_OK, "%s", r->err.text);
-    ck_assert_int_lt(clock_now_ns() - begun_ns,
-                     (t.heartbeat_timeout_ms + t.reconnect_ms) * 1000000);
-    if (cases[_i].from_start) /* core may have noticed: it waits for the first frame */
-        ck_assert_uint_ge(fault_proxy_accepted(r->proxies[0]), 4);
-    else
-        ck_assert_uint_ge(sync_counters(r->sync).reconnects, 1);
-    sync_close(r->sync, NULL);
-    r->sync = NULL;
-    team_join_rank(&t.ranks[1]);
-    team_check(&t);
-    team_close(&t);
-}
-END_TEST
-
 /* A worker that computes for long beats all the while. */
 START_TEST(test_a_long_step_is_no_silence)
 {
@@ -470,7 +427,6 @@ int main(void)
                         (int)(sizeof(compressed) / sizeof(compressed[0])));
     tcase_add_test(links, test_a_join_that_breaks);
     tcase_add_test(links, test_silence_is_a_loss);
-    tcase_add_loop_test(links, test_a_silent_lane_is_a_loss, 0, 4);
     tcase_add_test(links, test_a_long_step_is_no_silence);
     tcase_add_loop_test(links, test_a_server_that_stays_away_is_named, 0, 2);
     tcase_add_test(links, test_a_server_s_word_is_final);
