@@ -13,7 +13,7 @@
 #define PEM_BYTES_MAX ((size_t)1 << 20)
 
 struct pem {
-    char *ca; /* owned */
+    char *ca; /* owned, as the others; NULL: plaintext */
     char *cert;
     char *key;
 };
@@ -45,11 +45,16 @@ static void pem_release(struct pem *pem)
     free(pem->key);
 }
 
+/* On failure release it, too. */
 static enum status pem_read(const struct rpc_security *security, struct pem *pem, struct error *err)
 {
+    bool tls = false;
     size_t size;
-    enum status status = file_read(security->ca_file, PEM_BYTES_MAX, &pem->ca, &size, err);
+    enum status status = rpc_security_check(security, &tls, err);
 
+    if (status != STATUS_OK || !tls)
+        return status;
+    status = file_read(security->ca_file, PEM_BYTES_MAX, &pem->ca, &size, err);
     if (status == STATUS_OK)
         status = file_read(security->cert_file, PEM_BYTES_MAX, &pem->cert, &size, err);
     if (status == STATUS_OK)
@@ -57,29 +62,31 @@ static enum status pem_read(const struct rpc_security *security, struct pem *pem
     return status;
 }
 
+/* Core says no more than that. */
+static enum status refused(const struct rpc_security *security, struct error *err)
+{
+    return error_set(err, STATUS_INVALID, "cannot use the certificate '%s' with key '%s'",
+                     security->cert_file, security->key_file);
+}
+
 enum status rpc_server_credentials(const struct rpc_security *security,
                                    grpc_server_credentials **ret, struct error *err)
 {
     struct pem pem = {0};
     grpc_server_credentials *credentials = NULL;
-    bool tls = false;
-    enum status status = rpc_security_check(security, &tls, err);
+    enum status status = pem_read(security, &pem, err);
 
-    if (status == STATUS_OK && !tls) {
+    if (status == STATUS_OK && !pem.ca) {
         credentials = grpc_insecure_server_credentials_create();
     } else if (status == STATUS_OK) {
-        status = pem_read(security, &pem, err);
-        if (status == STATUS_OK) {
-            grpc_ssl_pem_key_cert_pair pair = {pem.key, pem.cert};
+        grpc_ssl_pem_key_cert_pair pair = {pem.key, pem.cert};
 
-            credentials = grpc_ssl_server_credentials_create_ex(
-                pem.ca, &pair, 1, GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, NULL);
-        }
+        credentials = grpc_ssl_server_credentials_create_ex(
+            pem.ca, &pair, 1, GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, NULL);
     }
     pem_release(&pem);
     if (status == STATUS_OK && !credentials)
-        status = error_set(err, STATUS_INVALID, "cannot use the certificate '%s' with key '%s'",
-                           security->cert_file, security->key_file);
+        status = refused(security, err);
     if (status == STATUS_OK)
         *ret = credentials;
     return status;
@@ -90,23 +97,18 @@ enum status rpc_client_credentials(const struct rpc_security *security,
 {
     struct pem pem = {0};
     grpc_channel_credentials *credentials = NULL;
-    bool tls = false;
-    enum status status = rpc_security_check(security, &tls, err);
+    enum status status = pem_read(security, &pem, err);
 
-    if (status == STATUS_OK && !tls) {
+    if (status == STATUS_OK && !pem.ca) {
         credentials = grpc_insecure_credentials_create();
     } else if (status == STATUS_OK) {
-        status = pem_read(security, &pem, err);
-        if (status == STATUS_OK) {
-            grpc_ssl_pem_key_cert_pair pair = {pem.key, pem.cert};
+        grpc_ssl_pem_key_cert_pair pair = {pem.key, pem.cert};
 
-            credentials = grpc_ssl_credentials_create(pem.ca, &pair, NULL, NULL);
-        }
+        credentials = grpc_ssl_credentials_create(pem.ca, &pair, NULL, NULL);
     }
     pem_release(&pem);
     if (status == STATUS_OK && !credentials)
-        status = error_set(err, STATUS_INVALID, "cannot use the certificate '%s' with key '%s'",
-                           security->cert_file, security->key_file);
+        status = refused(security, err);
     if (status == STATUS_OK)
         *ret = credentials;
     return status;
