@@ -81,6 +81,8 @@ static struct snapshot_shape shape_of(const struct shard *s)
         add_slab(&shape, "exp_avg_sq");
     if (s->previous)
         add_slab(&shape, "previous");
+    if (shard_down_is_kept(&s->down))
+        add_slab(&shape, "kept");
     return shape;
 }
 
@@ -117,6 +119,8 @@ static enum status allocate_part(struct durable_part *p, const struct shard *s, 
         status = mem_calloc(most, sizeof(float), "a partition", &p->state.moments[i], err);
     if (status == STATUS_OK && s->previous)
         status = mem_calloc(most, sizeof(float), "a partition", &p->state.previous, err);
+    if (status == STATUS_OK && shard_down_is_kept(&s->down))
+        status = mem_calloc(most, sizeof(float), "a partition", &p->state.kept, err);
     return status;
 }
 
@@ -130,6 +134,7 @@ static void free_part(struct durable_part *p)
     free(p->state.moments[0]);
     free(p->state.moments[1]);
     free(p->state.previous);
+    free(p->state.kept);
 }
 
 static void init_locks(struct durable *d)
@@ -312,6 +317,8 @@ static void point_to_slabs(const struct durable *d, struct snapshot_part *part)
             part->data[k++] = state->moments[i];
     if (state->previous)
         part->data[k++] = state->previous;
+    if (state->kept)
+        part->data[k++] = state->kept;
     assert(k == d->shape.slabs);
 }
 

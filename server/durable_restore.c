@@ -102,6 +102,8 @@ static enum status load_partition(struct durable *d, const struct snapshot *s, s
             memcpy(state->moments[i], part.data[k++], bytes);
     if (state->previous)
         memcpy(state->previous, part.data[k++], bytes);
+    if (state->kept)
+        memcpy(state->kept, part.data[k++], bytes);
     status = shard_import(d->shard, (uint32_t)part.partition, state, err);
     if (status != STATUS_OK)
         (void)error_prefix(err, "'%s': ", s->file.path);

@@ -52,8 +52,7 @@ static enum status check_terms(const struct join_request *r, struct error *err)
                          r->job);
     status = consistency_check(&r->consistency, r->world_size, r->update == 0, r->order == 1, err);
     if (status == STATUS_OK)
-        status = compression_check(&compression, consistency_is_lockstep(&r->consistency),
-                                   r->update == 0 && r->on_loss != WORKER_LOSS_FAIL, err);
+        status = compression_check(&compression, err);
     if (status == STATUS_OK)
         status = compression_check_names(&compression, &r->consistency, r->update == 0, err);
     if (status != STATUS_OK)

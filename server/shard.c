@@ -28,16 +28,25 @@ static bool keeps_previous(const struct shard_config *c)
     return c->previous && c->update && consistency_is_lockstep(&c->consistency);
 }
 
+static struct shard_down_config down_config(const struct shard_config *c)
+{
+    return (struct shard_down_config){.codec = c->compression.down,
+                                      .update = c->update,
+                                      .ranks = sent_ranks(c) > 0 ? c->world_size : 0,
+                                      .map = c->map,
+                                      .index = c->index};
+}
+
 size_t shard_bytes(const struct shard_config *c)
 {
+    struct shard_down_config down = down_config(c);
     bool copies = sent_ranks(c) > 0;
     size_t states = 0, slabs;
 
     if (c->update)
         states = c->optimizer.kind != OPTIMIZER_SGD ? 2 : c->optimizer.momentum != 0.0;
     slabs = 2 + states + held_ranks(c) + sent_ranks(c) + keeps_previous(c);
-    return slabs * c->map->server_elements[c->index] * sizeof(float) +
-           shard_down_bytes(&c->compression.down, c->map, c->index) +
+    return slabs * c->map->server_elements[c->index] * sizeof(float) + shard_down_bytes(&down) +
            shard_names_bytes(&c->compression.down, c->map, c->index, c->world_size, copies);
 }
 
@@ -134,6 +143,7 @@ static enum status allocate(struct shard *s, struct error *err)
 {
     const struct shard_config *c = &s->config;
     struct optimizer_config optimizer = c->optimizer;
+    struct shard_down_config down = down_config(c);
     bool copies = sent_ranks(c) > 0; /* only they are answered from */
     enum status status;
 
@@ -159,7 +169,7 @@ static enum status allocate(struct shard *s, struct error *err)
     if (status == STATUS_OK && c->update)
         status = optimizer_init(&s->optimizer, &optimizer, s->count, err);
     if (status == STATUS_OK)
-        status = shard_down_init(&s->down, &c->compression.down, c->update, c->map, c->index, err);
+        status = shard_down_init(&s->down, &down, err);
     if (status == STATUS_OK)
         status = shard_names_init(&s->names, &c->compression.down, c->map, c->index, c->world_size,
                                   copies, err);

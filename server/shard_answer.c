@@ -1,14 +1,16 @@
 /*
  * Initial values, rows by name, and who is answered with what.  In lockstep all answers are sent
- * from one slab; else each is copied to its rank's own memory under the lock.
+ * from one slab; else each is copied to its rank's own memory under the lock.  Values that are
+ * pulled come whole: not as a change of what the rank holds (server/shard_down.h).
  */
 #include "server/shard_internal.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* Where an answer to `rank` is sent from.  Lock held. */
-static const float *answer_data(struct shard *s, const struct shard_part *part, unsigned rank)
+/* Where an answer to `rank` lies, if it is not coded.  Lock held. */
+static const float *answer_data(struct shard *s, const struct shard_part *part, unsigned rank,
+                                bool whole)
 {
     float *copy;
 
@@ -16,7 +18,8 @@ static const float *answer_data(struct shard *s, const struct shard_part *part, 
         return (s->config.update ? s->values : s->accumulators[part->policy.steps % 2]) +
                part->offset;
     copy = s->sent + rank * s->count + part->offset;
-    memcpy(copy, s->values + part->offset, part->count * sizeof(float));
+    shard_down_tell(&s->down, rank, (size_t)(part - s->parts), part->offset, part->count,
+                    s->values + part->offset, copy, whole);
     return copy;
 }
 
@@ -93,22 +96,33 @@ static void describe(struct shard *s, struct shard_part *part, unsigned rank,
         policy_aim(p, rank, shard_wanted_staleness(&s->config, rank, p->ranks[rank].clock + 1));
 }
 
-void shard_answer_rank(struct shard *s, struct shard_part *part, unsigned rank,
+/* All of a partition, or what has changed of it.  Lock held. */
+static void answer_all(struct shard *s, struct shard_part *part, unsigned rank, bool whole,
                        struct shard_answer *ret)
 {
     size_t slot = (size_t)(part - s->parts);
+    const float *held = shard_down_whole(&s->down, part->offset);
 
-    describe(s, part, rank, ret);
-    if (answer_named(s, part, rank, s->values, ret))
-        return;
-    ret->data = answer_data(s, part, rank);
-    ret->coded = shard_down_coded(&s->down, slot);
+    ret->data = answer_data(s, part, rank, whole || ret->is_final);
     ret->codec = s->down.codec;
-    ret->bytes = shard_down_size(&s->down, slot, part->count);
+    if (!whole || !s->down.tells_changes)
+        ret->coded = shard_down_coded(&s->down, rank, slot);
+    if (!ret->coded && held)
+        ret->data = held;
+    ret->bytes = ret->coded ? shard_down_size(&s->down, rank, slot, part->count)
+                            : part->count * sizeof(float);
 }
 
-/* The answer to a pull: values as they are, or named rows of them; older: those before the last
- * step.  Lock held. */
+void shard_answer_rank(struct shard *s, struct shard_part *part, unsigned rank,
+                       struct shard_answer *ret)
+{
+    describe(s, part, rank, ret);
+    if (!answer_named(s, part, rank, s->values, ret))
+        answer_all(s, part, rank, false, ret);
+}
+
+/* The answer to a pull: values, rounded where all ranks' are, or named rows of them; older: those
+ * before the last step.  Lock held. */
 static void answer_pull(struct shard *s, struct shard_part *part, unsigned rank, bool older,
                         struct shard_answer *ret)
 {
@@ -116,7 +130,10 @@ static void answer_pull(struct shard *s, struct shard_part *part, unsigned rank,
     ret->round -= older;
     if (answer_named(s, part, rank, older ? s->previous : s->values, ret))
         return;
-    ret->data = older ? s->previous + part->offset : answer_data(s, part, rank);
+    answer_all(s, part, rank, true, ret);
+    if (!older)
+        return;
+    ret->data = s->previous + part->offset;
     ret->coded = NULL;
     ret->bytes = part->count * sizeof(float);
 }

@@ -25,7 +25,9 @@ void shard_drop_kept(struct shard_source *kept);
 
 /* ------------------------------------------------------------------ the partition's lock held */
 
-/* The policy has said that `rank` reads now: data and what goes with it. */
+/* The policy has said that `rank` reads now: data and what goes with it, in *ret, which has
+ * neither.
+ */
 void shard_answer_rank(struct shard *s, struct shard_part *part, unsigned rank,
                        struct shard_answer *ret);
 
@@ -35,6 +37,9 @@ size_t shard_named_bytes(const struct shard *s, const struct shard_part *part);
 
 /* Another one holds the rank's slot, who names rows of its own. */
 void shard_forget_names(struct shard *s, const struct shard_part *part, unsigned rank);
+
+/* What the rank holds is not known any more; of interest where answers are compressed. */
+void shard_forget_told(struct shard *s, const struct shard_part *part, unsigned rank);
 
 /* Other steps that are to come before the rank's push of that round; POLICY_NO_TARGET: any. */
 uint64_t shard_wanted_staleness(const struct shard_config *c, unsigned rank, uint64_t round);
@@ -47,7 +52,7 @@ void shard_sum_early(struct shard *s, struct shard_part *part, uint64_t round);
 enum status shard_complete(struct shard *s, struct shard_part *part, struct shard_answer *ret,
                            struct error *err);
 
-/* Keep the values as they are before a step, where that is asked for. */
+/* Keep what the ranks hold before a step that the policy has counted, where that is asked for. */
 void shard_keep_previous(struct shard *s, const struct shard_part *part);
 
 /* STATUS_CANCELLED: the record of an earlier change is lost, and the job is about to end by that.

@@ -85,8 +85,19 @@ static enum status take(struct shard *s, struct shard_part *part, unsigned rank,
 
 void shard_keep_previous(struct shard *s, const struct shard_part *part)
 {
-    if (s->previous)
-        memcpy(s->previous + part->offset, s->values + part->offset, part->count * sizeof(float));
+    size_t slot = (size_t)(part - s->parts);
+    const uint8_t *coded = shard_down_coded(&s->down, 0, slot);
+    const float *held = shard_down_whole(&s->down, part->offset);
+    float *previous;
+
+    if (!s->previous)
+        return;
+    previous = s->previous + part->offset;
+    if (!held && coded) /* rounded: these bytes have been coded here */
+        (void)codec_decode(&s->down.codec, coded, shard_down_size(&s->down, 0, slot, part->count),
+                           previous, part->count, CODEC_REPLACE, NULL);
+    else
+        memcpy(previous, held ? held : s->values + part->offset, part->count * sizeof(float));
 }
 
 enum status shard_complete(struct shard *s, struct shard_part *part, struct shard_answer *ret,
@@ -96,6 +107,7 @@ enum status shard_complete(struct shard *s, struct shard_part *part, struct shar
     unsigned divisor = consistency_divisor(&p->consistency, p->world_size);
     float *sum = s->accumulators[p->steps % 2] + part->offset;
     double rate = s->config.update ? s->optimizer.config.learning_rate : 0;
+    size_t slot = (size_t)(part - s->parts);
     enum status status;
 
     if (p->contributions != divisor)
@@ -113,9 +125,9 @@ enum status shard_complete(struct shard *s, struct shard_part *part, struct shar
     status = shard_tell(s, part, SHARD_RECORD_STEP, rate, sum, err);
     if (status != STATUS_OK)
         return status;
-    status = shard_down_encode(&s->down, (size_t)(part - s->parts), part->offset, part->count,
-                               s->config.update ? s->values + part->offset : sum, sum, err);
-    ret->bytes = shard_down_size(&s->down, (size_t)(part - s->parts), part->count);
+    status = shard_down_encode(&s->down, slot, part->offset, part->count,
+                               s->config.update ? s->values + part->offset : sum, err);
+    ret->bytes = shard_down_size(&s->down, 0, slot, part->count);
     ret->all_bytes = shard_named_bytes(s, part);
     return status;
 }

@@ -17,11 +17,6 @@ enum status shard_check_recorded(const struct shard_config *config, struct error
         return error_set(err, STATUS_UNSUPPORTED,
                          "with rules of exact staleness contributions are held, which are not kept "
                          "beyond this server");
-    if (config->compression.down.kind != CODEC_NONE && config->compression.down.kind != CODEC_NAMED)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "with compressed answers (%s) the ranks depend on what they were told, "
-                         "which is not kept beyond this server",
-                         codec_name(config->compression.down.kind));
     return STATUS_OK;
 }
 
@@ -95,11 +90,23 @@ static enum status check_record(const struct shard *s, const struct shard_part *
 static void apply_payload(struct shard *s, struct shard_part *part, const struct shard_record *r,
                           float *payload)
 {
+    if (r->kind == SHARD_RECORD_INIT)
+        shard_down_begin(&s->down, payload, part->offset, part->count);
     if (r->kind != SHARD_RECORD_STEP || !s->config.update)
         return;
     shard_keep_previous(s, part);
     optimizer_update_at(&s->optimizer, r->rate, r->step, part->offset, part->count,
                         s->values + part->offset, payload);
+}
+
+/* What the ranks are told of the record, and what they are not.  Lock held. */
+static enum status apply_told(struct shard *s, const struct shard_part *part,
+                              const struct shard_record *r, const float *payload, struct error *err)
+{
+    if (r->kind != SHARD_RECORD_STEP)
+        return STATUS_OK;
+    return shard_down_encode(&s->down, (size_t)(part - s->parts), part->offset, part->count,
+                             s->config.update ? s->values + part->offset : payload, err);
 }
 
 /* Lock held. */
@@ -128,7 +135,8 @@ static enum status apply(struct shard *s, struct shard_part *part, const struct 
     apply_payload(s, part, r, payload);
     part->summed = 0;
     part->turn = 0;
-    return shard_tell(s, part, r->kind, r->rate, r->count > 0 ? payload : NULL, err);
+    status = shard_tell(s, part, r->kind, r->rate, r->count > 0 ? payload : NULL, err);
+    return status == STATUS_OK ? apply_told(s, part, r, payload, err) : status;
 }
 
 enum status shard_apply(struct shard *s, const struct shard_record *record,

@@ -4,8 +4,9 @@
  * A record is one change of one partition: its initial values, one step, or a change of who takes
  * part.  The sink is told each record under the partition's lock, in order, behind the change and
  * before anybody can be answered from it.  Another shard of the same configuration that applies the
- * records of a partition in order has, bit for bit, the same values, optimizer state and clocks.
- * shard_export copies one partition out; the records behind it continue it.
+ * records of a partition in order has, bit for bit, the same values, optimizer state and clocks,
+ * and answers alike, compressed or not. shard_export copies one partition out; the records behind
+ * it continue it.
  *
  * Contributions to a round under way are in neither: nobody was told that they were taken, and
  * whoever sent them sends them again (`again` of shard_push).
@@ -86,6 +87,7 @@ struct shard_state {
     float *values;     /* (count of the partition); without update here: the newest sum */
     float *moments[2]; /* the same; as many as the shard's optimizer has states */
     float *previous;   /* the same; where the shard keeps it */
+    float *kept;       /* the same; of compressed answers, where shard_down_is_kept */
 };
 
 /* Copy the partition out, or into a shard that nobody uses yet.  STATUS_PROTOCOL: it is not held

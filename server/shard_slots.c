@@ -60,6 +60,11 @@ enum status shard_finish(struct shard *s, uint32_t partition, unsigned rank, boo
     return status;
 }
 
+void shard_forget_told(struct shard *s, const struct shard_part *part, unsigned rank)
+{
+    shard_down_forget(&s->down, rank, (size_t)(part - s->parts));
+}
+
 enum status shard_vacate(struct shard *s, uint32_t partition, unsigned rank,
                          struct shard_answer *ret, struct error *err)
 {
@@ -70,6 +75,7 @@ enum status shard_vacate(struct shard *s, uint32_t partition, unsigned rank,
         return status;
     *ret = (struct shard_answer){.count = part->count};
     (void)pthread_mutex_lock(&part->lock);
+    shard_forget_told(s, part, rank);
     if (!part->policy.ranks[rank].vacant)
         status = go(s, part, policy_vacate(&part->policy, rank), ret, err);
     (void)pthread_mutex_unlock(&part->lock);
@@ -97,6 +103,7 @@ enum status shard_occupy(struct shard *s, uint32_t partition, unsigned rank, str
         return status;
     (void)pthread_mutex_lock(&part->lock);
     status = check_newcomer(s, part, rank, err);
+    shard_forget_told(s, part, rank);
     if (status == STATUS_OK && part->policy.ranks[rank].vacant) {
         policy_occupy(&part->policy, rank);
         shard_forget_names(s, part, rank);
@@ -115,6 +122,7 @@ enum status shard_replace(struct shard *s, uint32_t partition, unsigned rank, st
         return status;
     (void)pthread_mutex_lock(&part->lock);
     status = check_newcomer(s, part, rank, err);
+    shard_forget_told(s, part, rank);
     if (status == STATUS_OK) {
         policy_replace(&part->policy, rank);
         shard_forget_names(s, part, rank);
@@ -130,6 +138,7 @@ void shard_suspend(struct shard *s, unsigned rank)
 
         (void)pthread_mutex_lock(&part->lock);
         policy_suspend(&part->policy, rank);
+        shard_forget_told(s, part, rank);
         (void)pthread_mutex_unlock(&part->lock);
     }
 }

@@ -113,7 +113,7 @@ enum worker_loss worker_options_on_loss(const struct worker_options *o);
 bool worker_options_elastic(const struct worker_options *o);
 
 /* How tensors travel to and from parameter servers.  STATUS_INVALID: options that exclude each
- * other; with --sync ps only. */
+ * other, as compression and shared memory; with --sync ps only. */
 enum status worker_options_compression(const struct worker_options *o,
                                        const struct consistency *consistency,
                                        struct compression *ret, struct error *err);

@@ -173,14 +173,16 @@ enum status worker_options_compression(const struct worker_options *o,
                             (uint32_t)(o->top_k * (CODEC_PPM / 100.0) + 0.5));
     if (strcmp(o->sync, "ps") != 0)
         return STATUS_OK;
-    status = compression_check(
-        ret, consistency_is_lockstep(consistency),
-        strcmp(o->ps_update, "server") == 0 && worker_options_on_loss(o) != WORKER_LOSS_FAIL, err);
+    status = compression_check(ret, err);
     if (status == STATUS_OK)
         status =
             compression_check_names(ret, consistency, strcmp(o->ps_update, "server") == 0, err);
     if (status == STATUS_OK && down == CODEC_NAMED)
         status = check_named(o, consistency, err);
+    if (status == STATUS_OK && (up != CODEC_NONE || down != CODEC_NONE) &&
+        worker_options_ps_transport(o) == SYNC_TRANSPORT_SHM)
+        status = error_set(err, STATUS_INVALID,
+                           "nothing is compressed in shared memory (--ps-transport shm)");
     if (status != STATUS_OK)
         (void)error_prefix(err,
                            "--compression %s, --compression-down %s, --consistency %s, "

@@ -131,10 +131,11 @@ const struct option_spec worker_ps_specs[] = {
      .offset = AT(compression_down),
      .default_text = "none",
      .choices = "none|fp16|bf16|topk|onebit|rows|named",
-     .help = "How answers of ps come down, once for all workers, so in bsp only; with --ps-update "
-             "server topk and onebit say how the parameters have changed, rows which of them. "
-             "named: each worker asks for the rows that its next batch reads (also in ssp and "
-             "asp), which are few where most features are 0."},
+     .help = "How answers of ps come down; with --ps-update server topk and onebit say how the "
+             "parameters have changed, rows which of them.  In bsp they are coded once for all "
+             "workers, else for each (one more copy of its answer on the server).  named: each "
+             "worker asks for the rows that its next batch reads, which are few where most "
+             "features are 0."},
     {.name = "top-k",
      .env = "SPARRING_TOP_K",
      .kind = OPTION_DOUBLE,

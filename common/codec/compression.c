@@ -18,8 +18,7 @@ enum codec_mode compression_mode(const struct compression *c, bool update_on_ser
     return update_on_server && codec_varies(&c->down) ? CODEC_PATCH : CODEC_REPLACE;
 }
 
-enum status compression_check(const struct compression *c, bool lockstep, bool replaces,
-                              struct error *err)
+enum status compression_check(const struct compression *c, struct error *err)
 {
     struct error why = {0};
 
@@ -29,18 +28,6 @@ enum status compression_check(const struct compression *c, bool lockstep, bool r
         return error_set(err, STATUS_INVALID,
                          "gradients are not asked for, so none of their rows are named; who has "
                          "few says rows");
-    if (c->down.kind == CODEC_NAMED)
-        return STATUS_OK;
-    if (c->down.kind != CODEC_NONE && !lockstep)
-        return error_set(err, STATUS_INVALID,
-                         "answers are compressed (%s) once for all ranks, which need be in "
-                         "lockstep for it (bsp without backup workers)",
-                         codec_name(c->down.kind));
-    if (c->down.kind != CODEC_NONE && c->down.kind != CODEC_ROWS && replaces)
-        return error_set(err, STATUS_INVALID,
-                         "compressed parameters (%s) are not those that the server has, so nobody "
-                         "could take a lost rank's place with the same ones",
-                         codec_name(c->down.kind));
     return STATUS_OK;
 }
 

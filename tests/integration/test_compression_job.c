@@ -234,10 +234,6 @@ static const struct {
     const char *words[6];
     const char *wanted;
 } refused[] = {
-    {{"--compression-down", "fp16", "--consistency", "asp", "--reduce", "fast"}, "in lockstep"},
-    {{"--compression-down", "onebit", "--backup-workers", "1", "--reduce", "fast"}, "in lockstep"},
-    {{"--compression-down", "bf16", "--on-worker-loss", "wait", "--reduce", "fast"},
-     "take a lost rank's place"},
     {{"--compression", "named", "--ps-update", "server", "--reduce", "fast"}, "compression"},
     {{"--compression-down", "named", "--ps-update", "worker", "--reduce", "fast"},
      "optimizer runs on the workers"},
@@ -245,6 +241,8 @@ static const struct {
      "no backup workers"},
     {{"--compression-down", "named", "--accumulate-steps", "2", "--reduce", "fast"},
      "named for one batch"},
+    {{"--compression-down", "fp16", "--ps-transport", "shm", "--reduce", "fast"},
+     "nothing is compressed in shared memory (--ps-transport shm)"},
     {{"--compression", "gzip", "--top-k", "1", "--reduce", "fast"}, "compression"},
     {{"--compression", "topk", "--top-k", "0", "--reduce", "fast"}, "top-k"},
 };

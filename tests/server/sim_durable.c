@@ -21,7 +21,8 @@ struct shard_config sim_shard_config(const struct sim_server *v)
                                   .previous = p->on_loss == SIM_WAIT,
                                   .optimizer =
                                       optimizer_defaults(p->exact ? OPTIMIZER_ADAM : OPTIMIZER_SGD),
-                                  .consistency = p->consistency};
+                                  .consistency = p->consistency,
+                                  .compression = p->compression};
 
     if (!p->exact)
         config.optimizer.learning_rate = consistency_steps_each(&p->consistency) ? p->ranks : 1;
@@ -121,7 +122,8 @@ static void take_state(struct sim_server *v, unsigned slot)
                                     .flags = t->flags,
                                     .values = t->slabs[0],
                                     .moments = {t->slabs[1], t->slabs[2]},
-                                    .previous = t->slabs[3]};
+                                    .previous = t->slabs[3],
+                                    .kept = t->slabs[4]};
     sim_require_ok(shard_export(&v->shard, v->partitions[slot], &t->state, &err), "export", &err);
 }
 
@@ -144,6 +146,7 @@ void sim_server_snapshot(struct sim_server *v)
         t->state.moments[0] = t->slabs[1];
         t->state.moments[1] = t->slabs[2];
         t->state.previous = t->slabs[3];
+        t->state.kept = t->slabs[4];
     }
     v->has_snapshot = true;
     v->record_count -= v->snapshot_from;

@@ -58,16 +58,46 @@ void sim_server_close(struct sim_server *v)
 
 /* ------------------------------------------------------------------ answers */
 
+/* What the rank has when it has that answer. */
+static const float *held_by(const struct sim_server *v, unsigned rank, uint32_t partition,
+                            const struct shard_answer *answer)
+{
+    size_t offset = v->shard.parts[v->sim->map.partitions[partition].slot].offset;
+    const float *held = shard_down_whole(&v->shard.down, offset);
+
+    if (!answer->coded)
+        return answer->data;
+    return v->shard.sent ? v->shard.sent + rank * v->shard.count + offset : held;
+}
+
+/* Values that are rounded in lockstep are held nowhere. */
+static uint32_t sum_of_rounded(const struct sim_server *v, const struct shard_answer *answer)
+{
+    float rounded[SIM_FULL];
+    struct error error = {0};
+
+    sim_require_ok(codec_decode(&v->shard.down.codec, answer->coded, answer->bytes, rounded,
+                                answer->count, CODEC_REPLACE, &error),
+                   "decode", &error);
+    return sim_sum(rounded, answer->count);
+}
+
 static void dispatch(struct sim_server *v, unsigned rank, enum sim_kind kind, uint32_t partition,
                      const struct shard_answer *answer)
 {
     struct sim_link *link = &v->sim->workers[rank].links[v->index];
+    const float *held = held_by(v, rank, partition, answer);
     struct sim_message m = {.kind = kind,
                             .partition = partition,
                             .round = answer->round,
                             .data = answer->data,
-                            .count = answer->count,
-                            .sum = sim_sum(answer->data, answer->count)};
+                            .coded = answer->coded,
+                            .bytes = answer->bytes,
+                            .count = answer->count};
+
+    m.sum = sim_sum_of(&m);
+    m.holds = held ? sim_sum(held, m.count) : sum_of_rounded(v, answer);
+    v->sim->coded += m.coded != NULL;
 
     if (link->connected)
         sim_enqueue(v->sim, &link->down[partition % v->sim->plan.lanes], m);

@@ -182,11 +182,36 @@ static void use(const struct sim *s, struct sim_worker *w, const struct sim_mess
 {
     float *params = w->params + sim_offset(m->partition);
 
-    if (s->plan.update || m->kind == SIM_PULL)
-        memcpy(params, m->data, m->count * sizeof(float));
-    else
-        for (size_t i = 0; i < m->count; i++)
-            params[i] -= 0.125f * m->data[i];
+    for (size_t i = 0; i < m->count && !s->plan.update && m->kind != SIM_PULL; i++)
+        params[i] -= 0.125f * m->data[i];
+}
+
+/* Is the change in what this worker has pulled already? */
+static bool has_change(const struct sim *s, const struct sim_worker *w, const struct sim_message *m)
+{
+    return consistency_is_lockstep(&s->plan.consistency) &&
+           compression_mode(&s->plan.compression, s->plan.update) == CODEC_ADD &&
+           w->answered[m->partition] >= m->round;
+}
+
+/* Values go where they are used; of a mean it is decided later. */
+void sim_worker_decode(struct sim *s, unsigned rank, struct sim_message *m)
+{
+    struct sim_worker *w = &s->workers[rank];
+    bool values = s->plan.update || m->kind == SIM_PULL;
+    float *dst = values ? w->params + sim_offset(m->partition) : w->mean;
+    struct error error = {0};
+
+    if (!m->coded)
+        memcpy(dst, m->data, m->count * sizeof(float));
+    else if (!has_change(s, w, m))
+        sim_require_ok(codec_decode(&s->plan.compression.down, m->coded, m->bytes, dst, m->count,
+                                    compression_mode(&s->plan.compression, s->plan.update), &error),
+                       "decode", &error);
+    m->data = dst;
+    if (values && sim_sum(dst, m->count) != m->holds)
+        sim_fail("rank %u, partition %u, round %d does not hold what the server thinks", rank,
+                 (unsigned)m->partition, (int)m->round);
 }
 
 void sim_worker_answer(struct sim *s, unsigned rank, const struct sim_message *m)

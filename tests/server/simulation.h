@@ -13,6 +13,10 @@
  * and every answer must have the bits of the run without faults.  In counted runs every pair of
  * rank and round has an element of its own, which its contribution lowers by 1: values then say
  * what has been applied, and how often.
+ *
+ * Compressed answers are decoded into what the worker holds, which must then be what the server
+ * takes it to hold; codecs that say a part of the truth are checked for the rest of it where it is
+ * said whole.
  */
 #ifndef SPARRING_TESTS_SERVER_SIMULATION_H
 #define SPARRING_TESTS_SERVER_SIMULATION_H
@@ -41,6 +45,7 @@ enum sim_durability { SIM_VOLATILE, SIM_JOURNAL, SIM_REPLICA };
 /* What a seed decides before the run. */
 struct sim_plan {
     struct consistency consistency;
+    struct compression compression; /* of answers */
     unsigned ranks, servers, partitions, lanes;
     uint64_t rounds;
     bool update, exact;
@@ -50,7 +55,7 @@ struct sim_plan {
     unsigned calm;   /* mean number of events between two */
 };
 
-/* A chunk on its way.  data is read when it arrives, as gRPC sends from where it lies. */
+/* A chunk on its way.  It is read when it arrives, as gRPC sends from where it lies. */
 struct sim_message {
     enum sim_kind kind; /* down: what it answers */
     uint32_t partition;
@@ -58,7 +63,10 @@ struct sim_message {
     bool again;
     const float *data;
     size_t count;
-    uint32_t sum; /* of data when it was sent */
+    const uint8_t *coded; /* instead of data; NULL: not so */
+    size_t bytes;
+    uint32_t sum;   /* of data, or of what is coded, when it was sent */
+    uint32_t holds; /* down, values: of what the rank has then, the server thinks */
 };
 
 struct sim_queue {
@@ -108,6 +116,7 @@ struct sim_worker {
     bool keeps_initial[SIM_PARTITIONS];    /* rank 0: until the pull is answered */
     uint64_t acknowledged[SIM_PARTITIONS]; /* counted: rounds answered to the first holder: bits */
     float params[SIM_ELEMENTS], grads[SIM_ELEMENTS];
+    float mean[SIM_FULL]; /* decoded */
 };
 
 /* A record that the journal or the replica has, or will have. */
@@ -128,7 +137,7 @@ struct sim_state {
     struct shard_state state;
     uint64_t clocks[SIM_RANKS], seen[SIM_RANKS];
     uint8_t flags[SIM_RANKS];
-    float slabs[4][SIM_FULL];
+    float slabs[5][SIM_FULL];
 };
 
 struct sim_server {
@@ -160,7 +169,7 @@ struct sim {
     struct sim_worker workers[SIM_RANKS];
     float *history; /* exact: (rounds + 1, SIM_ELEMENTS), of the run without faults */
     bool writes_history;
-    size_t crashes, failovers, kills, newcomers, breaks, repeats;
+    size_t crashes, failovers, kills, newcomers, breaks, repeats, coded;
 };
 
 /* ---- random numbers */
@@ -171,6 +180,8 @@ unsigned sim_below(struct sim *s, unsigned bound);
 void sim_enqueue(struct sim *s, struct sim_queue *q, struct sim_message m);
 struct sim_message sim_dequeue(struct sim_queue *q);
 uint32_t sim_sum(const float *data, size_t count);
+uint32_t sim_sum_of(const struct sim_message *m); /* of what it carries */
+bool sim_is_lossy(const struct sim_plan *p);      /* answers say a part */
 size_t sim_offset(uint32_t partition);
 size_t sim_count(const struct sim *s, uint32_t partition);
 
@@ -180,6 +191,7 @@ _Noreturn void sim_fail(const char *format, ...) __attribute__((format(printf, 1
 /* ---- sim_worker.c */
 void sim_worker_start(struct sim *s, unsigned rank, bool newcomer);
 void sim_worker_reconnect(struct sim *s, unsigned rank, unsigned server);
+void sim_worker_decode(struct sim *s, unsigned rank, struct sim_message *m); /* sets m->data */
 void sim_worker_answer(struct sim *s, unsigned rank, const struct sim_message *m);
 void sim_initial(const struct sim *s, uint32_t partition, float *ret);
 
@@ -202,6 +214,7 @@ void sim_server_replicate(struct sim_server *v); /* one record further */
 void sim_server_acknowledge(struct sim_server *v);
 
 /* ---- sim_check.c */
+void sim_check_arrival(const struct sim *s, unsigned rank, const struct sim_message *m);
 void sim_check_answer(struct sim *s, unsigned rank, const struct sim_message *m);
 void sim_check_end(const struct sim *s);
 

@@ -133,22 +133,6 @@ START_TEST(test_terms)
 }
 END_TEST
 
-START_TEST(test_answers_need_lockstep)
-{
-    struct join_request request = raw_terms(0);
-
-    request.update = 0;
-    request.order = 0;
-    request.consistency.mode = CONSISTENCY_ASP;
-    request.dtype_down = CODEC_FP16;
-    open_service(20000, NULL);
-    raw_begin_join(&workers[0], &request);
-    check_result("join", raw_end_join(&workers[0]), STATUS_INVALID, "in lockstep");
-    check_still_serves();
-    close_service();
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("compression");
@@ -160,7 +144,6 @@ int main(void)
     tcase_add_test(tests, test_a_last_byte_is_missing);
     tcase_add_test(tests, test_no_reference);
     tcase_add_loop_test(tests, test_terms, 0, (int)(sizeof(terms) / sizeof(terms[0])));
-    tcase_add_test(tests, test_answers_need_lockstep);
     suite_add_tcase(suite, tests);
     return support_run(suite);
 }

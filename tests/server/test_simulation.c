@@ -5,6 +5,7 @@
  *   - it ends: somebody can always move until all have what they wanted;
  *   - no contribution is applied twice, whoever sent it, and none that was acknowledged is lost;
  *   - in exact runs every single answer has the bits of the run without faults;
+ *   - what a rank holds is what its server thinks, compressed or not;
  *   - in ssp who is answered at clock c sees everything up to c - s, and its own;
  *   - every question has one answer, and its data stays as it is until it has arrived.
  *
@@ -50,11 +51,12 @@ static void describe(const struct sim *s, FILE *to)
     (void)fprintf(to,
                   "SPARRING_SEED=%" PRIu64 ": %s staleness %" PRIu32 " backup %" PRIu32
                   ", %u ranks, %u servers, %u partitions, %u lanes, %" PRIu64
-                  " rounds, %s%s, on loss %s, with "
+                  " rounds, %s%s, answers %s, on loss %s, with "
                   "%s, %u faults\n",
                   seed, consistency_name(p->consistency.mode), p->consistency.staleness,
                   p->consistency.backup, p->ranks, p->servers, p->partitions, p->lanes, p->rounds,
-                  p->update ? "values" : "sums", p->exact ? ", exact" : "", losses[p->on_loss],
+                  p->update ? "values" : "sums", p->exact ? ", exact" : "",
+                  codec_name(p->compression.down.kind), losses[p->on_loss],
                   durabilities[p->durability], p->faults);
 }
 
@@ -99,6 +101,20 @@ uint32_t sim_sum(const float *data, size_t count)
         sum = (sum << 1 | sum >> 31) + bits;
     }
     return sum;
+}
+
+uint32_t sim_sum_of(const struct sim_message *m)
+{
+    uint32_t sum = 0;
+
+    for (size_t i = 0; m->coded && i < m->bytes; i++)
+        sum = (sum << 1 | sum >> 31) + m->coded[i];
+    return m->coded ? sum : sim_sum(m->data, m->count);
+}
+
+bool sim_is_lossy(const struct sim_plan *p)
+{
+    return codec_has_residual(&p->compression.down);
 }
 
 size_t sim_offset(uint32_t partition)
@@ -227,6 +243,8 @@ static void happen(struct sim *s, const struct event *e)
         break;
     case DOWN:
         m = sim_dequeue(&link->down[e->lane]);
+        sim_check_arrival(s, e->rank, &m);
+        sim_worker_decode(s, e->rank, &m);
         sim_check_answer(s, e->rank, &m);
         sim_worker_answer(s, e->rank, &m);
         break;
@@ -330,6 +348,17 @@ static void run(struct sim *s)
 
 /* ------------------------------------------------------------------ seeds */
 
+/* Counts are small, but for shares of 1/3 exact in 16 bits. */
+static struct compression choose_codec(struct sim *s, const struct sim_plan *p)
+{
+    enum codec_kind kind = (enum codec_kind)sim_below(s, CODEC_NAMED); /* nobody names rows */
+    bool exact = p->exact || consistency_steps_each(&p->consistency);
+
+    if ((kind == CODEC_FP16 || kind == CODEC_BF16) && !exact)
+        kind = CODEC_NONE;
+    return compression_make(CODEC_NONE, (uint32_t)kind, CODEC_PPM / 4);
+}
+
 static struct sim_plan choose(struct sim *s)
 {
     struct sim_plan p = {.ranks = 1 + sim_below(s, SIM_RANKS),
@@ -359,6 +388,7 @@ static struct sim_plan choose(struct sim *s)
     } else {
         p.consistency.mode = CONSISTENCY_ASP;
     }
+    p.compression = choose_codec(s, &p);
     return p;
 }
 
@@ -388,6 +418,7 @@ static void add(struct sim *total, const struct sim *s)
     total->newcomers += s->newcomers;
     total->breaks += s->breaks;
     total->repeats += s->repeats;
+    total->coded += s->coded;
 }
 
 static void run_seed(struct sim_record *records, float *history, struct sim *total, bool talk)
@@ -430,12 +461,12 @@ START_TEST(test_whole_jobs)
             run_seed(records, history, &total, false);
     }
     printf("%zu crashes, %zu of them failovers, %zu workers killed, %zu newcomers, %zu broken "
-           "connections, %zu messages sent again\n",
+           "connections, %zu messages sent again, %zu coded answers\n",
            total.crashes, total.failovers, total.kills, total.newcomers, total.breaks,
-           total.repeats);
+           total.repeats, total.coded);
     if (!getenv("SPARRING_SEED") && count >= SEEDS_DEFAULT)
         ck_assert(total.crashes > total.failovers && total.failovers > 0 && total.kills > 0 &&
-                  total.newcomers > 0 && total.breaks > 0 && total.repeats > 0);
+                  total.newcomers > 0 && total.breaks > 0 && total.repeats > 0 && total.coded > 0);
     free(records);
     free(history);
 }

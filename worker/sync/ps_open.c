@@ -221,9 +221,7 @@ static enum status place(struct sync_ps *s, const struct sync_config *config, st
 static enum status open_parts(struct sync_ps *s, const struct sync_config *config,
                               struct error *err)
 {
-    enum status status = compression_check(
-        &config->compression, consistency_is_lockstep(&config->consistency),
-        config->update_on_server && config->on_worker_loss != WORKER_LOSS_FAIL, err);
+    enum status status = compression_check(&config->compression, err);
 
     if (status == STATUS_OK)
         status = compression_check_names(&config->compression, &config->consistency,

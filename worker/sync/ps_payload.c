@@ -58,13 +58,30 @@ enum status ps_payload_make(struct sync_ps *s, const float *slab, struct chunk_h
     return STATUS_OK;
 }
 
+/* May answers come as they are?  Values may: initial and final ones do, and what takes the place of
+ * a change. */
+static bool may_be_whole(const struct sync_ps *s)
+{
+    return s->round == 0 || s->base.yields == SYNC_YIELDS_PARAMETERS ||
+           s->codec.compression.down.kind == CODEC_NONE ||
+           codec_has_residual(&s->codec.compression.down) ||
+           codec_varies(&s->codec.compression.down);
+}
+
+/* Changes are for whoever has what has changed. */
+static bool may_be_coded(const struct sync_ps *s)
+{
+    return s->round > 0 || (s->catching_up && s->codec.mode == CODEC_REPLACE);
+}
+
 enum status ps_payload_check(const struct sync_ps *s, const struct chunk_header *header,
                              size_t payload_bytes, struct error *err)
 {
     static const struct codec plain = {.kind = CODEC_NONE};
     const struct partition *p = &s->map.partitions[header->partition];
-    const struct codec *terms = s->round == 0 ? &plain : &s->codec.compression.down;
-    const struct codec *codec = codec_varies(terms) && header->dtype == CODEC_NONE ? &plain : terms;
+    const struct codec *down = &s->codec.compression.down;
+    bool is_plain = !may_be_coded(s) || (header->dtype == CODEC_NONE && may_be_whole(s));
+    const struct codec *codec = is_plain ? &plain : down;
     bool shorter = codec_varies(codec) && header->length < p->count * sizeof(float);
     const struct ps_named *named = ps_names_of(&s->names, header->partition);
     size_t wanted = codec->kind == CODEC_NAMED ? named ? named->bytes : 0
@@ -90,12 +107,28 @@ enum status ps_payload_check(const struct sync_ps *s, const struct chunk_header 
     return STATUS_OK;
 }
 
+/* Is what is to be added in that round here already?  Who takes the place of a lost rank has pulled
+ * values that may be a round further, and then makes that round. */
+static bool has_change(struct sync_ps *s, const struct chunk_header *header)
+{
+    bool has;
+
+    if (s->codec.mode != CODEC_ADD || !consistency_is_lockstep(&s->consistency))
+        return false;
+    (void)pthread_mutex_lock(&s->lock);
+    has = s->partitions[header->partition].of >= header->round;
+    (void)pthread_mutex_unlock(&s->lock);
+    return has;
+}
+
 enum status ps_payload_take(struct sync_ps *s, const struct chunk_header *header,
                             struct rpc_message *message, struct error *err)
 {
     const struct partition *p = &s->map.partitions[header->partition];
     float *dst = ps_answer_slab(s, header->round) + p->offset;
 
+    if (header->dtype != CODEC_NONE && has_change(s, header))
+        return STATUS_OK;
     if (header->dtype != CODEC_NONE)
         return ps_codec_decode(&s->codec, message, dst, p, err);
     if (!(header->flags & CHUNK_BY_REFERENCE))

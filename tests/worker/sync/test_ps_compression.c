@@ -421,17 +421,13 @@ END_TEST
 /* Terms that no server may take, said before anybody joins. */
 START_TEST(test_refused)
 {
-    struct compression c = compression_make(CODEC_NONE, CODEC_FP16, 0);
+    struct compression c = compression_make(CODEC_FP16, CODEC_FP16, 0);
 
-    assert_ok(compression_check(&c, true, false, &err));
-    assert_fails(compression_check(&c, false, false, &err), STATUS_INVALID, "in lockstep");
-    assert_fails(compression_check(&c, true, true, &err), STATUS_INVALID, "take a lost rank's");
-    c = compression_make(CODEC_FP16, CODEC_NONE, 0);
-    assert_ok(compression_check(&c, false, true, &err));
+    assert_ok(compression_check(&c, &err));
     c = compression_make(CODEC_TOP_K, CODEC_NONE, 0);
-    assert_fails(compression_check(&c, true, false, &err), STATUS_INVALID, "0 parts per million");
+    assert_fails(compression_check(&c, &err), STATUS_INVALID, "0 parts per million");
     c = compression_make(CODEC_NONE, CODEC_KINDS, 1);
-    assert_fails(compression_check(&c, true, false, &err), STATUS_INVALID, "compression 7");
+    assert_fails(compression_check(&c, &err), STATUS_INVALID, "compression 7");
 }
 END_TEST
 
@@ -441,9 +437,9 @@ START_TEST(test_names_refused)
     struct compression c = compression_make(CODEC_NAMED, CODEC_NONE, 0);
     struct consistency k = {.mode = CONSISTENCY_BSP};
 
-    assert_fails(compression_check(&c, true, false, &err), STATUS_INVALID, "who has few says rows");
+    assert_fails(compression_check(&c, &err), STATUS_INVALID, "who has few says rows");
     c = compression_make(CODEC_ROWS, CODEC_NAMED, 0);
-    assert_ok(compression_check(&c, false, true, &err));
+    assert_ok(compression_check(&c, &err));
     assert_ok(compression_check_names(&c, &k, true, &err));
     assert_fails(compression_check_names(&c, &k, false, &err), STATUS_INVALID, "on the workers");
     k.backup = 1;

@@ -65,16 +65,20 @@ static const struct {
     bool exact;
     bool shares;
     unsigned connections;
+    enum codec_kind down;
 } modes[] = {
-    {true, {.mode = CONSISTENCY_BSP}, true, false, 1},
-    {false, {.mode = CONSISTENCY_BSP}, true, false, 3},
-    {true, {.mode = CONSISTENCY_BSP, .backup = 1}, false, false, 1},
-    {true, {.mode = CONSISTENCY_SSP, .staleness = 2}, false, false, 2},
-    {true, {.mode = CONSISTENCY_ASP}, false, false, 1},
-    {true, {.mode = CONSISTENCY_BSP}, true, true, 2},
-    {false, {.mode = CONSISTENCY_BSP}, true, true, 1},
-    {true, {.mode = CONSISTENCY_BSP, .backup = 1}, false, true, 1},
-    {true, {.mode = CONSISTENCY_ASP}, false, true, 2},
+    {true, {.mode = CONSISTENCY_BSP}, true, false, 1, CODEC_NONE},
+    {false, {.mode = CONSISTENCY_BSP}, true, false, 3, CODEC_NONE},
+    {true, {.mode = CONSISTENCY_BSP, .backup = 1}, false, false, 1, CODEC_NONE},
+    {true, {.mode = CONSISTENCY_SSP, .staleness = 2}, false, false, 2, CODEC_NONE},
+    {true, {.mode = CONSISTENCY_ASP}, false, false, 1, CODEC_NONE},
+    {true, {.mode = CONSISTENCY_BSP}, true, true, 2, CODEC_NONE},
+    {false, {.mode = CONSISTENCY_BSP}, true, true, 1, CODEC_NONE},
+    {true, {.mode = CONSISTENCY_BSP, .backup = 1}, false, true, 1, CODEC_NONE},
+    {true, {.mode = CONSISTENCY_ASP}, false, true, 2, CODEC_NONE},
+    {true, {.mode = CONSISTENCY_BSP, .backup = 1}, false, false, 1, CODEC_TOP_K},
+    {true, {.mode = CONSISTENCY_SSP, .staleness = 2}, false, false, 2, CODEC_ONE_BIT},
+    {true, {.mode = CONSISTENCY_ASP}, false, false, 1, CODEC_ROWS},
 };
 
 /* Every payload is counted once, however often it travelled. */
@@ -103,6 +107,7 @@ START_TEST(test_resets_change_nothing)
     t.sharing = modes[_i].shares;
     t.connections = modes[_i].connections;
     t.priority = t.connections > 1;
+    t.compression = compression_make(CODEC_NONE, (uint32_t)modes[_i].down, 50000);
     team_open(&t);
     for (unsigned i = 0; i < 2; i++)
         for (unsigned k = 0; k < 2; k++)
@@ -124,6 +129,8 @@ START_TEST(test_resets_change_nothing)
     ck_assert_uint_gt(reconnects, 3);
     if (modes[_i].exact)
         team_check(&t);
+    else /* the final values */
+        ck_assert(ps_same_bits(t.ranks[0].params, t.ranks[1].params, TEAM_COUNT));
     team_close(&t);
 }
 END_TEST
@@ -319,19 +326,47 @@ END_TEST
 
 /* ------------------------------------------------------------------ lost workers */
 
+/* Where answers are compressed there is no serial run: the same without a loss. */
+static void run_calm(struct team *t, const struct compression *compression)
+{
+    team_init(t, 2, 2, 8);
+    t->compression = *compression;
+    team_open(t);
+    for (unsigned i = 0; i < 2; i++)
+        team_run_rank(&t->ranks[i]);
+    for (unsigned i = 0; i < 2; i++)
+        team_join_rank(&t->ranks[i]);
+}
+
+static void check_as_calm(const struct team *t)
+{
+    struct team calm;
+
+    run_calm(&calm, &t->compression);
+    for (unsigned i = 0; i < 2; i++) {
+        ck_assert_msg(t->ranks[i].status == STATUS_OK, "rank %u: %s", i, t->ranks[i].err.text);
+        ck_assert_msg(calm.ranks[i].status == STATUS_OK, "%s", calm.ranks[i].err.text);
+        ck_assert(ps_same_bits(t->ranks[i].params, calm.ranks[i].params, TEAM_COUNT));
+    }
+    team_close(&calm);
+}
+
 /* Rank 1 is lost in the middle of a round, with a part of its gradients sent, and never comes back;
  * the two servers may be at different rounds of different partitions.  Who takes its place makes
- * exactly that step again. */
+ * exactly that step again, from exactly the parameters that the others have, compressed or not. */
 START_TEST(test_another_takes_the_place)
 {
     static const size_t sent[] = {0, 1500, TEAM_COUNT / 2, TEAM_COUNT};
-    const uint64_t last = _i < 4 ? 5 : 1; /* round that it is lost in */
+    static const enum codec_kind down[] = {CODEC_TOP_K, CODEC_FP16, CODEC_ONE_BIT, CODEC_ROWS};
+    const uint64_t last = _i < 4 || _i >= 8 ? 5 : 1; /* round that it is lost in */
     struct team t;
     struct team_rank *r, lost;
 
     team_init(&t, 2, 2, 8);
     t.on_loss = WORKER_LOSS_WAIT;
     t.reconnect_ms = 1500;
+    if (_i >= 8)
+        t.compression = compression_make(CODEC_FP16, (uint32_t)down[_i - 8], 50000);
     team_open(&t);
     r = &t.ranks[1];
     team_run_rank(&t.ranks[0]);
@@ -355,7 +390,78 @@ START_TEST(test_another_takes_the_place)
     ck_assert_msg(r->status == STATUS_OK, "%s", r->err.text);
     ck_assert_uint_ge(r->first, last);
     ck_assert_uint_le(r->first, last + 1);
-    team_check(&t);
+    if (_i < 8)
+        team_check(&t);
+    else
+        check_as_calm(&t);
+    team_close(&t);
+}
+END_TEST
+
+static void step_or_fail(struct team_rank *r, uint64_t round)
+{
+    ck_assert_msg(team_step(r, round) == STATUS_OK, "rank %u: %s", r->index, r->err.text);
+}
+
+/* Until the rank has that many bytes of answers. */
+static void await_answers(const struct team_rank *r, uint64_t bytes)
+{
+    while (sync_counters(r->sync).rx_payload_bytes < bytes)
+        (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+/* Rank 0 makes rounds 4 and, without rank 1, of which nobody hears any more, a part of 5: two
+ * partitions, one of each server. */
+static void go_on_alone(struct team *t)
+{
+    struct team_rank *first = &t->ranks[0], *lost = &t->ranks[1];
+    size_t full = TEAM_PARTITION_BYTES / sizeof(float);
+    uint64_t before;
+
+    lose(lost, 0);
+    lose(lost, 1);
+    team_join_rank(lost);
+    ck_assert_int_ne(lost->status, STATUS_OK);
+    step_or_fail(first, 4);
+    before = sync_counters(first->sync).rx_payload_bytes;
+    ck_assert_int_eq(team_begin_step(first, 5, 3 * full), STATUS_OK);
+    await_answers(first, before + 2 * codec_bytes(&t->compression.down, full));
+    for (unsigned k = 0; k < 2; k++)
+        fault_proxy_refuse(lost->proxies[k], false);
+    lost->err = (struct error){.status = STATUS_OK};
+    memset(lost->params, 0, TEAM_COUNT * sizeof(float));
+}
+
+/* shrink: who comes to the others' job is told the whole of what they hold, and from then on what
+ * they are told; but not once more what is in it already. */
+START_TEST(test_a_newcomer_holds_what_all_hold)
+{
+    struct team t;
+    struct team_rank *r;
+
+    team_init(&t, 2, 2, 8);
+    t.on_loss = WORKER_LOSS_SHRINK;
+    t.reconnect_ms = 1000;
+    t.compression = compression_make(CODEC_TOP_K, _i == 0 ? CODEC_TOP_K : CODEC_BF16, 50000);
+    team_open(&t);
+    r = &t.ranks[1];
+    team_run_rank(r);
+    ck_assert_msg(team_start_rank(&t.ranks[0]) == STATUS_OK, "%s", t.ranks[0].err.text);
+    for (uint64_t round = 1; round <= 3; round++)
+        step_or_fail(&t.ranks[0], round);
+    go_on_alone(&t);
+    ck_assert_msg(team_start_rank(r) == STATUS_OK, "%s", r->err.text);
+    ck_assert_uint_eq(r->first, 5);
+    for (uint64_t round = 5; round <= 8; round++) {
+        ck_assert_int_eq(team_begin_step(r, round, TEAM_COUNT), STATUS_OK);
+        if (round > 5)
+            ck_assert_int_eq(team_begin_step(&t.ranks[0], round, TEAM_COUNT), STATUS_OK);
+        sync_ready(t.ranks[0].sync, TEAM_COUNT);
+        for (unsigned i = 0; i < 2; i++)
+            ck_assert_msg(sync_finish(t.ranks[i].sync, &t.ranks[i].err) == STATUS_OK, "%s",
+                          t.ranks[i].err.text);
+        ck_assert(ps_same_bits(t.ranks[0].params, r->params, TEAM_COUNT));
+    }
     team_close(&t);
 }
 END_TEST
@@ -371,6 +477,7 @@ START_TEST(test_the_others_go_on)
     t.update = modes[_i].update;
     t.consistency = modes[_i].consistency;
     t.order = modes[_i].exact ? REDUCE_REPRODUCIBLE : REDUCE_FAST;
+    t.compression = compression_make(CODEC_NONE, (uint32_t)modes[_i].down, 50000);
     team_open(&t);
     team_run_rank(&t.ranks[0]);
     team_run_rank(&t.ranks[1]);
@@ -432,7 +539,8 @@ int main(void)
     tcase_add_test(links, test_a_server_s_word_is_final);
     suite_add_tcase(suite, links);
     tcase_set_timeout(workers, 60);
-    tcase_add_loop_test(workers, test_another_takes_the_place, 0, 8);
+    tcase_add_loop_test(workers, test_another_takes_the_place, 0, 12);
+    tcase_add_loop_test(workers, test_a_newcomer_holds_what_all_hold, 0, 2);
     tcase_add_loop_test(workers, test_the_others_go_on, 0, mode_count);
     tcase_add_test(workers, test_a_lost_worker_is_named);
     suite_add_tcase(suite, workers);
