@@ -32,7 +32,6 @@ static bool is_inside(const struct shared_memory *m, const float *slab, size_t c
 enum status ps_arena_terms(struct sync_ps *s, const struct sync_config *config, struct error *err)
 {
     const struct shared_memory *m = config->memory;
-
     const struct compression *c = &config->compression;
     bool compressed = c->up.kind != CODEC_NONE || c->down.kind != CODEC_NONE;
 
@@ -42,6 +41,9 @@ enum status ps_arena_terms(struct sync_ps *s, const struct sync_config *config, 
                          "rank %u: gradients are not compressed in shared memory: --ps-transport "
                          "shm and compression exclude each other",
                          s->rank);
+    if (compressed && s->transport == SYNC_TRANSPORT_AUTO && m)
+        log_info("rank %u: gradients go through the sockets, which is where they are compressed",
+                 s->rank);
     if (s->transport == SYNC_TRANSPORT_GRPC || compressed)
         return STATUS_OK;
     if (!m || !is_inside(m, s->params, s->count) || !is_inside(m, s->grads, s->count))
