@@ -45,6 +45,13 @@ void succession_primary_init(struct succession_primary *p, uint64_t epoch, unsig
     memset(settled, 0, world_size * sizeof(*settled));
 }
 
+void succession_primary_restore(struct succession_primary *p, uint64_t epoch, unsigned world_size,
+                                bool *settled)
+{
+    *p = (struct succession_primary){
+        .role = SUCCESSION_PROPOSING, .epoch = epoch, .world_size = world_size, .settled = settled};
+}
+
 bool succession_may_acknowledge(const struct succession_primary *p, bool replica_has_it)
 {
     return p->role == SUCCESSION_LONE || (p->role != SUCCESSION_SUCCEEDED && replica_has_it);

@@ -72,6 +72,16 @@ struct succession_primary {
 void succession_primary_init(struct succession_primary *p, uint64_t epoch, unsigned world_size,
                              bool *settled);
 
+/*
+ * A primary that was started again with what it left on the disk, where it was not alone.  It has
+ * lost sight of its replica and has no word of anybody's, so it proposes; `settled` is the
+ * caller's: true of ranks that have left in order, or whose vacancy the replica knew.  Only while
+ * the replica knew of every change of membership: else the disk does not say who votes.  A replica
+ * that is started again is what it was.
+ */
+void succession_primary_restore(struct succession_primary *p, uint64_t epoch, unsigned world_size,
+                                bool *settled);
+
 /* May what the replica has (or has not) be acknowledged? */
 bool succession_may_acknowledge(const struct succession_primary *p, bool replica_has_it);
 

@@ -2,14 +2,17 @@
  * Every state that a primary, its replica and up to three workers can reach, with the real rules of
  * succession deciding.  A message is a fact that its sender has made true for good; it is delivered
  * at any later moment, as often as one likes, or never: so losses, delays, repeats, any order,
- * partitions and servers that stop and wake up are all among the runs.
+ * partitions and servers that stop and wake up are all among the runs.  The primary may also die
+ * and be started again, with what it left on its disk: its history, who has left and, unless it was
+ * alone, no stream to its replica any more.  The replica, started again, is as if it had slept.
  *
  * Two explorations:
  *   safety    anybody may believe at any moment that another is lost, right or wrong.  In each
  *             state: never a primary alone beside a promoted replica; what two workers have been
  *             told is one history, of which one may have more than the other; and whoever goes on
  *             has all of it.
- *   progress  at most one failure (a server or worker that dies, a pair that is cut off), and only
+ *   progress  at most one failure (a server or worker that dies, a primary that is started again, a
+ *             pair that is cut off), and only
  *             who is lost is believed to be.  In each state in which nothing happens any more all
  *             workers that live have all steps.
  *
@@ -55,6 +58,8 @@ struct worker {
 struct state {
     uint8_t role, settled, acknowledged; /* the primary's; acknowledged: entries, by the replica */
     uint8_t primary_sum;                 /* who has pushed to its next step */
+    uint8_t restarted; /* the primary: it hears its replica no more, but asks it */
+    uint8_t forgot;    /* and that it was alone */
     struct history primary;
     uint8_t promoted, taken; /* the replica's; taken: entries from the primary's records */
     uint8_t joined;          /* who has come to the replica */
@@ -84,6 +89,7 @@ static size_t state_count;
 static const struct state *origin; /* explored now */
 static bool moved;                 /* something leads from it to another state */
 static size_t seen_lone, seen_promoted, seen_both_votes, seen_succeeded, seen_vacant;
+static size_t seen_again; /* alone after a restart */
 
 /* ------------------------------------------------------------------ the real rules */
 
@@ -112,7 +118,7 @@ static bool may_acknowledge(const struct state *s, unsigned entry)
     bool settled[WORKERS_MAX];
     struct succession_primary p = primary_of(s, settled);
 
-    return succession_may_acknowledge(&p, entry < s->acknowledged);
+    return succession_may_acknowledge(&p, entry < s->acknowledged && !s->restarted);
 }
 
 /* ------------------------------------------------------------------ histories */
@@ -148,7 +154,8 @@ static void append(struct history *h, bool own, bool vacates)
 /* The vacancy is in force: the replica has it, or nobody else counts. */
 static bool is_vacant(const struct state *s)
 {
-    return s->primary.vacates != NEVER && may_acknowledge(s, s->primary.vacates);
+    return s->primary.vacates != NEVER &&
+           (s->primary.vacates < s->acknowledged || may_acknowledge(s, s->primary.vacates));
 }
 
 static uint8_t all_workers(bool vacant)
@@ -162,12 +169,12 @@ static void check_safety(const struct state *s)
 {
     const struct history *holder = s->promoted ? &s->replica : &s->primary;
 
-    REQUIRE(s->role != SUCCESSION_LONE || !s->promoted);
+    REQUIRE((s->role != SUCCESSION_LONE && !s->forgot) || !s->promoted);
     for (unsigned k = 0; k < world.workers; k++) {
         const struct history *mine = &s->workers[k].is;
 
         REQUIRE(is_part(mine, holder));
-        if (s->role != SUCCESSION_LONE) /* either of them may die */
+        if (s->role != SUCCESSION_LONE && !s->forgot) /* either of them may die */
             REQUIRE(is_part(mine, &s->replica));
         for (unsigned other = 0; other < k; other++)
             REQUIRE(is_part(mine, &s->workers[other].is) || is_part(&s->workers[other].is, mine));
@@ -187,6 +194,7 @@ static void count_state(const struct state *s)
     seen_promoted += s->promoted;
     seen_succeeded += s->role == SUCCESSION_SUCCEEDED;
     seen_vacant += is_vacant(s);
+    seen_again += s->restarted && s->role == SUCCESSION_LONE;
 }
 
 static uint32_t hash(const struct state *s)
@@ -320,7 +328,7 @@ static void take_acknowledgement(const struct state *from)
     struct succession_primary p = primary_of(from, settled);
     struct state s = *from;
 
-    if (from->acknowledged >= from->taken || !linked(from, CUT_SERVERS))
+    if (from->acknowledged >= from->taken || from->restarted || !linked(from, CUT_SERVERS))
         return;
     if (from->acknowledged == from->primary.vacates) {
         succession_change(&p, p.epoch, 0, false);
@@ -383,6 +391,45 @@ static void leave_in_order(const struct state *from, unsigned k)
     visit(&s);
 }
 
+/* It died and reads its disk.  `alone`: that says so. */
+static void start_again(const struct state *from, bool alone)
+{
+    bool known = from->primary.vacates == NEVER || from->primary.vacates < from->acknowledged;
+    bool settled[WORKERS_MAX];
+    struct succession_primary p;
+    struct state s = *from;
+
+    if (alone && from->role != SUCCESSION_LONE)
+        return;
+    s.restarted = true;
+    s.forgot = from->forgot || (from->role == SUCCESSION_LONE && !alone);
+    s.primary_sum = 0;
+    if (!alone && !known) { /* the disk does not say who votes: it does not go on */
+        s.dead |= DEAD_PRIMARY;
+    } else if (!alone) {
+        for (unsigned k = 0; k < world.workers; k++)
+            settled[k] = (s.settled >> k & 1) &&
+                         (s.workers[k].left || (k == 0 && s.primary.vacates != NEVER));
+        succession_primary_restore(&p, 1, world.workers, settled);
+        keep_primary(&s, &p);
+    }
+    if (world.progress)
+        s.failures = 1;
+    visit(&s);
+}
+
+/* What it was when it was alone is on the disk, at the latest, when somebody goes or comes. */
+static void restart_primary(const struct state *from)
+{
+    bool lately = from->primary.vacates == NEVER || from->primary.vacates < from->acknowledged;
+
+    if (!lives(from, DEAD_PRIMARY) || (world.progress && from->failures > 0))
+        return;
+    start_again(from, true);
+    if (from->role != SUCCESSION_LONE || lately)
+        start_again(from, false);
+}
+
 /* ------------------------------------------------------------------ the replica */
 
 static void take_record(const struct state *from)
@@ -400,8 +447,8 @@ static void take_record(const struct state *from)
         visit(&s);
         return;
     }
-    if (from->taken >= from->primary.length)
-        return;
+    if (from->taken >= from->primary.length || from->restarted)
+        return; /* what was on its way may as well have come before */
     append(&s.replica, false, from->primary.vacates == from->taken);
     s.taken++;
     visit(&s);
@@ -487,7 +534,7 @@ static void leave_primary(const struct state *from, unsigned k)
     bool stuck = from->role == SUCCESSION_PROPOSING && w->vote == SUCCESSION_ALONE;
 
     if (w->at != 0 || w->left || !lives(from, 1u << k) ||
-        (!told && !stuck && !may_suspect(from, DEAD_PRIMARY, CUT_PRIMARY + k)))
+        (!told && !stuck && !from->restarted && !may_suspect(from, DEAD_PRIMARY, CUT_PRIMARY + k)))
         return;
     w->asks = succession_worker_leave(&voter) ? 2 : 1;
     w->vote = (uint8_t)voter.vote;
@@ -500,6 +547,8 @@ static void expand(const struct state *from)
 {
     bool primary = lives(from, DEAD_PRIMARY), replica = lives(from, DEAD_REPLICA);
 
+    if (!world.progress)
+        restart_primary(from);
     if (primary) {
         vacate_at_primary(from);
         take_acknowledgement(from);
@@ -558,6 +607,8 @@ static void explore(void)
         if (world.progress && !moved)
             check_progress(&from);
         let_fail(&from);
+        if (world.progress)
+            restart_primary(&from);
     }
 }
 
@@ -589,6 +640,7 @@ START_TEST(test_safety)
     ck_assert_uint_gt(seen_promoted, 0);
     ck_assert_uint_gt(seen_succeeded, 0);
     ck_assert_uint_gt(seen_vacant, 0);
+    ck_assert_uint_gt(seen_again, 0);
     if (_i > 1)
         ck_assert_uint_gt(seen_both_votes, 0);
 }
