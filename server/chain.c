@@ -23,7 +23,7 @@ size_t chain_slot_of(const struct chain *c, uint32_t partition)
 /* Lock held. */
 static bool may_send(struct chain *c, size_t slot, uint64_t sequence)
 {
-    bool has_it = c->slots[slot].acknowledged >= sequence;
+    bool has_it = !c->restored && c->slots[slot].acknowledged >= sequence;
 
     if (!succession_may_acknowledge(&c->succession, has_it))
         return false;
@@ -139,7 +139,8 @@ static void go_alone(struct chain *c, uint64_t *ret_epoch)
     c->counts.recover_ns = clock_now_ns() - c->counts.lost_ns;
     (void)pthread_mutex_unlock(&c->lock);
     log_warning("no replica from here on: all ranks have agreed to epoch %" PRIu64, *ret_epoch);
-    rpc_call_cancel(c->call);
+    if (c->call)
+        rpc_call_cancel(c->call);
     send_all(c);
     c->knows(c->user);
 }
@@ -208,6 +209,20 @@ uint64_t chain_members(struct chain *c, uint64_t epoch, const uint64_t *sessions
     return number;
 }
 
+enum chain_standing chain_standing(struct chain *c, const uint64_t *sessions)
+{
+    enum chain_standing standing = CHAIN_PAIR;
+
+    (void)pthread_mutex_lock(&c->lock);
+    if (c->succession.role == SUCCESSION_LONE)
+        standing = CHAIN_ALONE;
+    else if (c->known != c->members ||
+             memcmp(c->sessions, sessions, c->world_size * sizeof(*sessions)) != 0)
+        standing = CHAIN_CHANGING;
+    (void)pthread_mutex_unlock(&c->lock);
+    return standing;
+}
+
 bool chain_knows(struct chain *c, uint64_t number)
 {
     bool knows;
@@ -220,8 +235,7 @@ bool chain_knows(struct chain *c, uint64_t number)
     return knows;
 }
 
-/* The replica has taken over.  No lock held. */
-static void step_down(struct chain *c, uint64_t epoch)
+void chain_step_down(struct chain *c, uint64_t epoch)
 {
     struct error why = {0};
     bool first;
@@ -328,7 +342,7 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
         return;
     }
     if (must_step_down)
-        step_down(c, reply.epoch);
+        chain_step_down(c, reply.epoch);
     if (slot != SIZE_MAX)
         send_slot(c, slot);
     else if (reply.partition == RECORD_OF_MEMBERS)
@@ -387,6 +401,7 @@ void chain_tick(struct chain *c, int64_t now_ns)
     else
         (void)pthread_mutex_unlock(&c->lock);
     send_stuck(c);
+    chain_ask(c, now_ns);
 }
 
 void chain_end(struct chain *c)
@@ -424,5 +439,6 @@ void chain_cancel(struct chain *c)
     (void)pthread_mutex_lock(&c->lock);
     c->over = true;
     (void)pthread_mutex_unlock(&c->lock);
-    rpc_call_cancel(c->call);
+    if (c->call)
+        rpc_call_cancel(c->call);
 }

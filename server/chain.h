@@ -59,6 +59,23 @@ struct chain_config {
 enum status chain_open(const struct chain_config *config, int64_t deadline_ns,
                        struct chain **ret_chain, struct error *err);
 
+/*
+ * In a job that an earlier process of this server has begun, as one of two (see
+ * succession_primary_restore, for `settled`, too): nothing is sent to the replica any more, but it
+ * is asked whether it serves by now.  The caller gives it the shard's records.  Does not block.
+ */
+enum status chain_restore(const struct chain_config *config, const bool *settled,
+                          struct chain **ret_chain, struct error *err);
+
+/* What another process of this server would have to know: see server/roster.h. */
+enum chain_standing {
+    CHAIN_PAIR,     /* not alone, and the replica knows that these sessions hold the slots */
+    CHAIN_CHANGING, /* not alone, and it may not know that */
+    CHAIN_ALONE,
+};
+
+enum chain_standing chain_standing(struct chain *c, const uint64_t *sessions);
+
 /* The shard's sink. */
 enum status chain_put(void *chain, const struct shard_record *record, struct error *err);
 

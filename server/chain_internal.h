@@ -2,6 +2,7 @@
  * What the sources of the chain share:
  *   chain_open.c    from an address to a replica that has the terms, and the end
  *   chain_record.c  records: packed, lent or copied, sent
+ *   chain_ask.c     what a primary without a stream asks its replica
  *   chain.c         answers that wait, replies, and who goes on when the replica is lost
  */
 #ifndef SPARRING_SERVER_CHAIN_INTERNAL_H
@@ -10,6 +11,8 @@
 #include "server/chain.h"
 
 #include <pthread.h>
+
+#define CHAIN_PATH "/sparring.v1.ParameterServer/Replicate"
 
 /* Memory that core reads: a partition's own, or a copy of it. */
 struct chain_loan {
@@ -40,7 +43,9 @@ struct chain {
     void (*knows)(void *user);
     void *user;
     struct rpc_client *client;
-    struct rpc_call *call;     /* one reference */
+    struct rpc_call *call; /* one reference; NULL in a restored job, like nothing is heard */
+    uint8_t *question;     /* owned; a packed RECORD_ASK */
+    size_t question_size;
     struct chain_loan *loans;  /* owned; one per slot */
     float *copy;               /* owned; (world_size, count of the shard); copies only */
     struct chain_loan *copied; /* owned; (slot, world_size); copies only */
@@ -55,6 +60,9 @@ struct chain {
     uint64_t epoch;           /* of the newest record, in force or not */
     uint64_t *sessions;       /* owned; that hold the slots, as the replica was told */
     uint64_t members, known;  /* changes of them: told, and known to the replica */
+    bool restored;            /* what it has acknowledged is not known; constant */
+    bool asking;              /* whether the replica serves by now */
+    int64_t asked_ns;         /* the last time */
     bool taken;               /* the replica has the terms */
     bool ended;               /* the stream is over, for the reason below */
     bool end_sent;            /* by chain_end, and the replica ends the stream */
@@ -69,6 +77,12 @@ struct chain {
 
 /* The partition's place in the shard; it is held there. */
 size_t chain_slot_of(const struct chain *c, uint32_t partition);
+
+/* The replica says that it has taken over, in this epoch.  No lock held. */
+void chain_step_down(struct chain *c, uint64_t epoch);
+
+/* Ask it, if it has to be asked now.  No lock held. */
+void chain_ask(struct chain *c, int64_t now_ns);
 
 /* Of the stream. */
 extern const struct rpc_handler chain_handler;

@@ -10,8 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#define END_MS    1000 /* for the replica to hear that the job is over */
-#define REPLICATE "/sparring.v1.ParameterServer/Replicate"
+#define END_MS 1000 /* for the replica to hear that the job is over */
 
 static enum status allocate(struct chain *c, struct error *err)
 {
@@ -42,6 +41,24 @@ static enum status allocate(struct chain *c, struct error *err)
     return status;
 }
 
+/* Allocates *ret_bytes (free). */
+static enum status pack_terms(const struct chain_config *config, enum record_kind kind,
+                              uint8_t **ret_bytes, size_t *ret_size, struct error *err)
+{
+    size_t count = config->terms->world_size;
+    struct wire_record m = {.kind = kind, .epoch = config->epoch, .session_count = count};
+    struct join_request terms = *config->terms;
+    enum status status = mem_calloc(count, sizeof(*m.sessions), "sessions", &m.sessions, err);
+
+    m.terms = &terms;
+    if (status == STATUS_OK) {
+        memcpy(m.sessions, config->sessions, count * sizeof(*m.sessions));
+        status = wire_pack_terms(&m, ret_bytes, ret_size, err);
+    }
+    free(m.sessions);
+    return status;
+}
+
 static enum status make(const struct chain_config *config, struct chain **ret, struct error *err)
 {
     const struct shard_config *shard = &config->shard->config;
@@ -69,6 +86,8 @@ static enum status make(const struct chain_config *config, struct chain **ret, s
     (void)pthread_cond_init(&c->changed, &attributes);
     (void)pthread_condattr_destroy(&attributes);
     status = allocate(c, err);
+    if (status == STATUS_OK)
+        status = pack_terms(config, RECORD_ASK, &c->question, &c->question_size, err);
     if (status != STATUS_OK) {
         chain_close(c);
         return status;
@@ -80,16 +99,23 @@ static enum status make(const struct chain_config *config, struct chain **ret, s
     return STATUS_OK;
 }
 
-static enum status connect_replica(struct chain *c, const struct chain_config *config,
-                                   struct error *err)
+static enum status open_client(struct chain *c, const struct chain_config *config,
+                               struct error *err)
 {
     struct rpc_client_config client = {.security = config->security};
     enum status status = endpoint_parse(config->terms->replica, "replica", &client.target, err);
 
+    return status == STATUS_OK ? rpc_client_open(&client, &c->client, err) : status;
+}
+
+static enum status connect_replica(struct chain *c, const struct chain_config *config,
+                                   struct error *err)
+{
+    enum status status = open_client(c, config, err);
+
     if (status == STATUS_OK)
-        status = rpc_client_open(&client, &c->client, err);
-    if (status == STATUS_OK)
-        status = rpc_client_call(c->client, REPLICATE, INT64_MAX, &chain_handler, c, &c->call, err);
+        status =
+            rpc_client_call(c->client, CHAIN_PATH, INT64_MAX, &chain_handler, c, &c->call, err);
     if (status == STATUS_OK)
         rpc_call_receive(c->call);
     return status;
@@ -97,22 +123,13 @@ static enum status connect_replica(struct chain *c, const struct chain_config *c
 
 static enum status send_terms(struct chain *c, const struct chain_config *config, struct error *err)
 {
-    size_t count = c->world_size;
-    struct wire_record m = {.kind = RECORD_TERMS, .epoch = config->epoch, .session_count = count};
-    struct join_request terms = *config->terms;
     uint8_t *bytes = NULL;
     size_t size;
-    enum status status = mem_calloc(count, sizeof(*m.sessions), "sessions", &m.sessions, err);
+    enum status status = pack_terms(config, RECORD_TERMS, &bytes, &size, err);
 
-    m.terms = &terms;
-    if (status == STATUS_OK) {
-        memcpy(m.sessions, config->sessions, count * sizeof(*m.sessions));
-        status = wire_pack_terms(&m, &bytes, &size, err);
-    }
     if (status == STATUS_OK)
         (void)rpc_call_send(c->call, bytes, size, NULL); /* or the stream is over, and says why */
     free(bytes);
-    free(m.sessions);
     return status;
 }
 
@@ -161,6 +178,27 @@ enum status chain_open(const struct chain_config *config, int64_t deadline_ns,
     return STATUS_OK;
 }
 
+enum status chain_restore(const struct chain_config *config, const bool *settled,
+                          struct chain **ret_chain, struct error *err)
+{
+    struct chain *c = NULL;
+    enum status status = make(config, &c, err);
+
+    if (status == STATUS_OK)
+        status = open_client(c, config, err);
+    if (status != STATUS_OK) {
+        (void)error_prefix(err, "replica %s: ", config->terms->replica);
+        chain_close(c);
+        return status;
+    }
+    c->restored = c->taken = c->ended = true;
+    c->counts.lost_ns = clock_now_ns();
+    memcpy(c->settled, settled, c->world_size * sizeof(*settled));
+    succession_primary_restore(&c->succession, config->epoch, c->world_size, c->settled);
+    *ret_chain = c;
+    return STATUS_OK;
+}
+
 void chain_close(struct chain *c)
 {
     int64_t deadline_ns = clock_deadline_ns(END_MS);
@@ -180,6 +218,7 @@ void chain_close(struct chain *c)
         rpc_call_unref(c->call);
     (void)pthread_cond_destroy(&c->changed);
     (void)pthread_mutex_destroy(&c->lock);
+    free(c->question);
     free(c->copied);
     free(c->copy);
     free(c->flags);

@@ -137,6 +137,7 @@ struct job {
     struct service *chain_service; /* whose job it is; with a chain only */
     struct replica replica;        /* of a replica */
     struct durable *durable;       /* owned; NULL: it ends with its server; constant once it runs */
+    bool unsettled;                /* what its files say last is that its ranks change */
     bool settled;                  /* OVER: what becomes of its files is decided */
     bool forsaken;                 /* the last rank was lost, and another waits for its place */
 

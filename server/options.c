@@ -68,8 +68,8 @@ static const struct option_spec service_specs[] = {
      .help =
          "Keep the state of the job here: what a worker was told is in a file before.  A server "
          "that died or was stopped goes on with it when it is started again, and the workers "
-         "come back by themselves (--reconnect-ms of theirs).  For one server alone; without "
-         "it a job ends with its server."},
+         "come back by themselves (--reconnect-ms of theirs).  For one server alone (a replica "
+         "keeps its own); without it a job ends with its server."},
     {.name = "snapshot-every",
      .env = "SPARRING_SNAPSHOT_EVERY",
      .kind = OPTION_INT,

@@ -37,24 +37,39 @@ static bool is_in(const struct job *j, unsigned rank)
            j->ranks[rank].slot.state != SLOT_VACANT;
 }
 
+static enum roster_role role_of(const struct job *j)
+{
+    static const enum roster_role roles[] = {[CHAIN_PAIR] = ROSTER_PAIR,
+                                             [CHAIN_CHANGING] = ROSTER_CHANGING,
+                                             [CHAIN_ALONE] = ROSTER_ALONE};
+
+    if (j->replica.is_copy)
+        return j->replica.is_kept ? ROSTER_COPY : ROSTER_PROMOTED;
+    return roles[primary_standing(j)];
+}
+
 /* The job's roster as text, which the caller releases.  Lock held, or nobody else is there. */
-static struct strbuf write_roster(const struct job *j)
+static struct strbuf write_roster(const struct job *j, enum roster_role role)
 {
     struct strbuf text = STRBUF_INIT;
     struct roster_rank ranks[MEMBERSHIP_RANKS_MAX];
+    struct roster roster = {
+        .epoch = j->epoch, .role = role, .ranks = ranks, .world_size = j->members.world_size};
 
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         ranks[rank] =
             (struct roster_rank){.in = is_in(j, rank), .session = j->ranks[rank].slot.session};
-    roster_write(&text, j->epoch, ranks, j->members.world_size);
+    roster_write(&text, &roster);
     return text;
 }
 
 static enum status keep_roster(struct job *j, struct error *err)
 {
-    struct strbuf text = write_roster(j);
+    enum roster_role role = role_of(j);
+    struct strbuf text = write_roster(j, role);
     enum status status;
 
+    j->unsettled = role == ROSTER_CHANGING;
     if (strbuf_ok(&text))
         status = durable_set_members(j->durable, text.text, err);
     else
@@ -73,11 +88,26 @@ void preserve_members(struct service *s, struct job *j)
         log_warning("job '%s': %s", j->members.job, err.text);
 }
 
+void preserve_standing(struct service *s, struct job *j)
+{
+    if (j->durable && j->unsettled && role_of(j) != ROSTER_CHANGING)
+        preserve_members(s, j);
+}
+
 /* ------------------------------------------------------------------ a job begins */
+
+/* The disk first: what the replica has is never more than what is here. */
+static enum status keep_record(void *user, const struct shard_record *record, struct error *err)
+{
+    struct job *j = user;
+    enum status status = durable_record(j->durable, record, err);
+
+    return status == STATUS_OK && j->chain ? chain_put(j->chain, record, err) : status;
+}
 
 static void tell_sink(struct job *j)
 {
-    struct shard_sink sink = {.put = durable_record, .user = j->durable};
+    struct shard_sink sink = {.put = keep_record, .user = j};
 
     shard_set_sink(&j->shard, &sink);
 }
@@ -92,11 +122,6 @@ enum status preserve_begin(struct service *s, struct job *j, struct error *err)
 
     if (!s->state_dir.path[0])
         return STATUS_OK;
-    if (j->terms.replica[0]) {
-        log_info("job '%s': its replica keeps it, '%s' does not", j->members.job,
-                 s->state_dir.path);
-        return STATUS_OK;
-    }
     terms.manifest = membership_manifest(&j->members);
     status = shard_check_recorded(&j->shard.config, err);
     if (status == STATUS_OK)
@@ -119,8 +144,11 @@ enum fate { FATE_KEPT, FATE_REMOVED, FATE_ASIDE };
 
 static enum fate judge(const struct service *s, const struct job *j)
 {
-    if (j->failure.status == STATUS_OK)
-        return FATE_REMOVED;
+    struct chain_counts c;
+
+    chain_count(j->chain, &c);
+    if (j->failure.status == STATUS_OK || c.role == SUCCESSION_SUCCEEDED)
+        return FATE_REMOVED; /* or it is the replica's */
     return s->draining && j->failure.status == STATUS_UNAVAILABLE ? FATE_KEPT : FATE_ASIDE;
 }
 
@@ -209,22 +237,26 @@ static enum status make_job(const struct join_request *terms, bool shares, struc
 }
 
 /* The job runs, and nobody is there. */
-static void start_job(struct job *j, uint64_t epoch, const struct roster_rank *ranks)
+static void start_job(struct job *j, const struct roster *roster)
 {
+    const struct roster_rank *ranks = roster->ranks;
     int64_t now_ns = clock_now_ns();
+    int64_t until_ns = now_ns + (int64_t)j->terms.reconnect_ms * 1000000;
 
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         j->ranks[rank].join_session = ranks[rank].session;
     job_run(j, now_ns);
-    j->epoch = epoch;
+    j->epoch = roster->epoch;
     job_restore(j, now_ns);
-    job_send_away(j, HOW_AWAY, now_ns + (int64_t)j->terms.reconnect_ms * 1000000, now_ns);
+    job_send_away(j, HOW_AWAY, roster->role == ROSTER_COPY ? INT64_MAX : until_ns, now_ns);
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         if (!ranks[rank].in) {
             membership_lose(&j->members, rank);
             j->ranks[rank].slot.state = SLOT_VACANT;
         }
     job_resume_watch(j, now_ns);
+    if (roster->role == ROSTER_COPY || roster->role == ROSTER_PROMOTED)
+        replica_restore(j, roster->role == ROSTER_PROMOTED, now_ns);
 }
 
 /* Fill it.  *ret_text stays empty when nobody was told that it runs. */
@@ -248,26 +280,51 @@ static enum status fill_job(struct service *s, struct job *j, const char *folder
     return STATUS_OK;
 }
 
-/* Take the job up again, or find that there is nothing to take up. */
-static enum status take_up(struct service *s, struct job *j, const char *text, bool *ret_taken,
+static void log_taken(const struct job *j, const struct roster *roster)
+{
+    static const char *const whats[] = {[ROSTER_ALONE] = "waiting for its ranks",
+                                        [ROSTER_PAIR] =
+                                            "if its replica has not taken over, all ranks decide",
+                                        [ROSTER_COPY] = "a copy, in case its primary is lost",
+                                        [ROSTER_PROMOTED] = "waiting for its ranks"};
+
+    log_info("job '%s': round %" PRIu64 ", epoch %" PRIu64 "; %s", j->members.job, job_round(j),
+             roster->epoch, whats[roster->role]);
+}
+
+/* Take the job up again (*ret_fate: its folder is kept), or find that there is nothing to take up.
+ */
+static enum status take_up(struct service *s, struct job *j, const char *text, enum fate *ret_fate,
                            struct error *err)
 {
     struct roster_rank ranks[MEMBERSHIP_RANKS_MAX];
-    uint64_t epoch;
-    enum status status = roster_parse(text, j->members.world_size, &epoch, ranks, err);
+    struct roster roster;
+    enum status status = roster_parse(text, j->members.world_size, &roster, ranks, err);
 
-    *ret_taken = false;
+    *ret_fate = FATE_REMOVED; /* everybody had left */
     if (status != STATUS_OK)
         return status;
-    for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        *ret_taken = *ret_taken || ranks[rank].in;
-    if (!*ret_taken)
+    if (roster.role == ROSTER_CHANGING) {
+        log_warning("job '%s': this server died while its replica was told who is in it; only the "
+                    "replica can go on",
+                    j->members.job);
+        *ret_fate = FATE_ASIDE;
         return STATUS_OK;
-    start_job(j, epoch, ranks);
-    log_info("job '%s': round %" PRIu64 ", epoch %" PRIu64 "; waiting %.1f s for its ranks",
-             j->members.job, job_round(j), epoch, (double)j->terms.reconnect_ms * 1e-3);
+    }
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        if (ranks[rank].in)
+            *ret_fate = FATE_KEPT;
+    if (*ret_fate != FATE_KEPT)
+        return STATUS_OK;
+    start_job(j, &roster);
+    if (roster.role == ROSTER_PAIR)
+        status = primary_restore(s, j, err);
+    if (status != STATUS_OK)
+        return status;
+    log_taken(j, &roster);
     s->current = j;
-    loss_take_out(s, j);
+    if (roster.role != ROSTER_COPY)
+        loss_take_out(s, j);
     return STATUS_OK;
 }
 
@@ -276,19 +333,20 @@ static enum status restore(struct service *s, const char *folder, const struct j
 {
     struct strbuf text = STRBUF_INIT;
     struct job *j = NULL;
-    bool taken = false;
+    enum fate fate = FATE_REMOVED; /* it never began */
     enum status status = make_job(terms, s->desk != NULL, &j, err);
 
     if (status == STATUS_OK)
         status = fill_job(s, j, folder, digest, &text, err);
     if (status == STATUS_OK && text.length > 0)
-        status = take_up(s, j, text.text, &taken, err);
+        status = take_up(s, j, text.text, &fate, err);
     strbuf_release(&text);
-    if (!taken)
-        job_close(j);
-    if (status == STATUS_OK && !taken) /* it never began, or everybody had left */
-        status = state_dir_remove(folder, err);
-    return status;
+    if (status == STATUS_OK && fate == FATE_KEPT)
+        return STATUS_OK;
+    if (status == STATUS_OK && fate == FATE_ASIDE)
+        put_aside(j);
+    job_close(j);
+    return status == STATUS_OK && fate == FATE_REMOVED ? state_dir_remove(folder, err) : status;
 }
 
 enum status preserve_open(struct service *s, const struct service_config *config, struct error *err)

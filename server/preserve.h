@@ -27,6 +27,9 @@ enum status preserve_begin(struct service *s, struct job *j, struct error *err);
 /* Who holds the job's slots has changed: keep that before anybody is told.  Lock held. */
 void preserve_members(struct service *s, struct job *j);
 
+/* They were changing when that was kept: have they changed by now?  Keeper only, lock held. */
+void preserve_standing(struct service *s, struct job *j);
+
 /* Decide what becomes of the folder of a job that is over.  Keeper only, lock held on entry and
  * return; returns whether there was anything to do. */
 bool preserve_settle(struct service *s);

@@ -2,10 +2,8 @@
  * A job and its chain: what the service asks of it, and what it tells the service.
  */
 #include "common/base/clock.h"
-#include "common/base/memory.h"
 #include "server/exchange.h"
-
-#include <stdlib.h>
+#include "server/preserve.h"
 
 static void send_answer(void *user, const struct chain_answer *answer)
 {
@@ -54,34 +52,40 @@ static enum status take_sessions(const struct job *j, uint64_t *ret, struct erro
     return STATUS_OK;
 }
 
-enum status primary_open(struct service *s, struct job *j, struct error *err)
+/* terms: gets the job's, with what is borrowed from it. */
+static struct chain_config config_of(struct service *s, struct job *j, struct join_request *terms,
+                                     uint64_t epoch, const uint64_t *sessions)
 {
     const struct member *first = &j->members.members[0];
-    struct join_request terms = j->terms;
-    struct chain_config config = {.security = s->security,
-                                  .terms = &terms,
-                                  .epoch = 1,
-                                  .shard = &j->shard,
-                                  .outstanding = &j->outstanding,
-                                  .send = send_answer,
-                                  .lost = lose_to_replica,
-                                  .knows = wake_keeper,
-                                  .user = j};
-    struct chain *chain = NULL;
-    uint64_t *sessions = NULL;
-    int64_t deadline_ns;
-    enum status status =
-        mem_calloc(j->members.world_size, sizeof(*sessions), "sessions", &sessions, err);
 
-    if (status != STATUS_OK)
-        return status;
-    terms.manifest = first->manifest.text + first->terms_bytes;
+    *terms = j->terms;
+    terms->manifest = first->manifest.text + first->terms_bytes;
     j->chain_service = s;
+    return (struct chain_config){.security = s->security,
+                                 .terms = terms,
+                                 .sessions = sessions,
+                                 .epoch = epoch,
+                                 .shard = &j->shard,
+                                 .outstanding = &j->outstanding,
+                                 .send = send_answer,
+                                 .lost = lose_to_replica,
+                                 .knows = wake_keeper,
+                                 .user = j};
+}
+
+enum status primary_open(struct service *s, struct job *j, struct error *err)
+{
+    uint64_t sessions[MEMBERSHIP_RANKS_MAX];
+    struct join_request terms;
+    struct chain_config config = config_of(s, j, &terms, 1, sessions);
+    struct chain *chain = NULL;
+    int64_t deadline_ns;
+    enum status status;
+
     (void)pthread_mutex_lock(&s->lock);
     deadline_ns = first_deadline(j);
     status = take_sessions(j, sessions, err);
     (void)pthread_mutex_unlock(&s->lock);
-    config.sessions = sessions;
     if (deadline_ns == INT64_MAX)
         deadline_ns = clock_deadline_ns(s->timeout_ms);
     if (status == STATUS_OK)
@@ -89,8 +93,38 @@ enum status primary_open(struct service *s, struct job *j, struct error *err)
     (void)pthread_mutex_lock(&s->lock); /* statistics look at jobs that are built, too */
     j->chain = chain;
     (void)pthread_mutex_unlock(&s->lock);
-    free(sessions);
     return status;
+}
+
+/* Of those whose slots are held; 0 of the others. */
+static void read_sessions(const struct job *j, uint64_t *ret)
+{
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        ret[rank] =
+            j->members.members[rank].state == MEMBER_JOINED ? j->ranks[rank].slot.session : 0;
+}
+
+enum status primary_restore(struct service *s, struct job *j, struct error *err)
+{
+    uint64_t sessions[MEMBERSHIP_RANKS_MAX];
+    bool settled[MEMBERSHIP_RANKS_MAX];
+    struct join_request terms;
+    struct chain_config config = config_of(s, j, &terms, j->epoch, sessions);
+
+    read_sessions(j, sessions);
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        settled[rank] = sessions[rank] == 0;
+    return chain_restore(&config, settled, &j->chain, err);
+}
+
+enum chain_standing primary_standing(const struct job *j)
+{
+    uint64_t sessions[MEMBERSHIP_RANKS_MAX];
+
+    if (!j->chain)
+        return CHAIN_ALONE;
+    read_sessions(j, sessions);
+    return chain_standing(j->chain, sessions);
 }
 
 void primary_look(struct service *s)
@@ -99,6 +133,7 @@ void primary_look(struct service *s)
 
     if (!j || j->state != JOB_RUNNING || !j->chain)
         return;
+    preserve_standing(s, j);
     (void)pthread_mutex_unlock(&s->lock);
     chain_tick(j->chain, clock_now_ns()); /* only the keeper frees jobs */
     (void)pthread_mutex_lock(&s->lock);
@@ -111,6 +146,7 @@ static void note_epoch(struct service *s, struct job *j, uint64_t epoch)
         return;
     (void)pthread_mutex_lock(&s->lock);
     j->epoch = epoch;
+    preserve_members(s, j);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
@@ -143,9 +179,7 @@ uint64_t primary_members(struct job *j)
 
     if (!j->chain)
         return 0;
-    for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        sessions[rank] =
-            j->members.members[rank].state == MEMBER_JOINED ? j->ranks[rank].slot.session : 0;
+    read_sessions(j, sessions);
     return chain_members(j->chain, j->epoch, sessions);
 }
 

@@ -153,7 +153,7 @@ static enum status record_pair(struct record *r, const struct job *j, struct err
 {
     struct metrics *m = &r->metrics;
     struct chain_counts c;
-    bool took_over = j->replica.promoted_ns != 0;
+    bool took_over = !j->replica.is_kept;
 
     if (!j->chain && !j->replica.is_copy)
         return STATUS_OK;

@@ -3,14 +3,12 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "server/service_internal.h"
+#include "server/preserve.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define HOW_AWAY "it is with the primary"
 
 /* One Replicate call. */
 struct replicate {
@@ -22,7 +20,7 @@ struct replicate {
 
 /* ------------------------------------------------------------------ records */
 
-static void reply(struct rpc_call *call, const struct record_reply *m)
+void replica_reply(struct rpc_call *call, const struct record_reply *m)
 {
     uint8_t bytes[WIRE_REPLY_MAX];
 
@@ -68,11 +66,34 @@ static enum status open_job(struct replicate *r, struct rpc_call *call, const st
     return STATUS_OK;
 }
 
+/* A primary that has lost its stream to us asks whether it has been succeeded. */
+static void answer_question(struct service *s, struct rpc_call *call,
+                            const struct join_request *terms)
+{
+    struct record_reply answer = {0};
+    const struct job *j;
+
+    (void)pthread_mutex_lock(&s->lock);
+    j = s->current;
+    if (j && j->state == JOB_RUNNING && j->replica.is_copy && j->replica.succession.promoted &&
+        strcmp(j->members.job, terms->job) == 0 && j->terms.server_index == terms->server_index) {
+        answer.superseded = true;
+        answer.epoch = j->replica.succession.epoch;
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    replica_reply(call, &answer);
+    rpc_call_finish(call, STATUS_OK, "");
+}
+
 static enum status take_terms(struct replicate *r, struct rpc_call *call,
                               const struct wire_record *m, struct error *err)
 {
     enum status status;
 
+    if (m->kind == RECORD_ASK) {
+        answer_question(r->service, call, m->terms);
+        return STATUS_CANCELLED;
+    }
     if (m->kind != RECORD_TERMS)
         return error_set(err, STATUS_PROTOCOL, "a record of kind %d before the terms of its job",
                          (int)m->kind);
@@ -176,11 +197,12 @@ static enum status take_members(struct replicate *r, const struct wire_record *m
         membership_return(&j->members, rank, rpc_call_peer(j->replica.stream));
         if (!in || slot->session != m->sessions[rank]) {
             slot_hold(slot, m->sessions[rank], 1, now_ns);
-            slot_cut(slot, HOW_AWAY, 0, now_ns);
+            slot_cut(slot, REPLICA_AWAY, 0, now_ns);
             slot->until_ns = INT64_MAX;
         }
     }
     j->epoch = m->epoch;
+    preserve_members(r->service, j);
     (void)pthread_mutex_unlock(&r->service->lock);
     return STATUS_OK;
 }
@@ -223,13 +245,14 @@ static enum status take_record(struct replicate *r, struct rpc_call *call,
         status = take_members(r, m, err);
         break;
     case RECORD_TERMS:
+    case RECORD_ASK:
         status =
             error_set(err, STATUS_PROTOCOL, "a record of kind %d behind the terms", (int)m->kind);
         break;
     }
     end_applying(r);
     if (status == STATUS_OK) {
-        reply(call, &answer);
+        replica_reply(call, &answer);
         rpc_call_receive(call);
     }
     return status;
@@ -336,119 +359,3 @@ static void replicate_closed(struct rpc_call *call, const struct rpc_result *res
 
 const struct rpc_handler replicate_handler = {
     .start = replicate_start, .message = replicate_message, .closed = replicate_closed};
-
-/* ------------------------------------------------------------------ promotion */
-
-enum status replica_admit(struct job *j, const struct join_request *request,
-                          struct rpc_call **ret_superseded, struct error *err)
-{
-    struct replica *p = &j->replica;
-
-    *ret_superseded = NULL;
-    switch (succession_replica_join(&p->succession, request->resume && !request->follows)) {
-    case SUCCESSION_REFUSED:
-        return error_set(err, STATUS_UNAVAILABLE,
-                         "job '%s': this server keeps a copy for a primary that serves rank %u",
-                         j->members.job, request->rank);
-    case SUCCESSION_PROMOTES:
-        p->promoted_ns = clock_now_ns();
-        *ret_superseded = p->stream;
-        if (p->stream)
-            rpc_call_ref(p->stream);
-        break;
-    case SUCCESSION_FOLLOWS:
-        break;
-    }
-    return STATUS_OK;
-}
-
-void replica_tell_superseded(uint64_t epoch, struct rpc_call *stream)
-{
-    struct record_reply m = {.epoch = epoch, .superseded = true};
-    char text[128];
-
-    if (!stream)
-        return;
-    (void)snprintf(text, sizeof(text), "superseded by epoch %" PRIu64, m.epoch);
-    reply(stream, &m);
-    rpc_call_finish(stream, STATUS_PEER_LOST, text);
-    rpc_call_unref(stream);
-}
-
-void replica_start(struct service *s, struct job *j)
-{
-    struct record_reply ready = {.epoch = j->replica.succession.epoch};
-    struct rpc_call *stream = j->replica.stream;
-
-    j->epoch = j->replica.succession.epoch;
-    job_send_away(j, HOW_AWAY, INT64_MAX, clock_now_ns());
-    if (stream)
-        rpc_call_ref(stream);
-    (void)pthread_mutex_unlock(&s->lock);
-    log_info("job '%s': a copy of %zu of %zu partitions, for the primary at %s", j->members.job,
-             j->shard.length, j->map.length, j->members.members[0].peer);
-    if (stream) {
-        reply(stream, &ready);
-        rpc_call_receive(stream);
-        rpc_call_unref(stream);
-    }
-    (void)pthread_mutex_lock(&s->lock);
-}
-
-/* From here on it is a job like any other whose ranks are away.  Lock held on entry and return. */
-static void take_over(struct service *s, struct job *j)
-{
-    int64_t now_ns = clock_now_ns();
-    int64_t grace_ms = (int64_t)j->terms.reconnect_ms + j->terms.heartbeat_timeout_ms;
-
-    job_restore(j, now_ns); /* no record comes any more, and no rank is here */
-    j->replica.is_kept = false;
-    j->epoch = j->replica.succession.epoch;
-    job_send_away(j, "its primary was lost", now_ns + grace_ms * 1000000, now_ns);
-    log_warning("job '%s': a worker has lost its primary; this server takes over in epoch %" PRIu64
-                ", behind round %" PRIu64,
-                j->members.job, j->epoch, j->totals.rounds);
-    j->users++;
-    (void)pthread_mutex_unlock(&s->lock);
-    loss_take_out(s, j);
-    service_drop_job(s, j);
-    (void)pthread_mutex_lock(&s->lock);
-}
-
-bool replica_look(struct service *s)
-{
-    struct job *j = s->current;
-    struct error err = {0};
-
-    if (!j || j->state != JOB_RUNNING || !j->replica.is_kept || j->replica.applying)
-        return false;
-    if (j->replica.promoted_ns != 0) {
-        take_over(s, j);
-        return true;
-    }
-    if (j->replica.stream || j->replica.gone_ns == 0 ||
-        clock_now_ns() - j->replica.gone_ns < s->timeout_ms * 1000000)
-        return false;
-    (void)error_set(&err, STATUS_PEER_LOST,
-                    "the primary of this copy was lost (%s), and no worker has come within %.1f s",
-                    j->replica.gone_how, (double)s->timeout_ms * 1e-3);
-    (void)pthread_mutex_unlock(&s->lock);
-    service_end_job(s, j, &err);
-    (void)pthread_mutex_lock(&s->lock);
-    return true;
-}
-
-void replica_end(struct service *s, struct job *j, const struct error *failure)
-{
-    struct rpc_call *stream;
-
-    (void)pthread_mutex_lock(&s->lock);
-    stream = j->replica.stream;
-    if (stream)
-        rpc_call_ref(stream);
-    (void)pthread_mutex_unlock(&s->lock);
-    if (!stream)
-        return;
-    rpc_call_finish(stream, failure->status, failure->text);
-    rpc_call_unref(stream);
-}

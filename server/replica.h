@@ -36,6 +36,11 @@ struct replica {
     int64_t promoted_ns; /* 0: it is not */
 };
 
+#define REPLICA_AWAY "it is with the primary" /* how the ranks of a copy are away */
+
+/* To a record, or a question. */
+void replica_reply(struct rpc_call *call, const struct record_reply *m);
+
 /* May this worker, whose session holds its slot, be served?  Promotes the replica if it must be.
  * STATUS_UNAVAILABLE: not now.  *ret_superseded: the stream (a reference) to be told with
  * replica_tell_superseded, or NULL.  Lock held. */
@@ -49,6 +54,10 @@ void replica_tell_superseded(uint64_t epoch, struct rpc_call *stream);
  * to be done about it?  Returns whether anything was. */
 void replica_start(struct service *s, struct job *j);
 bool replica_look(struct service *s);
+
+/* A copy that an earlier process of this server has kept, or taken over; its ranks are away.  While
+ * the service starts. */
+void replica_restore(struct job *j, bool promoted, int64_t now_ns);
 
 /* The job has failed: tell the primary.  No lock, with a use of the job. */
 void replica_end(struct service *s, struct job *j, const struct error *failure);

@@ -4,13 +4,18 @@
 #include <stdio.h>
 #include <string.h>
 
-void roster_write(struct strbuf *out, uint64_t epoch, const struct roster_rank *ranks,
-                  unsigned world_size)
+static const char *const roles[] = {[ROSTER_ALONE] = "alone",
+                                    [ROSTER_PAIR] = "pair",
+                                    [ROSTER_CHANGING] = "changing",
+                                    [ROSTER_COPY] = "copy",
+                                    [ROSTER_PROMOTED] = "promoted"};
+
+void roster_write(struct strbuf *out, const struct roster *r)
 {
-    strbuf_addf(out, "epoch %" PRIu64 "\n", epoch);
-    for (unsigned rank = 0; rank < world_size; rank++)
-        strbuf_addf(out, "rank %u %s %016" PRIx64 "\n", rank, ranks[rank].in ? "in" : "out",
-                    ranks[rank].session);
+    strbuf_addf(out, "epoch %" PRIu64 "\nrole %s\n", r->epoch, roles[r->role]);
+    for (unsigned rank = 0; rank < r->world_size; rank++)
+        strbuf_addf(out, "rank %u %s %016" PRIx64 "\n", rank, r->ranks[rank].in ? "in" : "out",
+                    r->ranks[rank].session);
 }
 
 /* The line at *text, which `line` must be; moves *text behind it. */
@@ -30,18 +35,32 @@ static enum status refuse(const char *text, const char *at, struct error *err)
                      (size_t)(at - text));
 }
 
+static bool take_role(const char **text, enum roster_role *ret)
+{
+    char line[32];
+
+    for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++) {
+        (void)snprintf(line, sizeof(line), "role %s\n", roles[i]);
+        *ret = (enum roster_role)i;
+        if (take_line(text, line))
+            return true;
+    }
+    return false;
+}
+
 /* What was read is written again and compared: so there is one way to write it. */
-enum status roster_parse(const char *text, unsigned world_size, uint64_t *ret_epoch,
+enum status roster_parse(const char *text, unsigned world_size, struct roster *ret,
                          struct roster_rank *ret_ranks, struct error *err)
 {
     const char *at = text;
+    enum roster_role role;
     uint64_t epoch;
     char line[64];
 
     if (sscanf(at, "epoch %" SCNu64, &epoch) != 1)
         return refuse(text, at, err);
     (void)snprintf(line, sizeof(line), "epoch %" PRIu64 "\n", epoch);
-    if (!take_line(&at, line))
+    if (!take_line(&at, line) || !take_role(&at, &role))
         return refuse(text, at, err);
     for (unsigned rank = 0; rank < world_size; rank++) {
         struct roster_rank *r = &ret_ranks[rank];
@@ -58,6 +77,7 @@ enum status roster_parse(const char *text, unsigned world_size, uint64_t *ret_ep
     }
     if (*at != '\0' || epoch == 0)
         return refuse(text, at, err);
-    *ret_epoch = epoch;
+    *ret =
+        (struct roster){.epoch = epoch, .role = role, .ranks = ret_ranks, .world_size = world_size};
     return STATUS_OK;
 }

@@ -101,6 +101,13 @@ enum status exchange_occupy_rank(struct job *j, unsigned rank, bool replaces, st
  * blocks until then, or until the first join would be answered too late. */
 enum status primary_open(struct service *s, struct job *j, struct error *err);
 
+/* The job, whose roster is read and whose ranks are away, was one of two when its server died.
+ * While the service starts. */
+enum status primary_restore(struct service *s, struct job *j, struct error *err);
+
+/* What the roster says of it.  Lock held. */
+enum chain_standing primary_standing(const struct job *j);
+
 /* The keeper's look at the replica of the current job.  Lock held on entry and return. */
 void primary_look(struct service *s);
 

@@ -145,10 +145,12 @@ static void read_role(const struct job *j, struct stats_job *ret)
     struct chain_counts c;
 
     chain_count(j->chain, &c);
+    if (j->state == JOB_RUNNING && !j->chain) /* taken over, or restored */
+        c.role = SUCCESSION_LONE;
     ret->role = j->terms.replica[0] ? succession_role_name(c.role) : "single";
-    if (j->replica.is_copy)
-        ret->role = j->replica.promoted_ns != 0 ? "alone" : "replica";
-    if (j->replica.is_copy && j->replica.promoted_ns == 0)
+    if (j->replica.is_kept)
+        ret->role = "replica";
+    if (j->replica.is_kept && j->replica.stream)
         peer = j->members.members[0].peer;
     else if (j->chain && (c.role == SUCCESSION_PRIMARY || c.role == SUCCESSION_PROPOSING))
         peer = j->terms.replica;

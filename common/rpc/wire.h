@@ -97,6 +97,7 @@ enum record_kind {
     RECORD_MEMBER = 5, /* the sessions that hold the slots from this epoch on; numbered, too */
     RECORD_BEAT = 6,   /* nothing happened, I am alive */
     RECORD_END = 7,    /* the job is over */
+    RECORD_ASK = 8,    /* alone on a stream, with terms: does the replica serve by now? */
 };
 
 struct join_request;
@@ -118,7 +119,7 @@ struct wire_record {
     uint64_t *sessions; /* 0: the slot is vacant */
     size_t session_count;
     uint64_t length; /* payload bytes */
-    /* TERMS only: borrowed while packing; owned after unpack (wire_release_record). */
+    /* TERMS and ASK only: borrowed while packing; owned after unpack (wire_release_record). */
     struct join_request *terms;
 };
 

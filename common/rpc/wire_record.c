@@ -55,9 +55,9 @@ enum status wire_pack_terms(const struct wire_record *m, uint8_t **ret_bytes, si
 static enum status check(const Sparring__V1__Record *m, const struct wire_record *room,
                          struct error *err)
 {
-    if (m->kind < RECORD_TERMS || m->kind > RECORD_END)
+    if (m->kind < RECORD_TERMS || m->kind > RECORD_ASK)
         return error_set(err, STATUS_DATA, "record of unknown kind %u", m->kind);
-    if ((m->terms != NULL) != (m->kind == RECORD_TERMS))
+    if ((m->terms != NULL) != (m->kind == RECORD_TERMS || m->kind == RECORD_ASK))
         return error_set(err, STATUS_DATA, "record of kind %u %s terms", m->kind,
                          m->terms ? "with" : "without");
     if (m->n_clocks > room->clock_count || m->n_sessions > room->session_count ||

@@ -101,10 +101,6 @@ static enum status read_replicas(struct plan *p, struct error *err)
                          "--replicas is for servers that are started here, with one node; for "
                          "others, start the replicas yourself and name them with the worker's "
                          "--replicas");
-    if (p->options.state_dir[0] != '\0')
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "--replicas and --state-dir: a server and its replica would keep the same "
-                         "job in one folder");
     m->replicas = m->colocated + m->dedicated;
     return STATUS_OK;
 }

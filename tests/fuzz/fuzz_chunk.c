@@ -155,7 +155,7 @@ static enum status unpack_record(const uint8_t *data, size_t size, struct wire_r
 
 static enum status pack_record(const struct wire_record *m, uint8_t **ret_bytes, size_t *ret_size)
 {
-    if (m->kind == RECORD_TERMS)
+    if (m->kind == RECORD_TERMS || m->kind == RECORD_ASK)
         return wire_pack_terms(m, ret_bytes, ret_size, NULL);
     *ret_bytes = malloc(WIRE_RECORD_MAX);
     require(*ret_bytes != NULL);

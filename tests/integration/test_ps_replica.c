@@ -224,6 +224,34 @@ START_TEST(test_both_are_lost)
 }
 END_TEST
 
+/* Both keep their state, are killed, and started again, in either order; or one of them alone: the
+ * job goes on at one of them, and nothing is lost. */
+START_TEST(test_started_again)
+{
+    struct room r = {.ranks = 2,
+                     .servers = 1,
+                     .replicas = true,
+                     .with_state = true,
+                     .seed = (uint64_t)_i + 1,
+                     .update = _i % 2 ? "worker" : "server",
+                     .worker = ARGS("--reconnect-ms", "30000")};
+    unsigned first = (unsigned)_i % 2, count = _i < 4 ? 2 : 1;
+
+    (void)room_reference(r.ranks, r.update);
+    room_open(&r);
+    room_start_workers(&r);
+    room_await(&r, 0, 0, FAULT_DOWN, 5 + 20 * support_random());
+    room_mark(&r, 0);
+    for (unsigned k = 0; k < count; k++)
+        room_hit_server(&r, _i / 2 % 2 == 0 ? first ^ k : 1 ^ first ^ k, SIGKILL);
+    for (unsigned k = 0; k < count; k++)
+        room_start_server(&r, first ^ k);
+    room_expect_success(&r, ROOM_NOBODY, true);
+    room_report(&r, count == 2 ? "kill primary and replica, start both" : "kill one, start it");
+    room_close(&r);
+}
+END_TEST
+
 /* A replica that is not there, or is lost before the job has begun. */
 START_TEST(test_no_replica)
 {
@@ -336,6 +364,7 @@ int main(void)
     tcase_add_test(tests, test_one_of_each);
     tcase_add_test(tests, test_the_link_between_them);
     tcase_add_loop_test(tests, test_both_are_lost, 0, 3);
+    tcase_add_loop_test(tests, test_started_again, 0, 6);
     tcase_add_loop_test(tests, test_no_replica, 0, 2);
     tcase_add_test(tests, test_orderly_stop);
     tcase_add_test(tests, test_a_server_and_then_a_worker);

@@ -2,12 +2,15 @@
  * One side of the chain played by hand: a replica that acknowledges when the test says so, or lies;
  * and a primary whose records are hostile.
  */
+#include "common/base/file.h"
 #include "tests/server/chain_job.h"
 #include "tests/support/support.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct error err;
 
@@ -17,7 +20,8 @@ static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct rpc_call *call;
-    size_t records; /* of partitions */
+    size_t records;   /* of partitions */
+    uint64_t members; /* newest change of the slots */
     struct wire_record newest[64];
     uint64_t clocks[4], sessions[4];
     uint8_t flags[4];
@@ -35,8 +39,10 @@ static void hand_reply(uint32_t partition, uint64_t sequence, uint64_t epoch)
 static void hand_start(struct rpc_call *call, void *user)
 {
     (void)user;
-    rpc_call_ref(call);
-    hand.call = call;
+    if (!hand.call) { /* the others ask who serves */
+        rpc_call_ref(call);
+        hand.call = call;
+    }
     rpc_call_receive(call);
 }
 
@@ -58,11 +64,18 @@ static void hand_message(struct rpc_call *call, struct rpc_message *message, voi
     }
     head = rpc_message_head(message, &size);
     assert_ok(wire_unpack_record(head, size, &m, &err));
-    ck_assert_uint_eq(m.epoch, 1);
+    if (m.kind != RECORD_MEMBER && hand.members == 0)
+        ck_assert_uint_eq(m.epoch, 1);
     if (m.kind == RECORD_TERMS)
         hand_reply(0, 0, 1);
     wire_release_record(&m);
+    if (m.kind == RECORD_ASK) {
+        rpc_call_finish(call, STATUS_OK, "");
+        return;
+    }
     (void)pthread_mutex_lock(&hand.lock);
+    if (m.kind == RECORD_MEMBER)
+        hand.members = m.sequence;
     if (m.sequence > 0 && m.kind != RECORD_MEMBER)
         hand.newest[hand.records++] = m;
     (void)pthread_cond_broadcast(&hand.changed);
@@ -101,6 +114,14 @@ static void wait_records(size_t count)
     while (hand.records < count)
         (void)pthread_cond_wait(&hand.changed, &hand.lock);
     ck_assert_uint_eq(hand.records, count);
+    (void)pthread_mutex_unlock(&hand.lock);
+}
+
+static void wait_members(uint64_t number)
+{
+    (void)pthread_mutex_lock(&hand.lock);
+    while (hand.members < number)
+        (void)pthread_cond_wait(&hand.changed, &hand.lock);
     (void)pthread_mutex_unlock(&hand.lock);
 }
 
@@ -147,13 +168,9 @@ static void end_well(struct rpc_server *server)
 }
 
 /* Everybody joins and asks for the initial values, which the replica has not acknowledged yet.
- * count: beats of each rank so far.  Returns the replica. */
-static struct rpc_server *start_unanswered(uint64_t count[2])
+ * count: beats of each rank so far. */
+static void join_unanswered(uint64_t count[2])
 {
-    struct rpc_server *server;
-
-    open_service(LONG_MS, NULL);
-    server = open_hand();
     session_join_all(100);
     for (unsigned i = 0; i < 2; i++) {
         session_begin(i, 0.5f);
@@ -162,6 +179,16 @@ static struct rpc_server *start_unanswered(uint64_t count[2])
     wait_records(RAW_PARTITIONS);
     chain_check_silent(0, &count[0]);
     chain_check_silent(1, &count[1]);
+}
+
+/* The same, from the start.  Returns the replica. */
+static struct rpc_server *start_unanswered(uint64_t count[2])
+{
+    struct rpc_server *server;
+
+    open_service(LONG_MS, NULL);
+    server = open_hand();
+    join_unanswered(count);
     return server;
 }
 
@@ -250,6 +277,76 @@ START_TEST(test_lying_replica)
     expect_both(0, 0.5f);
     session_round(1);
     end_well(server);
+}
+END_TEST
+
+/* ------------------------------------------------------------------ what the disk says */
+
+static void open_with_state(uint16_t port)
+{
+    struct service_config config = {.listen = {.host = "127.0.0.1", .port = port},
+                                    .listen_origin = "test",
+                                    .threads = 2,
+                                    .timeout_ms = LONG_MS,
+                                    .state_dir = support_path("state")};
+
+    assert_ok(service_open(&config, &service, &err));
+}
+
+/* Until the newest text about who is in says that the replica knows of the change before it. */
+static void wait_restorable(const char *path)
+{
+    bool known = false;
+    char *text;
+    size_t size;
+
+    while (!known) {
+        bool changed = false;
+
+        assert_ok(file_read(path, 1 << 20, &text, &size, &err));
+        for (size_t at = 0; at + 13 < size; at++) {
+            known = known || (changed && memcmp(text + at, "role pair\n", 10) == 0);
+            changed = changed || memcmp(text + at, "role changing", 13) == 0;
+        }
+        free(text);
+        (void)sched_yield();
+    }
+}
+
+/* A rank goes.  As long as the replica may not know of it the primary's disk does not say who would
+ * have to agree; _i: it does. */
+START_TEST(test_a_change_that_is_not_known)
+{
+    const char *journal = support_path("state/raw.0/journal-0");
+    uint16_t port = support_port();
+    struct rpc_server *server;
+    uint64_t count[2] = {0};
+
+    session_terms.update = 0;
+    session_terms.on_loss = WORKER_LOSS_SHRINK;
+    session_terms.reconnect_ms = LONG_MS;
+    open_with_state(port);
+    for (unsigned i = 0; i < 3; i++)
+        raw_open(&workers[i], port, i);
+    server = open_hand();
+    join_unanswered(count);
+    acknowledge_round(0);
+    expect_both(0, 0.5f);
+    check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
+    wait_members(1);
+    if (_i == 1) {
+        hand_reply(RECORD_OF_MEMBERS, 1, 1);
+        wait_restorable(journal);
+    }
+    service_close(service);
+    open_with_state(port);
+    ck_assert_uint_eq(session_counters(NULL).restored_jobs, (uint64_t)_i);
+    ck_assert_int_eq(access(support_path("state/raw.0"), F_OK), _i == 1 ? 0 : -1);
+    ck_assert_int_eq(access(support_path("state/raw.0.failed"), F_OK), _i == 1 ? -1 : 0);
+    close_service();
+    rpc_call_finish(hand.call, STATUS_OK, "");
+    rpc_call_unref(hand.call);
+    rpc_server_close(server, 1000);
 }
 END_TEST
 
@@ -379,6 +476,7 @@ int main(void)
     tcase_add_test(tests, test_return_while_answers_wait);
     tcase_add_test(tests, test_superseded_with_answers_waiting);
     tcase_add_loop_test(tests, test_lying_replica, 0, 3);
+    tcase_add_loop_test(tests, test_a_change_that_is_not_known, 0, 2);
     tcase_add_test(tests, test_hostile_records);
     tcase_add_test(tests, test_hostile_terms);
     suite_add_tcase(suite, tests);

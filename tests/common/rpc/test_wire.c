@@ -173,7 +173,7 @@ START_TEST(record_there_and_back)
     got = record_room();
     got.clock_count--; /* one too many */
     assert_fails(wire_unpack_record(head, size, &got, &err), STATUS_DATA, "1024 clocks");
-    m.kind = RECORD_END + 1;
+    m.kind = RECORD_ASK + 1;
     got = record_room();
     assert_fails(wire_unpack_record(head, wire_pack_record(&m, head), &got, &err), STATUS_DATA,
                  "unknown kind 8");
