@@ -145,7 +145,7 @@ static void wake_all(const struct shm_group *g)
         shm_flag_wake(&shm_post_of(arena, i)->flag);
     for (unsigned r = 0; r < g->base.world_size; r++) {
         shm_flag_wake(&shm_channel_of(arena, r)->written);
-        if (r != g->base.rank)
+        if (r != g->base.rank && g->peers[r].arena.base != NULL) /* else not open yet */
             shm_flag_wake(&shm_channel_of(&g->peers[r].arena, g->base.rank)->read);
     }
 }
