@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEEDS_DEFAULT 20000u
+#define SEEDS_DEFAULT SUPPORT_DRAWS(20000u, 2000u)
 #define EVENTS_MAX    200000u
 
 static struct error err;

@@ -28,6 +28,14 @@
         ck_assert_msg(strstr(err.text, (part)) != NULL, "'%s' lacks '%s'", err.text, (part));      \
     } while (0)
 
+/* How often what is drawn at random is drawn: less where each draw costs ten times as much and the
+ * sanitizer sees the same lines with few. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SUPPORT_DRAWS(usual, instrumented) (instrumented)
+#else
+#define SUPPORT_DRAWS(usual, instrumented) (usual)
+#endif
+
 /* Run the suite with the given time limit per test; the return value is main's. */
 int support_run(Suite *suite);
 

@@ -93,7 +93,7 @@ START_TEST(encoder_writes_what_protobuf_writes)
 {
     static uint8_t payload[70000];
 
-    for (int round = 0; round < 300; round++) {
+    for (int round = 0; round < SUPPORT_DRAWS(300, 80); round++) {
         size_t sizes[] = {0, 1, 4, 127, 128, 16383, 16384, random_below(sizeof(payload))};
         struct chunk_header h = random_header(sizes[round % 8]);
         uint8_t ours[WIRE_CHUNK_HEAD_MAX + RPC_PAYLOAD_PREFIX];
@@ -153,7 +153,7 @@ START_TEST(decoder_under_random_cuts)
 
     for (size_t i = 0; i < 40000; i++)
         values[i] = (float)(support_random() - 0.5);
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < SUPPORT_DRAWS(400, 80); round++) {
         size_t count = round % 4 ? random_below(200) : random_below(40000);
         struct chunk_header h = random_header(count * sizeof(float));
         uint8_t *plain;
@@ -309,7 +309,7 @@ START_TEST(random_bytes_never_step_outside)
     struct rpc_message m = {0};
     unsigned accepted = 0;
 
-    for (int round = 0; round < 20000; round++) {
+    for (int round = 0; round < SUPPORT_DRAWS(20000, 2000); round++) {
         uint8_t bytes[64];
         size_t size = random_below(sizeof(bytes));
         size_t count;

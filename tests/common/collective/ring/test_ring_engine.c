@@ -287,9 +287,9 @@ static void for_every_count(unsigned n, check_world *check, int ways)
     size_t counts[12];
 
     for (size_t i = counts_of(n, counts); i > 0; i--) {
-        size_t skip = n > 4 ? below(3) : 0; /* larger worlds: a third of them, by chance */
+        size_t one_of = n > 4 ? 3 : SUPPORT_DRAWS(1, 3); /* larger worlds: a third, by chance */
 
-        for (size_t k = skip; k<FLAVOURS; k += n> 4 ? 3 : 1) {
+        for (size_t k = below(one_of); k < FLAVOURS; k += one_of) {
             for (int way = 0; way < ways; way++) {
                 w.root = (unsigned)below(n);
                 open_world(n, counts[i - 1], flavours[k].dtype, flavours[k].op, below(2) == 0);

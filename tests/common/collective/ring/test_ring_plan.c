@@ -284,7 +284,7 @@ START_TEST(rotations)
     size_t counts[12];
 
     for (size_t i = counts_of((unsigned)_i, counts); i > 0; i--)
-        for (int repeat = 0; repeat < 20; repeat++) {
+        for (int repeat = 0; repeat < SUPPORT_DRAWS(8, 2); repeat++) {
             check_all_reduce((unsigned)_i, counts[i - 1]);
             check_reduce_scatter((unsigned)_i, counts[i - 1]);
             check_all_gather((unsigned)_i, counts[i - 1]);
@@ -298,7 +298,7 @@ START_TEST(pipelines_of_every_root)
 
     for (size_t i = counts_of((unsigned)_i, counts); i > 0; i--)
         for (unsigned root = 0; root < (unsigned)_i; root++)
-            for (int repeat = 0; repeat < 5; repeat++) {
+            for (int repeat = 0; repeat < SUPPORT_DRAWS(2, 1); repeat++) {
                 check_broadcast((unsigned)_i, counts[i - 1], root);
                 check_reduce((unsigned)_i, counts[i - 1], root);
             }
