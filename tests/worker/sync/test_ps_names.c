@@ -50,12 +50,12 @@ static void check_round(struct team_rank *r, uint64_t round)
 
     for (size_t i = 0; i < TEAM_COUNT; i++) {
         bool fresh = ps_same_bits(&r->params[i], &references[round][i], 1);
+        bool is_wanted = h->all || h->wanted[i];
 
-        ck_assert_msg(
-            fresh || (!h->all && !h->wanted[i] && ps_same_bits(&r->params[i], &h->params[i], 1)),
-            "rank %u, round %u, element %zu (%s): %.9g, wanted %.9g", r->index, (unsigned)round, i,
-            h->all || h->wanted[i] ? "wanted" : "not wanted", (double)r->params[i],
-            (double)references[round][i]);
+        if (!fresh && (is_wanted || !ps_same_bits(&r->params[i], &h->params[i], 1)))
+            ck_abort_msg("rank %u, round %u, element %zu (%s): %.9g, wanted %.9g", r->index,
+                         (unsigned)round, i, is_wanted ? "wanted" : "not wanted",
+                         (double)r->params[i], (double)references[round][i]);
         h->old += !fresh;
     }
 }
@@ -133,23 +133,36 @@ static void check_bytes(const struct team *t, bool breaks)
     ck_assert_uint_ge(reconnects, breaks ? 2 : 0);
 }
 
+/* A team that is to be opened, and what it must come to. */
+static void prepare(struct team *t, unsigned ranks)
+{
+    team_init(t, ranks, 2, ROUNDS);
+    t->compression = compression_make(CODEC_NONE, CODEC_NAMED, 0);
+    t->at_step = at_step;
+    for (uint64_t round = 0; round <= ROUNDS; round++)
+        references[round] = team_reference(t, round);
+    for (unsigned i = 0; i < ranks; i++)
+        holdings[i] = (struct holding){.all = true, .state = (uint64_t)(support_random() * 1e9)};
+}
+
+static void release_references(void)
+{
+    for (uint64_t round = 0; round <= ROUNDS; round++)
+        free(references[round]);
+}
+
 START_TEST(test_wanted_rows)
 {
     struct team t;
     struct breaker breakers[TEAM_RANKS_MAX][2];
 
-    team_init(&t, cases[_i].ranks, 2, ROUNDS);
+    prepare(&t, cases[_i].ranks);
     t.consistency = cases[_i].consistency;
     t.order = consistency_is_lockstep(&t.consistency) ? REDUCE_REPRODUCIBLE : REDUCE_FAST;
     t.connections = cases[_i].connections;
     t.overlap_forward = cases[_i].overlap;
-    t.compression = compression_make(CODEC_NONE, CODEC_NAMED, 0);
-    t.at_step = at_step;
-    for (uint64_t round = 0; round <= ROUNDS; round++)
-        references[round] = team_reference(&t, round);
     team_open(&t);
     for (unsigned i = 0; i < t.world_size; i++) {
-        holdings[i] = (struct holding){.all = true, .state = (uint64_t)(support_random() * 1e9)};
         for (unsigned k = 0; k < 2 && cases[_i].breaks; k++) {
             breakers[i][k] = (struct breaker){.proxy = t.ranks[i].proxies[k],
                                               .state = (uint64_t)(support_random() * 1e9),
@@ -165,8 +178,50 @@ START_TEST(test_wanted_rows)
     team_check(&t); /* the last round, or the end, brings all */
     check_bytes(&t, cases[_i].breaks);
     team_close(&t);
-    for (uint64_t round = 0; round <= ROUNDS; round++)
-        free(references[round]);
+    release_references();
+}
+END_TEST
+
+static void lose(struct team_rank *r)
+{
+    for (unsigned k = 0; k < 2; k++) {
+        fault_proxy_refuse(r->proxies[k], true);
+        fault_proxy_reset(r->proxies[k]);
+    }
+}
+
+/* Rank 1 is lost with a part of its names and gradients sent; who takes its place reads all first,
+ * and names rows of its own. */
+START_TEST(test_another_names_rows)
+{
+    const uint64_t last = 5; /* round that it is lost in */
+    struct team t;
+    struct team_rank *r = &t.ranks[1], lost;
+
+    prepare(&t, 2);
+    t.on_loss = WORKER_LOSS_WAIT;
+    t.reconnect_ms = 1500;
+    team_open(&t);
+    team_run_rank(&t.ranks[0]);
+    ck_assert_msg(team_start_rank(r) == STATUS_OK, "%s", r->err.text);
+    for (uint64_t round = 1; round < last; round++)
+        ck_assert_msg(team_step(r, round) == STATUS_OK, "%s", r->err.text);
+    ck_assert_msg(team_begin_step(r, last, TEAM_COUNT / 2) == STATUS_OK, "%s", r->err.text);
+    lose(r);
+    lost = *r;
+    lost.err = (struct error){.status = STATUS_PEER_LOST, .text = "played dead"};
+    sync_close(lost.sync, &lost.err); /* nobody hears it */
+    r->sync = NULL;
+    memset(r->params, 0, TEAM_COUNT * sizeof(float));
+    holdings[1].all = true;
+    for (unsigned k = 0; k < 2; k++)
+        fault_proxy_refuse(r->proxies[k], false);
+    team_run_rank(r);
+    team_join_rank(r);
+    team_join_rank(&t.ranks[0]);
+    team_check(&t);
+    team_close(&t);
+    release_references();
 }
 END_TEST
 
@@ -201,6 +256,7 @@ int main(void)
 
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, test_wanted_rows, 0, (int)(sizeof(cases) / sizeof(cases[0])));
+    tcase_add_test(tests, test_another_names_rows);
     tcase_add_test(tests, test_nothing_to_name);
     suite_add_tcase(suite, tests);
     return support_run(suite);
