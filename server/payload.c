@@ -18,7 +18,10 @@ static enum status arena_copy(void *user, float *dst, size_t count, struct error
     struct payload *p = user;
 
     (void)err;
-    memcpy(dst, p->elements, count * sizeof(float));
+    if (p->factor != 1.0f)
+        vector_scale_to(dst, p->elements, p->factor, count);
+    else
+        memcpy(dst, p->elements, count * sizeof(float));
     return STATUS_OK;
 }
 
@@ -27,7 +30,10 @@ static enum status arena_add(void *user, float *dst, size_t count, struct error 
     struct payload *p = user;
 
     (void)err;
-    vector_add(dst, p->elements, count);
+    if (p->factor != 1.0f)
+        vector_add_scaled_bytes(dst, (const unsigned char *)p->elements, p->factor, count);
+    else
+        vector_add(dst, p->elements, count);
     return STATUS_OK;
 }
 
@@ -75,6 +81,8 @@ static enum status payload_copy(void *user, float *dst, size_t count, struct err
 
     if (p->codec.kind != CODEC_NONE)
         return payload_decode(p->message, &p->codec, dst, count, false, err);
+    if (p->factor != 1.0f)
+        return rpc_message_scale_f32(p->message, p->factor, dst, count, err);
     return rpc_message_copy(p->message, dst, count * sizeof(float), err);
 }
 
@@ -84,6 +92,8 @@ static enum status payload_add(void *user, float *dst, size_t count, struct erro
 
     if (p->codec.kind != CODEC_NONE)
         return payload_decode(p->message, &p->codec, dst, count, true, err);
+    if (p->factor != 1.0f)
+        return rpc_message_add_scaled_f32(p->message, p->factor, dst, count, err);
     return rpc_message_add_f32(p->message, dst, count, err);
 }
 
@@ -109,6 +119,25 @@ static enum status payload_keep(void *user, struct shard_source *ret, struct err
     if (status == STATUS_OK)
         *ret = (struct shard_source){.copy = kept_copy, .drop = kept_drop, .user = kept};
     return status;
+}
+
+/* Is the flag where it may be?  Kept contributions are read as they are: where there are any, each
+ * push is a step, and nothing is divided. */
+static enum status open_undivided(const struct shard *shard, const struct chunk_header *h,
+                                  struct payload *ret, struct error *err)
+{
+    const struct shard_config *c = &shard->config;
+
+    ret->factor = 1;
+    if (!(h->flags & CHUNK_UNDIVIDED))
+        return STATUS_OK;
+    if (h->kind != CHUNK_PUSH || ret->codec.kind != CODEC_NONE)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %" PRIu32 " sent partition %" PRIu32
+                         " undivided, which is only for gradients that are not compressed",
+                         h->rank, h->partition);
+    ret->factor = (float)(1.0 / consistency_divisor(&c->consistency, c->world_size));
+    return STATUS_OK;
 }
 
 /* A chunk without elements says by the flag how it wants its answer. */
@@ -139,6 +168,7 @@ enum status payload_open(const struct shard *shard, const struct chunk_header *h
     size_t bytes;
     struct codec codec = payload_codec(&shard->config.compression.up, h,
                                        shard_partition_count(shard, h->partition), &bytes);
+    enum status status;
 
     ret->message = message;
     ret->elements = NULL;
@@ -155,6 +185,9 @@ enum status payload_open(const struct shard *shard, const struct chunk_header *h
                          "rank %" PRIu32 " sent partition %" PRIu32
                          " by reference, which is only for elements as they are",
                          h->rank, h->partition);
+    status = open_undivided(shard, h, ret, err);
+    if (status != STATUS_OK)
+        return status;
     if (h->flags & CHUNK_BY_REFERENCE)
         return open_reference(h, bytes, size, ret, ret_source, err);
     if (size != bytes || h->length != bytes)

@@ -17,6 +17,7 @@ struct payload {
     struct arena *arena;   /* borrowed, of the rank; NULL: it has handed none over */
     const float *elements; /* in it; NULL: they came with the message */
     struct codec codec;    /* of those that came with the message */
+    float factor;          /* of each element, as it is read; 1 where they are as they shall be */
 };
 
 /* Check what the header says of the payload against what came and what the partition (which is

@@ -69,8 +69,9 @@ struct shard_config {
     bool counts; /* lockstep: nobody is told of a whole round before shard_counted */
 };
 
-/* The float32 payload of a message; copy or add is called at most once per message.  keep: the same
- * payload for as long as wished, until drop; only asked for where there are rules of staleness. */
+/* The float32 payload of a message, of a push divided already; copy or add is called at most once
+ * per message.  keep: the same payload for as long as wished, until drop; only asked for where
+ * there are rules of staleness. */
 struct shard_source {
     enum status (*copy)(void *user, float *dst, size_t count, struct error *err);
     enum status (*add)(void *user, float *dst, size_t count, struct error *err);

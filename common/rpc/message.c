@@ -179,8 +179,17 @@ enum status rpc_message_read(struct rpc_message *message, rpc_take_fn *take, voi
     return status;
 }
 
-enum status rpc_message_add_f32(struct rpc_message *message, float *dst, size_t count,
-                                struct error *err)
+/* What is done with floats as they lie in a run. */
+typedef void combine_fn(float *dst, const unsigned char *bytes, float factor, size_t count);
+
+static void add(float *dst, const unsigned char *bytes, float factor, size_t count)
+{
+    (void)factor;
+    vector_add_bytes(dst, bytes, count);
+}
+
+static enum status combine(struct rpc_message *message, combine_fn *with, float factor, float *dst,
+                           size_t count, struct error *err)
 {
     struct cursor c = message->payload;
     uint8_t carry[sizeof(float)];
@@ -197,15 +206,33 @@ enum status rpc_message_add_f32(struct rpc_message *message, float *dst, size_t 
         for (; carried > 0 && carried < sizeof(carry) && step > 0; step--)
             carry[carried++] = *data++;
         if (carried == sizeof(carry)) {
-            vector_add_bytes(dst++, carry, 1);
+            with(dst++, carry, factor, 1);
             carried = 0;
         }
         if (step == 0)
             continue; /* the run ended inside the carried float, or with it */
-        vector_add_bytes(dst, data, step / sizeof(float));
+        with(dst, data, factor, step / sizeof(float));
         dst += step / sizeof(float);
         carried = step % sizeof(float);
         memcpy(carry, data + step - carried, carried);
     }
     return STATUS_OK;
+}
+
+enum status rpc_message_add_f32(struct rpc_message *message, float *dst, size_t count,
+                                struct error *err)
+{
+    return combine(message, add, 1, dst, count, err);
+}
+
+enum status rpc_message_scale_f32(struct rpc_message *message, float factor, float *dst,
+                                  size_t count, struct error *err)
+{
+    return combine(message, vector_scale_bytes, factor, dst, count, err);
+}
+
+enum status rpc_message_add_scaled_f32(struct rpc_message *message, float factor, float *dst,
+                                       size_t count, struct error *err)
+{
+    return combine(message, vector_add_scaled_bytes, factor, dst, count, err);
 }

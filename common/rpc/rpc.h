@@ -85,6 +85,13 @@ enum status rpc_message_copy(struct rpc_message *message, void *dst, size_t size
 enum status rpc_message_add_f32(struct rpc_message *message, float *dst, size_t count,
                                 struct error *err);
 
+/* Likewise dst[i] = factor * payload[i], and dst[i] += factor * payload[i], with the product
+ * rounded. */
+enum status rpc_message_scale_f32(struct rpc_message *message, float factor, float *dst,
+                                  size_t count, struct error *err);
+enum status rpc_message_add_scaled_f32(struct rpc_message *message, float factor, float *dst,
+                                       size_t count, struct error *err);
+
 /* Hand the payload piece by piece, as it was received, to `take` (size > 0), until it is through or
  * `take` fails, whose status is then returned.  May be repeated. */
 typedef enum status rpc_take_fn(void *user, const void *bytes, size_t size, struct error *err);

@@ -45,6 +45,9 @@ enum chunk_kind {
 #define CHUNK_AGAIN 1u /* it may have been sent before, on a stream that was cut off */
 #define CHUNK_BY_REFERENCE                                                                         \
     2u /* no payload: it lies in the sender's arena, `length` bytes at `place` */
+#define CHUNK_UNDIVIDED                                                                            \
+    4u /* PUSH: the server divides the gradient by the contributions that a round takes            \
+          (consistency_divisor) as it reads it; else the worker has done so */
 
 /* What becomes of a job that has lost a rank. */
 enum worker_loss { WORKER_LOSS_FAIL, WORKER_LOSS_SHRINK, WORKER_LOSS_WAIT, WORKER_LOSS_COUNT };

@@ -79,4 +79,9 @@ void vector_sum(float *dst, const float *const *src, size_t sources, size_t coun
 /* dst[i] += float32 at bytes + 4 i; bytes need not be aligned. */
 void vector_add_bytes(float *dst, const unsigned char *bytes, size_t count);
 
+/* Likewise dst[i] = factor * float32, and dst[i] += factor * float32: the product is rounded, then
+ * the sum, as if it had been scaled before it was sent. */
+void vector_scale_bytes(float *dst, const unsigned char *bytes, float factor, size_t count);
+void vector_add_scaled_bytes(float *dst, const unsigned char *bytes, float factor, size_t count);
+
 #endif

@@ -44,3 +44,13 @@ void vector_add_bytes(float *dst, const unsigned char *bytes, size_t count)
 {
     kernels()->add_bytes(dst, bytes, count);
 }
+
+void vector_scale_bytes(float *dst, const unsigned char *bytes, float factor, size_t count)
+{
+    kernels()->scale_bytes(dst, bytes, factor, count);
+}
+
+void vector_add_scaled_bytes(float *dst, const unsigned char *bytes, float factor, size_t count)
+{
+    kernels()->add_scaled_bytes(dst, bytes, factor, count);
+}

@@ -50,9 +50,33 @@ static void add_bytes(float *dst, const unsigned char *bytes, size_t count)
     }
 }
 
+static void scale_bytes(float *dst, const unsigned char *bytes, float factor, size_t count)
+{
+    SIMD_LOOP
+    for (size_t i = 0; i < count; i++) {
+        float value;
+
+        memcpy(&value, bytes + i * sizeof(value), sizeof(value));
+        dst[i] = value * factor;
+    }
+}
+
+static void add_scaled_bytes(float *dst, const unsigned char *bytes, float factor, size_t count)
+{
+    SIMD_LOOP
+    for (size_t i = 0; i < count; i++) {
+        float value;
+
+        memcpy(&value, bytes + i * sizeof(value), sizeof(value));
+        dst[i] += value * factor; /* rounded twice: contraction is off */
+    }
+}
+
 const struct vector_kernels SIMD_NAME(vector_kernels) = {
     .add_to = add_to,
     .scale_to = scale_to,
     .sum = sum,
     .add_bytes = add_bytes,
+    .scale_bytes = scale_bytes,
+    .add_scaled_bytes = add_scaled_bytes,
 };

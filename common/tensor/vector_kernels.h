@@ -15,6 +15,8 @@ struct vector_kernels {
     void (*scale_to)(float *dst, const float *src, float factor, size_t count);
     void (*sum)(float *dst, const float *const *src, size_t sources, size_t count);
     void (*add_bytes)(float *dst, const unsigned char *bytes, size_t count);
+    void (*scale_bytes)(float *dst, const unsigned char *bytes, float factor, size_t count);
+    void (*add_scaled_bytes)(float *dst, const unsigned char *bytes, float factor, size_t count);
 };
 
 extern const struct vector_kernels vector_kernels_baseline;

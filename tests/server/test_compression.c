@@ -100,6 +100,25 @@ START_TEST(test_no_reference)
 }
 END_TEST
 
+/* Nor is divided what cannot be read as it is. */
+START_TEST(test_no_division)
+{
+    struct chunk_header h = {.kind = CHUNK_PUSH,
+                             .rank = 0,
+                             .round = 1,
+                             .dtype = CODEC_FP16,
+                             .flags = CHUNK_UNDIVIDED,
+                             .length = 2048};
+
+    open_service(20000, NULL);
+    start_compressed(CODEC_FP16, 0);
+    raw_send(&workers[0], &h, 2048, 0);
+    check_result("sender", raw_wait_closed(&workers[0].stream), STATUS_PROTOCOL, "undivided");
+    check_still_serves();
+    close_service();
+}
+END_TEST
+
 static const struct {
     uint32_t up[2], down[2], top_k_ppm[2];
     enum status status;
@@ -143,6 +162,7 @@ int main(void)
                         (int)(sizeof(bad) / sizeof(bad[0])));
     tcase_add_test(tests, test_a_last_byte_is_missing);
     tcase_add_test(tests, test_no_reference);
+    tcase_add_test(tests, test_no_division);
     tcase_add_loop_test(tests, test_terms, 0, (int)(sizeof(terms) / sizeof(terms[0])));
     suite_add_tcase(suite, tests);
     return support_run(suite);

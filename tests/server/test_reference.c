@@ -100,18 +100,34 @@ static size_t offset_of(uint32_t partition)
     return (size_t)partition * 4096;
 }
 
-/* A chunk whose elements, all `value`, lie in the rank's slab. */
-static void send_reference(unsigned rank, enum chunk_kind kind, uint32_t partition, uint64_t round,
-                           float value)
+/* A chunk whose elements, all `value`, lie in the rank's slab; flags: others. */
+static void send_flagged(unsigned rank, enum chunk_kind kind, uint32_t partition, uint64_t round,
+                         float value, uint32_t flags)
 {
     struct chunk_header h = raw_chunk(&workers[rank], kind, partition, round);
     float *at = (float *)((char *)mine[rank].base + offset_of(partition));
 
     for (size_t i = 0; i < h.length / sizeof(float); i++)
         at[i] = value;
-    h.flags = CHUNK_BY_REFERENCE;
+    h.flags = CHUNK_BY_REFERENCE | flags;
     h.place = h.length > 0 ? offset_of(partition) : 0;
     raw_send(&workers[rank], &h, 0, 0);
+}
+
+static void send_reference(unsigned rank, enum chunk_kind kind, uint32_t partition, uint64_t round,
+                           float value)
+{
+    send_flagged(rank, kind, partition, round, value, 0);
+}
+
+/* The gradient of both ranks, which the server halves; rank 1's goes through its socket. */
+static void send_undivided(uint32_t partition, uint64_t round, float value, float other)
+{
+    struct chunk_header h = raw_chunk(&workers[1], CHUNK_PUSH, partition, round);
+
+    send_flagged(0, CHUNK_PUSH, partition, round, value, CHUNK_UNDIVIDED);
+    h.flags = CHUNK_UNDIVIDED;
+    raw_send(&workers[1], &h, h.length, other);
 }
 
 /* The next answer lies in the server's memory and is `value` all over. */
@@ -155,7 +171,8 @@ static void check_counters(void)
     free(stats);
 }
 
-/* Rank 0 by reference and rank 1 through its socket, in one job. */
+/* Rank 0 by reference and rank 1 through its socket, in one job; divided already in every other
+ * round only. */
 START_TEST(test_both_ways_in_one_job)
 {
     open_shared_service(true);
@@ -172,6 +189,10 @@ START_TEST(test_both_ways_in_one_job)
     }
     for (uint64_t round = 1; round <= 4; round++) {
         for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
+            if (round % 2 == 0) {
+                send_undivided(p, round, 2 * (float)round, 20);
+                continue;
+            }
             send_reference(0, CHUNK_PUSH, p, round, (float)round);
             raw_send_right(&workers[1], CHUNK_PUSH, p, round, 10);
         }

@@ -7,7 +7,9 @@
  *
  * As in DistributedDataParallel a gradient is divided by the world size first and summed then; by
  * the contributions that a round takes where there are backup workers, and not at all where each
- * push is a step of its own (common/consistency).
+ * push is a step of its own (common/consistency).  The server does it as it reads the gradient,
+ * which costs it nothing and here would be one more pass over memory; what is compressed is divided
+ * here, before that.
  *
  * Backup workers: a push that comes late is answered with the newest values.  A step then ends at
  * the oldest round among its partitions' answers, and the next one contributes to the round behind
@@ -156,7 +158,7 @@ static void ps_ready(struct sync *base, size_t ready_count)
             return;
         if (i == 0)
             ps_names_settle(&s->names);
-        if (s->scale != 1.0f)
+        if (s->scale != 1.0f && !s->undivided)
             vector_scale(s->grads + p->offset, s->scale, p->count);
         ps_ask(s, i);
     }

@@ -29,7 +29,8 @@ struct sync_ps {
     float *params;
     float *grads;
     size_t count;
-    float scale; /* of a gradient before it is pushed: 1 / consistency_divisor */
+    float scale;    /* of a gradient before it is summed: 1 / consistency_divisor */
+    bool undivided; /* the server does it */
     struct consistency consistency;
     unsigned rank, world_size;
     int64_t timeout_ms;

@@ -289,6 +289,7 @@ enum status ps_open(const struct sync_config *config, struct sync **ret_sync, st
     s->overlaps = config->overlap_forward && config->update_on_server &&
                   consistency_is_lockstep(&s->consistency);
     s->scale = (float)(1.0 / consistency_divisor(&s->consistency, config->world_size));
+    s->undivided = s->scale != 1.0f && config->compression.up.kind == CODEC_NONE;
     s->rank = config->rank;
     s->world_size = config->world_size;
     s->priority = config->priority;

@@ -30,6 +30,8 @@ enum status ps_payload_make(struct sync_ps *s, const float *slab, struct chunk_h
     size_t coded_bytes = 0;
     enum status status = STATUS_OK;
 
+    if (header->kind == CHUNK_PUSH && s->undivided)
+        header->flags |= CHUNK_UNDIVIDED;
     if (header->flags & CHUNK_BY_REFERENCE) { /* nothing is compressed then */
         header->dtype = CODEC_NONE;
         header->length = p->count * sizeof(float);

@@ -128,6 +128,7 @@ static void check_payload(struct rpc_message *m, const float *values, size_t cou
 {
     float *copy = malloc(count * sizeof(float) + 1);
     float *sum = malloc(count * sizeof(float) + 1);
+    size_t off = 0;
 
     ck_assert(copy && sum);
     ck_assert_uint_eq(rpc_message_payload_size(m), count * sizeof(float));
@@ -137,10 +138,21 @@ static void check_payload(struct rpc_message *m, const float *values, size_t cou
         sum[i] = (float)i;
     assert_ok(rpc_message_add_f32(m, sum, count, &err));
     for (size_t i = 0; i < count; i++)
-        ck_assert(sum[i] == (float)i + values[i]);
+        off += sum[i] != (float)i + values[i];
+    assert_ok(rpc_message_scale_f32(m, 0.1f, sum, count, &err));
+    for (size_t i = 0; i < count; i++)
+        off += sum[i] != values[i] * 0.1f;
+    assert_ok(rpc_message_add_scaled_f32(m, 0.2f, sum, count, &err));
+    for (size_t i = 0; i < count; i++) {
+        volatile float product = values[i] * 0.2f;
+
+        off += sum[i] != values[i] * 0.1f + product;
+    }
+    ck_assert_uint_eq(off, 0); /* once: each assertion is a write to Check's pipe */
     assert_fails(rpc_message_copy(m, copy, count * sizeof(float) + 1, &err), STATUS_DATA, "belong");
     assert_fails(rpc_message_add_f32(m, sum, count + 1, &err), STATUS_DATA, "float32 belong");
     assert_fails(rpc_message_add_f32(m, sum, SIZE_MAX, &err), STATUS_DATA, "float32 belong");
+    assert_fails(rpc_message_scale_f32(m, 1, sum, count + 1, &err), STATUS_DATA, "float32 belong");
     free(copy);
     free(sum);
 }

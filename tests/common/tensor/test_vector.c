@@ -168,6 +168,36 @@ START_TEST(test_add_bytes)
 }
 END_TEST
 
+/* Product and sum are each rounded. */
+START_TEST(test_scaled_bytes)
+{
+    static unsigned char bytes[sizeof(float) * (MAX_COUNT + 8)];
+    const struct vector_kernels *k = tables[_i];
+    const float third = 1.0f / 3.0f;
+
+    for (int round = 0; round < 90; round++) {
+        size_t count = length_of(round);
+        size_t shift = (size_t)round % 7;
+
+        fill();
+        guard();
+        memcpy(bytes + shift, in[0], count * sizeof(float));
+        for (size_t i = 0; i < count; i++)
+            wanted[i] = in[0][i] * third;
+        k->scale_bytes(got, bytes + shift, third, count);
+        check(count, 0, "scale_bytes", _i);
+        memcpy(got, in[1], count * sizeof(float));
+        for (size_t i = 0; i < count; i++) {
+            volatile float product = in[0][i] * third;
+
+            wanted[i] = in[1][i] + product;
+        }
+        k->add_scaled_bytes(got, bytes + shift, third, count);
+        check(count, 0, "add_scaled_bytes", _i);
+    }
+}
+END_TEST
+
 /* The public functions reach the same loops. */
 START_TEST(test_public_functions)
 {
@@ -188,6 +218,10 @@ START_TEST(test_public_functions)
     ck_assert(dst[0] == 12.0f && dst[1] == 24.0f && dst[2] == 36.0f);
     vector_add_bytes(dst, (const unsigned char *)a, 3);
     ck_assert(dst[0] == 13.0f && dst[1] == 26.0f && dst[2] == 39.0f);
+    vector_add_scaled_bytes(dst, (const unsigned char *)b, 0.5f, 3);
+    ck_assert(dst[0] == 18.0f && dst[1] == 36.0f && dst[2] == 54.0f);
+    vector_scale_bytes(dst, (const unsigned char *)b, 0.5f, 3);
+    ck_assert(dst[0] == 5.0f && dst[1] == 10.0f && dst[2] == 15.0f);
 }
 END_TEST
 
@@ -201,6 +235,7 @@ int main(void)
     tcase_add_loop_test(tests, test_scale_to, 0, levels);
     tcase_add_loop_test(tests, test_sum, 0, levels);
     tcase_add_loop_test(tests, test_add_bytes, 0, levels);
+    tcase_add_loop_test(tests, test_scaled_bytes, 0, levels);
     tcase_add_test(tests, test_public_functions);
     suite_add_tcase(suite, tests);
     return support_run(suite);
