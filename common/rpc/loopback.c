@@ -66,12 +66,14 @@ grpc_arg rpc_loopback_arg(void)
     static struct mutator mutator = {.table = &table, .references = {.count = 1}};
     static const grpc_arg_pointer_vtable pointers = {
         .copy = copy_arg, .destroy = destroy_arg, .cmp = compare_args};
-    const char *key = GRPC_ARG_SOCKET_MUTATOR;
-    grpc_arg arg = {.type = GRPC_ARG_POINTER};
+    union { /* core reads the key but declares it mutable */
+        const char *constant;
+        char *plain;
+    } key = {.constant = GRPC_ARG_SOCKET_MUTATOR};
+    grpc_arg arg = {.type = GRPC_ARG_POINTER, .key = key.plain};
 
     if (strncmp(grpc_version_string(), "29.", 3) != 0)
         return rpc_channel_arg("sparring.loopback", 0);
-    memcpy(&arg.key, &key, sizeof(key)); /* core reads the key but declares it mutable */
     arg.value.pointer.p = &mutator;
     arg.value.pointer.vtable = &pointers;
     return arg;
