@@ -16,9 +16,9 @@
  *   server   faults: losses             faults: losses             promises: restart
  *                                       promises: restart (killed, SIGTERM)
  *                                       faults: naps (stopped)
- *   primary  replica: in_join,          replica: one_is_lost,      none: it keeps no state folder
+ *   primary  replica: in_join,          replica: one_is_lost,      replica: one_is_lost
  *              in_a_request (killed)      any_moment (killed)
- *   replica  replica: in_join,          replica: one_is_lost,      none, likewise
+ *   replica  replica: in_join,          replica: one_is_lost,      replica: one_is_lost
  *              no_replica                 any_moment (killed)
  */
 #ifndef SPARRING_TESTS_INTEGRATION_ROOM_H
@@ -114,6 +114,10 @@ void room_freeze_at(struct room *r, unsigned rank, unsigned server, enum fault_w
                     double rounds);
 void room_await_freeze(struct room *r, unsigned rank, unsigned server);
 void room_release(struct room *r, unsigned rank, unsigned server);
+
+/* Start the workers, and stop (SIGSTOP) a server with a --state-dir, or a replica, in the middle of
+ * a snapshot: one has begun, and has not ended. */
+void room_stop_in_snapshot(struct room *r, unsigned server);
 
 /* Now is when it is struck; `rank`, which is not, tells when rounds go on. */
 void room_mark(struct room *r, unsigned rank);

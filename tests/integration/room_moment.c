@@ -7,10 +7,13 @@
 #include "tests/support/support.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 /* ------------------------------------------------------------------ moments */
 
@@ -122,6 +125,49 @@ void room_release(struct room *r, unsigned rank, unsigned server)
 {
     fault_proxy_hold(r->links[rank][server].proxy, FAULT_UP, false);
     fault_proxy_hold(r->links[rank][server].proxy, FAULT_DOWN, false);
+}
+
+/* Until a snapshot begins, which is a file with a temporary name; returns its name. */
+static void await_snapshot(int news, const char *folder, char *name, size_t size)
+{
+    struct pollfd watch = {.fd = news, .events = POLLIN};
+
+    for (name[0] = '\0'; name[0] == '\0';) {
+        char events[4096];
+        ssize_t length;
+
+        ck_assert_msg(poll(&watch, 1, ROOM_WAIT_MS) > 0, "no snapshot begins in %s", folder);
+        length = read(news, events, sizeof(events));
+        for (ssize_t at = 0; at < length;) {
+            const struct inotify_event *e = (const void *)(events + at);
+
+            if (e->len > 0 && strstr(e->name, "snapshot") && strstr(e->name, ".tmp-"))
+                (void)snprintf(name, size, "%s/%s", folder, e->name);
+            at += (ssize_t)(sizeof(*e) + e->len);
+        }
+    }
+}
+
+void room_stop_in_snapshot(struct room *r, unsigned server)
+{
+    char folder[800], name[1200];
+    int news = inotify_init1(IN_CLOEXEC);
+
+    fault_proxy_throttle(r->links[1][0].proxy, 1 << 20); /* so that there is time to look */
+    room_start_workers(r);
+    room_await(r, 1, 0, FAULT_DOWN, 2);
+    (void)snprintf(folder, sizeof(folder), "%s/default.%u", room_state(r, server),
+                   server % r->servers);
+    ck_assert_int_ge(inotify_add_watch(news, folder, IN_CREATE), 0);
+    for (;;) {
+        await_snapshot(news, folder, name, sizeof(name));
+        room_hit_server(r, server, SIGSTOP);
+        if (access(name, F_OK) == 0)
+            break;
+        room_hit_server(r, server, SIGCONT); /* too late: the next one */
+    }
+    (void)close(news);
+    fault_proxy_throttle(r->links[1][0].proxy, 0);
 }
 
 static void note_recovery(void *user)

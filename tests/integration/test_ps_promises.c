@@ -11,8 +11,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/inotify.h>
-#include <unistd.h>
 
 enum phase { PUSH, SUM, PULL, SNAPSHOT };
 
@@ -22,55 +20,11 @@ struct strike {
     const char *name;
 };
 
-/* Until a snapshot begins, which is a file with a temporary name; returns its name. */
-static void await_snapshot(int news, const char *folder, char *name, size_t size)
-{
-    struct pollfd watch = {.fd = news, .events = POLLIN};
-
-    for (name[0] = '\0'; name[0] == '\0';) {
-        char events[4096];
-        ssize_t length;
-
-        ck_assert_msg(poll(&watch, 1, ROOM_WAIT_MS) > 0, "no snapshot begins in %s", folder);
-        length = read(news, events, sizeof(events));
-        for (ssize_t at = 0; at < length;) {
-            const struct inotify_event *e = (const void *)(events + at);
-
-            if (e->len > 0 && strstr(e->name, "snapshot") && strstr(e->name, ".tmp-"))
-                (void)snprintf(name, size, "%s/%s", folder, e->name);
-            at += (ssize_t)(sizeof(*e) + e->len);
-        }
-    }
-}
-
-/* The first server stands still in the middle of a snapshot: it is stopped, and one has begun and
- * not ended.  Rounds are slow, so that there is time to look. */
-static void come_to_a_snapshot(struct room *r)
-{
-    char folder[800], name[1200];
-    int news = inotify_init1(IN_CLOEXEC);
-
-    fault_proxy_throttle(r->links[1][0].proxy, 1 << 20);
-    room_start_workers(r);
-    room_await(r, 1, 0, FAULT_DOWN, 2);
-    (void)snprintf(folder, sizeof(folder), "%s/default.0", room_state(r, 0));
-    ck_assert_int_ge(inotify_add_watch(news, folder, IN_CREATE), 0);
-    for (;;) {
-        await_snapshot(news, folder, name, sizeof(name));
-        room_hit_server(r, 0, SIGSTOP);
-        if (access(name, F_OK) == 0)
-            break;
-        room_hit_server(r, 0, SIGCONT); /* too late: the next one */
-    }
-    (void)close(news);
-    fault_proxy_throttle(r->links[1][0].proxy, 0);
-}
-
 /* Rank 1's link to the first server stands still in the middle of the phase. */
 static void come_to(struct room *r, enum phase phase)
 {
     if (phase == SNAPSHOT) {
-        come_to_a_snapshot(r);
+        room_stop_in_snapshot(r, 0);
         return;
     }
     room_freeze_at(r, 1, 0, phase == PULL ? FAULT_DOWN : FAULT_UP, phase == PULL ? 9.5 : 8.5);

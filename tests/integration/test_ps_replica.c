@@ -14,18 +14,22 @@
 #include <string.h>
 
 enum victim { PRIMARY, REPLICA };
-enum phase { PUSH, SUM, PULL };
+enum phase { PUSH, SUM, PULL, SNAPSHOT };
 
-static const char *const phase_names[] = {"push", "sum", "pull"};
+static const char *const phase_names[] = {"push", "sum", "pull", "a snapshot"};
 
 /* Rounds of bytes at which a worker has joined, and rank 0 is in the middle of the first initial
  * values. */
 #define JOINED  0.034
 #define INITIAL 0.06
 
-/* Rank 1's link to the server stands still in the middle of the phase, and lets go. */
-static void come_to(struct room *r, enum phase phase)
+/* Rank 1's link to the server stands still in the middle of the phase, or the victim does. */
+static void come_to(struct room *r, enum phase phase, enum victim victim)
 {
+    if (phase == SNAPSHOT) {
+        room_stop_in_snapshot(r, victim == PRIMARY ? 0 : 1);
+        return;
+    }
     if (phase == PULL)
         room_freeze_at(r, 1, 0, FAULT_DOWN, 9.5);
     else
@@ -77,10 +81,10 @@ START_TEST(test_one_is_lost)
     enum victim victim = _i % 2 == 0 ? PRIMARY : REPLICA;
     int number = _i / 2 % 2 == 0 ? SIGKILL : SIGSTOP;
     enum phase phase = (enum phase)(_i / 4);
-    struct room r = {.ranks = 2, .servers = 1, .replicas = true};
+    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .with_state = phase == SNAPSHOT};
 
     room_open(&r);
-    come_to(&r, phase);
+    come_to(&r, phase, victim);
     room_mark(&r, 0);
     room_hit_server(&r, victim == PRIMARY ? 0 : 1, number);
     room_release(&r, 1, 0);
@@ -357,7 +361,7 @@ int main(void)
 
     tcase_set_timeout(tests, 200);
     tcase_add_unchecked_fixture(tests, room_find_references, NULL);
-    tcase_add_loop_test(tests, test_one_is_lost, 0, 12);
+    tcase_add_loop_test(tests, test_one_is_lost, 0, 16);
     tcase_add_loop_test(tests, test_one_is_lost_in_join, 0, 4);
     tcase_add_test(tests, test_the_primary_is_lost_in_a_request);
     tcase_add_loop_test(tests, test_any_moment, 0, 4);
