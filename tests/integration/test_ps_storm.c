@@ -305,6 +305,32 @@ static void play_replica(struct room *r, struct chance *c)
            &p);
 }
 
+/* A server and its replica with a state folder each, of which one or both are killed and started
+ * again, in any order. */
+static void play_pair(struct room *r, struct chance *c)
+{
+    unsigned count = 1 + (unsigned)draw(c, 2), first = (unsigned)draw(c, 2),
+             back = (unsigned)draw(c, 2);
+    struct place p;
+
+    r->servers = 1;
+    r->replicas = r->with_state = true;
+    r->worker = ARGS("--reconnect-ms", "30000");
+    p = draw_place(c, r, 1.5, 30);
+    room_open(r);
+    room_start_workers(r);
+    freeze(r, &p);
+    room_mark(r, next_rank(r, p.rank));
+    for (unsigned k = 0; k < count; k++)
+        room_hit_server(r, first ^ k, SIGKILL);
+    room_release(r, p.rank, p.server);
+    for (unsigned k = 0; k < count; k++)
+        room_start_server(r, count == 1 ? first : back ^ k);
+    room_await_recovery(r);
+    room_expect_success(r, ROOM_NOBODY, true);
+    report(r, "started again", count == 2 ? "both" : first == 0 ? "primary" : "replica", &p);
+}
+
 /* What is between a server and its replica, at any byte of a record or of an answer to one: slow,
  * it makes the job slow; broken or silent, the replica is lost, and nothing else. */
 static void play_chain(struct room *r, struct chance *c)
@@ -393,7 +419,7 @@ static void play_failure(struct room *r, struct chance *c)
 
 static void (*const plays[])(struct room *r, struct chance *c) = {
     play_troubles, play_troubles, play_wait,  play_shrink, play_restart,
-    play_replica,  play_failure,  play_loose, play_chain,
+    play_replica,  play_failure,  play_loose, play_chain,  play_pair,
 };
 #define PLAYS (sizeof(plays) / sizeof(plays[0]))
 
