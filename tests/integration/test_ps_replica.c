@@ -241,15 +241,15 @@ START_TEST(test_started_again)
                      .worker = ARGS("--reconnect-ms", "30000")};
     unsigned first = (unsigned)_i % 2, count = _i < 4 ? 2 : 1;
 
-    (void)room_reference(r.ranks, r.update);
     room_open(&r);
-    room_start_workers(&r);
-    room_await(&r, 0, 0, FAULT_DOWN, 5 + 20 * support_random());
+    hold_in(&r, 5 + 20 * support_random());
     room_mark(&r, 0);
     for (unsigned k = 0; k < count; k++)
         room_hit_server(&r, _i / 2 % 2 == 0 ? first ^ k : 1 ^ first ^ k, SIGKILL);
+    room_release(&r, 1, 0);
     for (unsigned k = 0; k < count; k++)
         room_start_server(&r, first ^ k);
+    room_await_recovery(&r);
     room_expect_success(&r, ROOM_NOBODY, true);
     room_report(&r, count == 2 ? "kill primary and replica, start both" : "kill one, start it");
     room_close(&r);
