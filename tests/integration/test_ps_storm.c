@@ -174,8 +174,8 @@ static void freeze(struct room *r, const struct place *p)
 
 static void report(struct room *r, const char *policy, const char *what, const struct place *p)
 {
-    char text[200];
-    char rank[16] = "";
+    char text[256];
+    char rank[24] = "";
 
     if (p->rank != ROOM_CHAIN)
         (void)snprintf(rank, sizeof(rank), ", rank %u", p->rank);

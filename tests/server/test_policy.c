@@ -186,7 +186,7 @@ static void check_state(const struct state *s)
 /* Who took part in a round that is over decides nothing any more. */
 static void fold(struct model *m)
 {
-    while (together() && m->folded < m->steps)
+    while (together() && m->folded < m->steps && m->folded < ROUNDS_MAX)
         m->applied[++m->folded] = 0;
     for (unsigned round = 0; round <= m->folded; round++)
         m->dropped[round] = 0;
