@@ -176,7 +176,7 @@ START_TEST(record_there_and_back)
     m.kind = RECORD_ASK + 1;
     got = record_room();
     assert_fails(wire_unpack_record(head, wire_pack_record(&m, head), &got, &err), STATUS_DATA,
-                 "unknown kind 8");
+                 "unknown kind 9");
     m.kind = RECORD_TERMS;
     assert_fails(wire_unpack_record(head, wire_pack_record(&m, head), &got, &err), STATUS_DATA,
                  "without terms");
