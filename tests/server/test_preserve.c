@@ -77,7 +77,8 @@ static void restart(void)
         if (!workers[i].stream.call)
             continue;
         status = raw_wait_closed(&workers[i].stream).status;
-        /* cancelled where the reason did not get out in time; a worker comes back after either */
+        /* cancelled by gRPC where the server had not seen the stream yet; a worker comes back after
+         * either */
         ck_assert(status == STATUS_UNAVAILABLE || status == STATUS_CANCELLED);
     }
     close_workers();
