@@ -285,6 +285,9 @@ static enum status check_chunk(const struct stream *st, const struct chunk_heade
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent a chunk of kind %d, which only a server sends", t->rank,
                          (int)h->kind);
+    if (h->flags & ~CHUNK_FLAGS) /* of a later version: it would be taken for something else */
+        return error_set(err, STATUS_PROTOCOL, "rank %u sent a chunk with unknown flags %#" PRIx32,
+                         t->rank, h->flags);
     if (shard_partition_count(&t->job->shard, h->partition) == 0)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent a chunk for partition %" PRIu32

@@ -48,6 +48,7 @@ enum chunk_kind {
 #define CHUNK_UNDIVIDED                                                                            \
     4u /* PUSH: the server divides the gradient by the contributions that a round takes            \
           (consistency_divisor) as it reads it; else the worker has done so */
+#define CHUNK_FLAGS 7u /* all there are */
 
 /* What becomes of a job that has lost a rank. */
 enum worker_loss { WORKER_LOSS_FAIL, WORKER_LOSS_SHRINK, WORKER_LOSS_WAIT, WORKER_LOSS_COUNT };

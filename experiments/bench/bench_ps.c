@@ -312,7 +312,8 @@ static size_t list_series(const struct lists *l, const struct ps_case *c, struct
 }
 
 static enum status measure_case(const struct ps_plan *plan, const struct lists *l,
-                                const struct ps_case *c, struct ps_table *table, struct error *err)
+                                const struct ps_case *c, struct ps_table *table, size_t *measured,
+                                struct error *err)
 {
     struct ps_series series[SERIES_MAX] = {{.wrong = 0}};
     size_t length = list_series(l, c, series);
@@ -320,7 +321,8 @@ static enum status measure_case(const struct ps_plan *plan, const struct lists *
 
     for (size_t i = 0; status == STATUS_OK && i < length; i++)
         status = mem_calloc(plan->rounds, sizeof(double), "times", &series[i].seconds, err);
-    if (status == STATUS_OK)
+    *measured += length;
+    if (status == STATUS_OK && length > 0)
         status = ps_run(plan, c, series, length, err);
     if (status == STATUS_OK)
         status = ps_table_add(table, c, series, length, err);
@@ -372,13 +374,19 @@ static enum status measure(const struct ps_options *o, const struct lists *l,
     size_t cases = l->workers.length * l->servers.length * l->connections.length * l->bytes.length *
                    l->partitions.length * l->tls.length;
     enum status status = STATUS_OK;
+    size_t measured = 0;
 
     ps_table_open(table, &plan);
     for (size_t i = 0; status == STATUS_OK && i < cases; i++) {
         struct ps_case c = case_at(o, l, i);
 
-        status = measure_case(&plan, l, &c, table, err);
+        status = measure_case(&plan, l, &c, table, &measured, err);
     }
+    if (status == STATUS_OK && measured == 0)
+        status = error_set(err, STATUS_INVALID,
+                           "nothing to measure: no kind goes with --transport %s, --compression %s "
+                           "and --tls %s",
+                           o->transport, o->compression, o->tls);
     return status;
 }
 

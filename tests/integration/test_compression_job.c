@@ -12,7 +12,7 @@
 #define RANKS 2
 #define STEPS 96 /* 3 epochs of 2048 samples in batches of 2 x 32 */
 
-static const char *run(const char *const words[6], int wanted)
+static const char *run(const char *const words[8], int wanted)
 {
     struct job job = {
         .ranks = RANKS,
@@ -43,6 +43,8 @@ static const char *run(const char *const words[6], int wanted)
                                         words[3],
                                         words[4],
                                         words[5],
+                                        words[6],
+                                        words[7],
                                         NULL},
     };
 
@@ -89,7 +91,7 @@ static void check_bytes(const char *folder, int64_t tx, int64_t rx)
 #define ELEMENTS 50890 /* of mlp:784-64-10 */
 
 static const struct {
-    const char *words[6];
+    const char *words[8];
     int64_t tx, rx; /* in two equal partitions of 25445 elements */
     double least;   /* accuracy, less than uncompressed */
 } cases[] = {
@@ -218,7 +220,7 @@ END_TEST
 
 START_TEST(test_trains_as_well)
 {
-    static const char *const plain[6] = {"--compression", "none",        "--compression-down",
+    static const char *const plain[8] = {"--compression", "none",        "--compression-down",
                                          "none",          "--ps-update", "server"};
     double wanted = accuracy(run(plain, 0));
     const char *folder = run(cases[_i].words, 0);
@@ -231,7 +233,7 @@ START_TEST(test_trains_as_well)
 END_TEST
 
 static const struct {
-    const char *words[6];
+    const char *words[8];
     const char *wanted;
 } refused[] = {
     {{"--compression", "named", "--ps-update", "server", "--reduce", "fast"}, "compression"},
@@ -241,6 +243,9 @@ static const struct {
      "no backup workers"},
     {{"--compression-down", "named", "--accumulate-steps", "2", "--reduce", "fast"},
      "named for one batch"},
+    {{"--compression-down", "named", "--consistency", "asp", "--on-worker-loss", "shrink",
+      "--reduce", "fast"},
+     "may be sent on to another batch"},
     {{"--compression-down", "fp16", "--ps-transport", "shm", "--reduce", "fast"},
      "nothing is compressed in shared memory (--ps-transport shm)"},
     {{"--compression", "gzip", "--top-k", "1", "--reduce", "fast"}, "compression"},

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define STEPS "50"
+#define STEPS "300" /* a strike is far from the last one */
 
 /* Who is hit; a worker, and a server without a replica, is started again. */
 enum victim { NOBODY, PRIMARY, REPLICA, SERVER, WORKER, BOTH };
@@ -67,7 +67,7 @@ static void strike(struct room *r, enum victim victim)
 {
     bool server = victim == PRIMARY || victim == SERVER || victim == BOTH;
 
-    job_await_step(r->run_dir, 0, 3 + (int64_t)(support_random() * 35));
+    job_await_step(r->run_dir, 0, 3 + (int64_t)(support_random() * 100));
     room_mark(r, 0);
     if (victim == WORKER || victim == BOTH)
         room_hit_worker(r, 1, SIGKILL);
@@ -79,10 +79,20 @@ static void strike(struct room *r, enum victim victim)
         room_start_worker(r, 1);
 }
 
+/* What the strike must have left behind, or it hit nothing. */
+static void check_struck(const struct room *r, enum victim victim)
+{
+    if (victim == PRIMARY)
+        ck_assert_int_eq(job_record_int(r->run_dir, 0, "end", "takeovers"), 1);
+    if (victim == SERVER || victim == BOTH)
+        ck_assert_int_ge(job_record_int(r->run_dir, 0, "end", "reconnects"), 1);
+}
+
 /* All end well, with the same parameters, whose hash is left in ret. */
-static void end(struct room *r, char ret[32])
+static void end(struct room *r, enum victim victim, char ret[32])
 {
     room_expect_success(r, ROOM_NOBODY, false);
+    check_struck(r, victim);
     (void)snprintf(ret, 32, "%s", job_record_text(r->run_dir, 0, "end", "parameters_hash"));
     ck_assert_str_eq(ret, job_record_text(r->run_dir, 1, "end", "parameters_hash"));
     room_close(r);
@@ -98,12 +108,12 @@ START_TEST(test_nothing_said_is_lost)
     room_open(&struck);
     room_start_workers(&struck);
     strike(&struck, scene->victim);
-    end(&struck, got);
+    end(&struck, scene->victim, got);
     if (!scene->exact)
         return;
     room_open(&quiet);
     room_start_workers(&quiet);
-    end(&quiet, wanted);
+    end(&quiet, NOBODY, wanted);
     ck_assert_str_eq(got, wanted);
 }
 END_TEST

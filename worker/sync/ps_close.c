@@ -23,7 +23,7 @@ static bool hold_link(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
     (void)pthread_mutex_lock(&s->lock);
     while (l->state == PS_LINK_AWAY && !s->giving_up && late == 0)
         late = pthread_cond_timedwait(&s->changed, &s->lock, &until);
-    held = l->state == PS_LINK_UP;
+    held = l->state == PS_LINK_UP && l->lanes[0].client; /* none: its first join ended badly */
     if (l->state == PS_LINK_OVER && l->lanes[0].client && atomic_load(&l->joined))
         held = atomic_exchange(&l->refused, false); /* once: nothing brings it back */
     l->busy = held;

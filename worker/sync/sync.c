@@ -3,6 +3,7 @@
  */
 #include "worker/sync/sync.h"
 
+#include <assert.h>
 #include <string.h>
 
 static const struct sync_ops *const registry[] = {
@@ -59,8 +60,10 @@ void sync_want_rows(struct sync *s, const struct tensor_view *view, const uint32
 {
     size_t width = view->shape[0] > 0 ? view->count / view->shape[0] : 0;
 
-    for (size_t i = 0; i < length; i++)
+    for (size_t i = 0; i < length; i++) {
+        assert(rows[i] < view->shape[0]);
         sync_want(s, view->offset + rows[i] * width, width);
+    }
 }
 
 enum status sync_finish(struct sync *s, struct error *err)

@@ -187,7 +187,8 @@ enum status sync_finish(struct sync *s, struct error *err);
  */
 void sync_want(struct sync *s, size_t offset, size_t count);
 
-/* The same of rows of a tensor, an embedding table for one: (shape[0], the rest). */
+/* The same of rows of a tensor, an embedding table for one: (shape[0], the rest); each row is below
+ * shape[0]. */
 void sync_want_rows(struct sync *s, const struct tensor_view *view, const uint32_t *rows,
                     size_t length);
 
@@ -195,7 +196,7 @@ bool sync_names_rows(const struct sync *s); /* sync_want does something */
 
 /* With overlap_forward, where it is possible (a parameter server in lockstep, parameters come
  * back): finish returns while parameters are still on their way.  Until they are here
- *   - sync_outstanding is true, and only begin and await may be called,
+ *   - sync_outstanding is true, and only begin, want and await may be called,
  *   - parameters [offset, offset + count) may be read once sync_await has returned for them,
  *   - gradients may be written, and ready called, once it has returned for the whole slab.
  * Blocks as finish does, and fails as it does.  Nothing to do when nothing is outstanding. */

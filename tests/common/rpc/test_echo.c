@@ -9,6 +9,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -69,6 +70,11 @@ START_TEST(nothing_paces_connections_inside_the_host)
     uint8_t *reply = NULL;
     size_t size = 0, found = 0;
 
+    if (strncmp(rpc_library_version(), "29.", 3) != 0) { /* see loopback.c */
+        printf("skipped: gRPC core is %s, and its sockets are as it makes them\n",
+               rpc_library_version());
+        return;
+    }
     open_pair();
     assert_ok(call_unary(ECHO_UNARY, "hello", DEADLINE_MS, &reply, &size));
     free(reply);

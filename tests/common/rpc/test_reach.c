@@ -268,7 +268,7 @@ START_TEST(client_that_never_calls_and_server_that_is_never_called)
     rpc_client_close(NULL);
     echo_close(&echo, DEADLINE_MS);
     rpc_server_close(NULL, 0);
-    ck_assert_str_eq(rpc_library_version(), rpc_library_version());
+    ck_assert_uint_gt(strspn(rpc_library_version(), "0123456789."), 2);
 }
 END_TEST
 
