@@ -161,10 +161,20 @@ static enum reduce_op plain_op(enum reduce_op op)
     return op == REDUCE_AVG || op == REDUCE_PREMUL_SUM ? REDUCE_SUM : op;
 }
 
+/* Of nothing the caller may say NULL, and nothing is counted from NULL. */
+static const void *input_at(const struct collective_args *a, size_t element)
+{
+    return a->input ? (const char *)a->input + element * dtype_size(a->dtype) : NULL;
+}
+
+static void *output_at(const struct collective_args *a, size_t element)
+{
+    return a->output ? (char *)a->output + element * dtype_size(a->dtype) : NULL;
+}
+
 static struct collective_args in_args(const struct hier_group *h, const struct collective_args *a,
                                       size_t chunk)
 {
-    size_t element = dtype_size(a->dtype);
     size_t from = chunk_from(h, a, chunk);
     size_t count = chunk_slice(h, a, chunk);
     struct collective_args in = *a;
@@ -172,10 +182,10 @@ static struct collective_args in_args(const struct hier_group *h, const struct c
     in.call = h->layout.equal ? COLLECTIVE_REDUCE_SCATTER : COLLECTIVE_REDUCE;
     in.count = count;
     in.root = 0;
-    in.input = (const char *)a->input + from * element;
+    in.input = input_at(a, from);
     if (h->layout.equal)
         from += h->layout.local_index * count;
-    in.output = (char *)a->output + from * element;
+    in.output = output_at(a, from);
     set_factor(h, &in);
     return in;
 }
@@ -198,7 +208,7 @@ static struct collective_args out_args(const struct hier_group *h, const struct 
 
     out.call = h->layout.equal ? COLLECTIVE_ALL_GATHER : COLLECTIVE_BROADCAST;
     out.op = REDUCE_SUM;
-    out.output = (char *)a->output + chunk_from(h, a, chunk) * dtype_size(a->dtype);
+    out.output = output_at(a, chunk_from(h, a, chunk));
     return out;
 }
 
@@ -208,8 +218,8 @@ static struct collective_args rest_args(const struct hier_group *h, const struct
     size_t from = even_count(h, a);
     struct collective_args rest = *a;
 
-    rest.input = (const char *)a->input + from * dtype_size(a->dtype);
-    rest.output = (char *)a->output + from * dtype_size(a->dtype);
+    rest.input = input_at(a, from);
+    rest.output = output_at(a, from);
     rest.count -= from;
     return rest;
 }
