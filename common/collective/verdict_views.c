@@ -1,6 +1,7 @@
 /*
  * The members of a group are put in the order of how far they have come: rank r is at 2s while it
- * runs collective s and at 2s + 1 after it.  Whoever is furthest behind keeps the others waiting.
+ * runs collective s and at 2s + 1 after it.  Whoever is furthest behind keeps the others waiting,
+ * but one that has left goes first: it never comes, and one that is still on its way may.
  * When all are in the same operation, the slow one is the one that came to it late, or waits less
  * than the others, or has moved less of its bytes; where none stands out, nobody is named.  Sends
  * and receives concern one peer only.
@@ -59,12 +60,10 @@ bool verdict_odd_one(const struct mesh_view *views, unsigned count, const struct
     return true;
 }
 
-static uint64_t position(const struct mesh_view *view, uint64_t left)
+static uint64_t position(const struct mesh_view *view)
 {
     const struct mesh_status *s = &view->status;
 
-    if (left != UINT64_MAX)
-        return 2 * left + 1;
     if (s->signature.call == 0)
         return 1;
     return 2 * s->signature.sequence + (s->phase == MESH_RUNNING ? 0 : 1);
@@ -260,12 +259,52 @@ static enum fault describe_mismatch(const struct mesh_view *views, unsigned culp
     return FAULT_DESYNC;
 }
 
+/* The member that left the group the furthest before `mine`; count: none did. */
+static unsigned find_leaver(const uint64_t *left, unsigned count, unsigned self,
+                            const struct signature *mine)
+{
+    uint64_t lowest = mine->sequence;
+    unsigned leaver = count;
+
+    for (unsigned r = 0; r < count; r++) {
+        if (r == self || left[r] >= lowest) /* UINT64_MAX: it has not left */
+            continue;
+        lowest = left[r];
+        leaver = r;
+    }
+    return leaver;
+}
+
+/* The member that is the furthest behind `mine`, of those that are known to be; count: none is. */
+static unsigned find_behind(const struct mesh_view *views, const uint64_t *left, unsigned count,
+                            unsigned self, const struct signature *mine)
+{
+    uint64_t lowest = 2 * mine->sequence;
+    unsigned behind = count;
+
+    for (unsigned r = 0; r < count; r++) {
+        const struct signature *s = &views[r].status.signature;
+
+        if (r == self || left[r] != UINT64_MAX || !views[r].answered)
+            continue;
+        if (collective_call_is_pair(s->call)) { /* its collectives are not known */
+            if (views[r].status.phase == MESH_RUNNING && behind == count) {
+                lowest = 0;
+                behind = r;
+            }
+        } else if (position(&views[r]) < lowest) {
+            lowest = position(&views[r]);
+            behind = r;
+        }
+    }
+    return behind;
+}
+
 enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *left, unsigned count,
                               unsigned self, const struct signature *mine, unsigned *ret_culprit,
                               char *ret_text, size_t size)
 {
-    uint64_t lowest = 2 * mine->sequence;
-    unsigned behind = count;
+    unsigned behind;
     unsigned other;
 
     if (collective_call_is_pair(mine->call)) {
@@ -277,26 +316,9 @@ enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *lef
     }
     if (verdict_odd_one(views, count, mine, ret_culprit, &other))
         return describe_mismatch(views, *ret_culprit, other, ret_text, size);
-    for (unsigned r = 0; r < count; r++) {
-        const struct signature *s = &views[r].status.signature;
-        bool gone = left[r] != UINT64_MAX;
-
-        if (r == self || (!gone && !views[r].answered))
-            continue;
-        if (!gone && collective_call_is_pair(s->call) && views[r].status.phase == MESH_RUNNING) {
-            if (behind == count) {
-                lowest = 0;
-                behind = r;
-            }
-            continue;
-        }
-        if (!gone && collective_call_is_pair(s->call)) /* its collectives are not known */
-            continue;
-        if (position(&views[r], left[r]) < lowest) {
-            lowest = position(&views[r], left[r]);
-            behind = r;
-        }
-    }
+    behind = find_leaver(left, count, self, mine);
+    if (behind == count)
+        behind = find_behind(views, left, count, self, mine);
     if (behind == count)
         return find_slow(views, count, mine, ret_culprit, ret_text, size);
     *ret_culprit = behind;

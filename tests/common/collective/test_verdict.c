@@ -159,6 +159,25 @@ START_TEST(one_that_is_ahead_is_not_to_blame)
 }
 END_TEST
 
+/* Another one that is further behind still may come; whoever has left never does. */
+START_TEST(the_one_that_left_is_to_blame_before_one_that_is_late)
+{
+    struct mesh_view views[RANKS];
+    uint64_t left[RANKS];
+
+    for (unsigned leaver = 0; leaver < RANKS; leaver++) {
+        all_alike(views, left);
+        left[leaver] = 4;
+        views[(leaver + 1) % RANKS].status.signature.sequence = 4; /* runs it still */
+        check_all(views, left, FAULT_FINISHED, leaver, "left the group in order");
+        views[(leaver + 1) % RANKS].status = (struct mesh_status){.phase = MESH_IDLE};
+        check_all(views, left, FAULT_FINISHED, leaver, "left the group in order");
+        left[(leaver + 2) % RANKS] = 3; /* of two, the one that left the earlier */
+        check_all(views, left, FAULT_FINISHED, (leaver + 2) % RANKS, "left the group in order");
+    }
+}
+END_TEST
+
 START_TEST(the_odd_one_is_desynchronised)
 {
     struct mesh_view views[RANKS];
@@ -212,6 +231,7 @@ int main(void)
     tcase_add_test(cases, nobody_is_named_where_nobody_stands_out);
     tcase_add_test(cases, the_one_that_has_not_come_is_stalled);
     tcase_add_test(cases, one_that_is_ahead_is_not_to_blame);
+    tcase_add_test(cases, the_one_that_left_is_to_blame_before_one_that_is_late);
     tcase_add_test(cases, the_odd_one_is_desynchronised);
     tcase_add_test(cases, a_transfer_concerns_its_peer_alone);
     suite_add_tcase(suite, cases);
