@@ -17,6 +17,7 @@
 #define PATIENCE_MS 300 /* for news, and again for answers */
 #define GLANCE_MS   50  /* for answers to a warning's question */
 #define RETRY_MS    10  /* between questions to those that have not come yet */
+#define ANSWER_MS   100 /* for answers to the last of these, past the patience */
 #define SILENT_S    0.6 /* two heartbeats that did not come: more than a busy host */
 
 static enum status status_of(enum fault fault)
@@ -87,13 +88,18 @@ static bool find_lost(const struct collective *g, struct mesh_verdict *v)
     return false;
 }
 
-static void ask_members(struct collective *g, int64_t wait_ms)
+static void ask_members_until(struct collective *g, int64_t deadline_ns)
 {
-    mesh_ask_all(g->mesh, g->members, g->world_size, g->id, clock_deadline_ns(wait_ms), g->views);
+    mesh_ask_all(g->mesh, g->members, g->world_size, g->id, deadline_ns, g->views);
     for (unsigned r = 0; r < g->world_size; r++) {
         g->left[r] = UINT64_MAX;
         (void)mesh_left(g->mesh, g->members[r], g->id, g->generation, &g->left[r], NULL);
     }
+}
+
+static void ask_members(struct collective *g, int64_t wait_ms)
+{
+    ask_members_until(g, clock_deadline_ns(wait_ms));
 }
 
 /* A member that is connected and says nothing, not even an answer, and not for want of a core. */
@@ -183,13 +189,15 @@ static void explain_failure(struct collective *g, const struct collective_work *
     (void)snprintf(v->text, sizeof(v->text), "%.255s", own->text);
 }
 
-/* Has every member that answers come to this operation, or passed it? */
+/* Has every member that lives come to this operation, or passed it?  One that has not answered in
+ * time is not known to have. */
 static bool all_have_come(const struct collective *g, const struct signature *mine)
 {
     for (unsigned r = 0; r < g->world_size; r++) {
-        const struct signature *s = &g->views[r].status.signature;
+        const struct mesh_view *view = &g->views[r];
 
-        if (g->views[r].answered && g->left[r] == UINT64_MAX && s->sequence < mine->sequence)
+        if (view->fault == FAULT_NONE && g->left[r] == UINT64_MAX &&
+            (!view->answered || view->status.signature.sequence < mine->sequence))
             return false;
     }
     return true;
@@ -201,15 +209,16 @@ static void explain_mismatch(struct collective *g, const struct collective_work 
                              const struct error *own, struct mesh_verdict *v)
 {
     int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
+    int64_t answer_ns = clock_deadline_ns(PATIENCE_MS + ANSWER_MS);
     unsigned culprit;
 
-    ask_members(g, PATIENCE_MS);
+    ask_members_until(g, answer_ns);
     while (!all_have_come(g, &w->signature) && clock_now_ns() < deadline_ns) {
         int64_t pause_ns = clock_deadline_ns(RETRY_MS);
 
         while (clock_now_ns() < pause_ns)
             mesh_await_news(g->mesh, mesh_news(g->mesh), pause_ns);
-        ask_members(g, RETRY_MS);
+        ask_members_until(g, answer_ns); /* one that gets no core answers late, too */
     }
     v->fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
                                   &culprit, v->text, sizeof(v->text));
