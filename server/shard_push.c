@@ -122,11 +122,15 @@ enum status shard_complete(struct shard *s, struct shard_part *part, struct shar
     part->uncounted += s->config.counts && consistency_is_lockstep(&p->consistency);
     part->summed = 0;
     part->turn = 0;
-    status = shard_tell(s, part, SHARD_RECORD_STEP, rate, sum, err);
-    if (status != STATUS_OK)
-        return status;
+    /* First what cannot be told: nobody else shall come by a step that ends the job wherever it is
+     * done again. */
     status = shard_down_encode(&s->down, slot, part->offset, part->count,
                                s->config.update ? s->values + part->offset : sum, err);
+    part->failed = part->failed || status != STATUS_OK;
+    if (status == STATUS_OK)
+        status = shard_tell(s, part, SHARD_RECORD_STEP, rate, sum, err);
+    if (status != STATUS_OK)
+        return status;
     ret->bytes = shard_down_size(&s->down, 0, slot, part->count);
     ret->all_bytes = shard_named_bytes(s, part);
     return status;

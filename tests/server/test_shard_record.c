@@ -281,6 +281,39 @@ START_TEST(test_a_sink_that_fails)
 }
 END_TEST
 
+static enum status count_records(void *user, const struct shard_record *record, struct error *error)
+{
+    (void)record;
+    (void)error;
+    ++*(size_t *)user;
+    return STATUS_OK;
+}
+
+/* Whoever did it again would fail, too: a server that is started again could not go on. */
+START_TEST(test_a_step_that_cannot_be_told)
+{
+    size_t told = 0;
+    const struct shard_sink sink = {.put = count_records, .user = &told};
+    struct shard_config config = bench_config(1, bsp);
+    struct shard_answer answer;
+    float value = 1;
+    struct shard_source source = bench_source(&value);
+
+    config.update = _i == 1;
+    config.compression.down.kind = CODEC_ONE_BIT;
+    bench_start(config);
+    shard_set_sink(&shard, &sink);
+    assert_ok(shard_push(&shard, 1, 0, 1, false, &source, &answer, &err));
+    ck_assert_uint_eq(told, 1);
+    ck_assert(shard_next_answer(&shard, 1, &(unsigned){0}, &answer));
+    value = NAN;
+    assert_fails(shard_push(&shard, 1, 0, 2, false, &source, &answer, &err), STATUS_DATA, "");
+    ck_assert_uint_eq(told, 1);
+    assert_fails(shard_push(&shard, 1, 0, 2, true, &source, &answer, &err), STATUS_CANCELLED, "");
+    bench_close();
+}
+END_TEST
+
 START_TEST(test_what_cannot_be_recorded)
 {
     const struct exact_staleness rule = {.first = 1, .last = 2};
@@ -307,6 +340,7 @@ int main(void)
     tcase_add_test(tests, test_the_follower_goes_on);
     tcase_add_test(tests, test_records_that_cannot_be);
     tcase_add_test(tests, test_a_sink_that_fails);
+    tcase_add_loop_test(tests, test_a_step_that_cannot_be_told, 0, 2);
     tcase_add_test(tests, test_what_cannot_be_recorded);
     suite_add_tcase(suite, tests);
     return support_run(suite);
