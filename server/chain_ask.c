@@ -6,6 +6,9 @@
 #include "common/base/clock.h"
 #include "server/chain_internal.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #define ASK_EVERY_NS INT64_C(300000000)
 #define ASK_MS       2000
 
@@ -53,18 +56,41 @@ static bool begin(struct chain *c, int64_t now_ns)
     return due;
 }
 
+/* The question with who holds the slots by now: that is how the replica knows the run.  Allocates
+ * *ret_bytes (free). */
+static enum status pack_question(struct chain *c, uint8_t **ret_bytes, size_t *ret_size)
+{
+    uint64_t sessions[WIRE_RANKS_MAX];
+    struct wire_record m = {.sessions = sessions, .session_count = WIRE_RANKS_MAX};
+    enum status status = wire_unpack_record(c->question, c->question_size, &m, NULL);
+
+    if (status != STATUS_OK)
+        return status;
+    (void)pthread_mutex_lock(&c->lock);
+    memcpy(sessions, c->sessions, c->world_size * sizeof(*sessions));
+    (void)pthread_mutex_unlock(&c->lock);
+    status = wire_pack_terms(&m, ret_bytes, ret_size, NULL);
+    wire_release_record(&m);
+    return status;
+}
+
 void chain_ask(struct chain *c, int64_t now_ns)
 {
     struct rpc_call *call;
+    uint8_t *bytes = NULL;
+    size_t size;
 
     if (!begin(c, now_ns))
         return;
-    if (rpc_client_call(c->client, CHAIN_PATH, clock_deadline_ns(ASK_MS), &handler, c, &call,
+    if (pack_question(c, &bytes, &size) != STATUS_OK ||
+        rpc_client_call(c->client, CHAIN_PATH, clock_deadline_ns(ASK_MS), &handler, c, &call,
                         NULL) != STATUS_OK) {
+        free(bytes);
         on_closed(NULL, NULL, c);
         return;
     }
-    (void)rpc_call_send(call, c->question, c->question_size, NULL);
+    (void)rpc_call_send(call, bytes, size, NULL);
+    free(bytes);
     rpc_call_send_done(call);
     rpc_call_receive(call);
     rpc_call_unref(call);

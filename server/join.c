@@ -34,8 +34,6 @@ struct join_outcome {
     bool is_back;               /* it was of another session, which wanted the place of this one */
     struct rpc_call *cut[SLOT_CALLS_MAX]; /* calls of the session's that are over; references */
     size_t cut_count;
-    struct rpc_call *superseded; /* this server's primary was, by now; a reference */
-    uint64_t superseded_epoch;   /* by this */
 };
 
 static int64_t answer_margin_ns(int64_t left_ns)
@@ -160,7 +158,7 @@ static enum status admit_running(struct join_call *jc, struct rpc_call *call,
     if (j->replica.is_kept)
         status = membership_check_again(&j->members, request, err);
     if (j->replica.is_kept && status == STATUS_OK)
-        status = replica_admit(j, request, &outcome->superseded, err);
+        status = replica_admit(j, request, err);
     if (!known)
         status = check_take(j, request, rpc_call_peer(call), err);
     if (status == STATUS_OK)
@@ -277,11 +275,7 @@ static enum status take_join(struct join_call *jc, struct rpc_call *call,
     }
     (void)pthread_mutex_lock(&s->lock);
     status = admit(jc, call, &request, &outcome, err);
-    if (outcome.superseded)
-        outcome.superseded_epoch = s->current->replica.succession.epoch;
     (void)pthread_mutex_unlock(&s->lock);
-    if (outcome.superseded)
-        replica_tell_superseded(outcome.superseded_epoch, outcome.superseded);
     if (outcome.displaced) {
         rpc_call_finish(outcome.displaced, outcome.is_back ? STATUS_EXISTS : STATUS_UNAVAILABLE,
                         outcome.is_back ? "the rank is back" : "its session has joined again");

@@ -78,13 +78,18 @@ static enum status keep_roster(struct job *j, struct error *err)
     return status;
 }
 
+enum status preserve_told_members(struct job *j, struct error *err)
+{
+    return j->durable && j->state == JOB_RUNNING ? keep_roster(j, err) : STATUS_OK;
+}
+
 /* A failure comes up again with the next record, which ends the job. */
 void preserve_members(struct service *s, struct job *j)
 {
     struct error err = {0};
 
     (void)s;
-    if (j->durable && j->state == JOB_RUNNING && keep_roster(j, &err) != STATUS_OK)
+    if (preserve_told_members(j, &err) != STATUS_OK)
         log_warning("job '%s': %s", j->members.job, err.text);
 }
 
@@ -160,6 +165,9 @@ static void put_aside(const struct job *j)
 
     if (state_dir_put_aside(folder, path, &err) != STATUS_OK)
         log_warning("job '%s': %s", j->members.job, err.text);
+    else if (j->unsettled)
+        log_info("job '%s': its state is in '%s'; nobody can go on with it: remove it",
+                 j->members.job, path);
     else
         log_info("job '%s': its state is in '%s'; remove it, or rename it to '%s' and start this "
                  "server again to go on with it",
@@ -178,9 +186,9 @@ static void settle(const struct job *j, enum fate fate)
         if (durable_snapshot(j->durable, &err) != STATUS_OK)
             log_warning("job '%s': no snapshot, the journal has it all: %s", j->members.job,
                         err.text);
-        log_info("job '%s': its state is in '%s'; this server goes on with it when it is started "
-                 "again",
-                 j->members.job, folder);
+        log_info("job '%s': its state is in '%s'; %s", j->members.job, folder,
+                 j->unsettled ? "only its replica can go on"
+                              : "this server goes on with it when it is started again");
         return;
     case FATE_REMOVED:
         if (state_dir_remove(folder, &err) != STATUS_OK)
@@ -308,6 +316,7 @@ static enum status take_up(struct service *s, struct job *j, const char *text, e
         log_warning("job '%s': this server died while its replica was told who is in it; only the "
                     "replica can go on",
                     j->members.job);
+        j->unsettled = true;
         *ret_fate = FATE_ASIDE;
         return STATUS_OK;
     }

@@ -6,8 +6,9 @@
  * job failed).  A service that starts looks for a folder first and goes on with that job: it runs,
  * and every rank is away.
  *
- * A job with a replica is kept there and not here: when this server is started again it would not
- * know whether the ranks have gone on without it.
+ * A job with a replica is kept on both servers.  Started again, the copy is a copy, and the primary
+ * cannot know whether the ranks have gone on without it: it asks them, and the replica.  Only where
+ * the replica may not have heard who is in, nobody can go on from here.
  *
  * Every function here does nothing in a service without a state folder.
  */
@@ -26,6 +27,9 @@ enum status preserve_begin(struct service *s, struct job *j, struct error *err);
 
 /* Who holds the job's slots has changed: keep that before anybody is told.  Lock held. */
 void preserve_members(struct service *s, struct job *j);
+
+/* The same, for who acknowledges the change: fails where it could not be kept. */
+enum status preserve_told_members(struct job *j, struct error *err);
 
 /* They were changing when that was kept: have they changed by now?  Keeper only, lock held. */
 void preserve_standing(struct service *s, struct job *j);

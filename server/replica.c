@@ -66,17 +66,32 @@ static enum status open_job(struct replicate *r, struct rpc_call *call, const st
     return STATUS_OK;
 }
 
-/* A primary that has lost its stream to us asks whether it has been succeeded. */
-static void answer_question(struct service *s, struct rpc_call *call,
-                            const struct join_request *terms)
+/* The question is about this very run: of those that it says hold the slots one does.  Lock held.
+ */
+static bool is_same_run(const struct job *j, const struct wire_record *m)
+{
+    bool same = false;
+
+    if (strcmp(j->members.job, m->terms->job) != 0 ||
+        j->terms.server_index != m->terms->server_index ||
+        m->session_count != j->members.world_size)
+        return false;
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        same = same || (m->sessions[rank] != 0 && m->sessions[rank] == j->ranks[rank].slot.session);
+    return same;
+}
+
+/* A primary that has lost its stream to us asks whether it has been succeeded.  Not before that is
+ * kept: it removes what it has. */
+static void answer_question(struct service *s, struct rpc_call *call, const struct wire_record *m)
 {
     struct record_reply answer = {0};
     const struct job *j;
 
     (void)pthread_mutex_lock(&s->lock);
     j = s->current;
-    if (j && j->state == JOB_RUNNING && j->replica.is_copy && j->replica.succession.promoted &&
-        strcmp(j->members.job, terms->job) == 0 && j->terms.server_index == terms->server_index) {
+    if (j && j->state == JOB_RUNNING && j->replica.is_copy && !j->replica.is_kept &&
+        is_same_run(j, m)) {
         answer.superseded = true;
         answer.epoch = j->replica.succession.epoch;
     }
@@ -91,7 +106,7 @@ static enum status take_terms(struct replicate *r, struct rpc_call *call,
     enum status status;
 
     if (m->kind == RECORD_ASK) {
-        answer_question(r->service, call, m->terms);
+        answer_question(r->service, call, m);
         return STATUS_CANCELLED;
     }
     if (m->kind != RECORD_TERMS)
@@ -178,6 +193,7 @@ static enum status take_members(struct replicate *r, const struct wire_record *m
 {
     struct job *j = r->job;
     int64_t now_ns = clock_now_ns();
+    enum status status;
 
     if (m->session_count != j->members.world_size || m->sequence == 0)
         return error_set(err, STATUS_DATA,
@@ -202,9 +218,9 @@ static enum status take_members(struct replicate *r, const struct wire_record *m
         }
     }
     j->epoch = m->epoch;
-    preserve_members(r->service, j);
+    status = preserve_told_members(j, err);
     (void)pthread_mutex_unlock(&r->service->lock);
-    return STATUS_OK;
+    return status;
 }
 
 /* The primary's word that the job is over; `done` behind its last reply. */

@@ -42,13 +42,8 @@ struct replica {
 void replica_reply(struct rpc_call *call, const struct record_reply *m);
 
 /* May this worker, whose session holds its slot, be served?  Promotes the replica if it must be.
- * STATUS_UNAVAILABLE: not now.  *ret_superseded: the stream (a reference) to be told with
- * replica_tell_superseded, or NULL.  Lock held. */
-enum status replica_admit(struct job *j, const struct join_request *request,
-                          struct rpc_call **ret_superseded, struct error *err);
-
-/* No lock; drops the reference. */
-void replica_tell_superseded(uint64_t epoch, struct rpc_call *stream);
+ * STATUS_UNAVAILABLE: not now.  Lock held. */
+enum status replica_admit(struct job *j, const struct join_request *request, struct error *err);
 
 /* The keeper's, lock held on entry and return.  The job is built: take records.  And: has something
  * to be done about it?  Returns whether anything was. */

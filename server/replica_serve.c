@@ -8,12 +8,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum status replica_admit(struct job *j, const struct join_request *request,
-                          struct rpc_call **ret_superseded, struct error *err)
+enum status replica_admit(struct job *j, const struct join_request *request, struct error *err)
 {
     struct replica *p = &j->replica;
 
-    *ret_superseded = NULL;
     switch (succession_replica_join(&p->succession, request->resume && !request->follows)) {
     case SUCCESSION_REFUSED:
         return error_set(err, STATUS_UNAVAILABLE,
@@ -21,9 +19,6 @@ enum status replica_admit(struct job *j, const struct join_request *request,
                          j->members.job, request->rank);
     case SUCCESSION_PROMOTES:
         p->promoted_ns = clock_now_ns();
-        *ret_superseded = p->stream;
-        if (p->stream)
-            rpc_call_ref(p->stream);
         break;
     case SUCCESSION_FOLLOWS:
         break;
@@ -31,17 +26,15 @@ enum status replica_admit(struct job *j, const struct join_request *request,
     return STATUS_OK;
 }
 
-void replica_tell_superseded(uint64_t epoch, struct rpc_call *stream)
+/* No lock. */
+static void tell_superseded(uint64_t epoch, struct rpc_call *stream)
 {
     struct record_reply m = {.epoch = epoch, .superseded = true};
     char text[128];
 
-    if (!stream)
-        return;
     (void)snprintf(text, sizeof(text), "superseded by epoch %" PRIu64, m.epoch);
     replica_reply(stream, &m);
     rpc_call_finish(stream, STATUS_PEER_LOST, text);
-    rpc_call_unref(stream);
 }
 
 void replica_start(struct service *s, struct job *j)
@@ -65,23 +58,38 @@ void replica_start(struct service *s, struct job *j)
     (void)pthread_mutex_lock(&s->lock);
 }
 
-/* From here on it is a job like any other whose ranks are away.  Lock held on entry and return. */
+/* From here on it is a job like any other whose ranks are away.  The primary is told once that is
+ * kept, because it removes what it has; what cannot be kept is not taken over.  Lock held on entry
+ * and return. */
 static void take_over(struct service *s, struct job *j)
 {
     int64_t now_ns = clock_now_ns();
     int64_t grace_ms = (int64_t)j->terms.reconnect_ms + j->terms.heartbeat_timeout_ms;
+    struct rpc_call *stream = j->replica.stream;
+    uint64_t epoch = j->replica.succession.epoch;
+    struct error err = {0};
+    enum status status;
 
     job_restore(j, now_ns); /* no record comes any more, and no rank is here */
     j->replica.is_kept = false;
     j->epoch = j->replica.succession.epoch;
     job_send_away(j, "its primary was lost", now_ns + grace_ms * 1000000, now_ns);
-    preserve_members(s, j);
+    status = preserve_told_members(j, &err);
+    if (stream)
+        rpc_call_ref(stream);
     log_warning("job '%s': a worker has lost its primary; this server takes over in epoch %" PRIu64
                 ", behind round %" PRIu64,
                 j->members.job, j->epoch, j->totals.rounds);
     j->users++;
     (void)pthread_mutex_unlock(&s->lock);
-    loss_take_out(s, j);
+    if (status != STATUS_OK)
+        service_end_job(s, j, &err);
+    else
+        loss_take_out(s, j);
+    if (stream && status == STATUS_OK)
+        tell_superseded(epoch, stream);
+    if (stream)
+        rpc_call_unref(stream);
     service_drop_job(s, j);
     (void)pthread_mutex_lock(&s->lock);
 }

@@ -8,6 +8,7 @@
 #include "tests/support/support.h"
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,6 +165,86 @@ START_TEST(test_both_and_on_to_the_replica)
 }
 END_TEST
 
+/* ------------------------------------------------------------------ who asks whom */
+
+static struct {
+    atomic_bool superseded, closed;
+} asked;
+
+static void asked_message(struct rpc_call *call, struct rpc_message *message, void *user)
+{
+    struct record_reply reply;
+    const uint8_t *head;
+    size_t size;
+
+    (void)user;
+    if (!message)
+        return;
+    head = rpc_message_head(message, &size);
+    assert_ok(wire_unpack_record_reply(head, size, &reply, &err));
+    asked.superseded = reply.superseded;
+    rpc_call_receive(call);
+}
+
+static void asked_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+{
+    (void)call;
+    (void)user;
+    ck_assert_int_eq(result->status, STATUS_OK);
+    asked.closed = true;
+}
+
+/* A primary of the job with these sessions asks the replica whether it has taken over. */
+static bool ask(struct raw_worker *w, uint64_t *sessions, size_t count)
+{
+    static const struct rpc_handler handler = {.message = asked_message, .closed = asked_closed};
+    struct join_request terms = session_request(0);
+    struct wire_record m = {.kind = RECORD_ASK,
+                            .epoch = 1,
+                            .sessions = sessions,
+                            .session_count = count,
+                            .terms = &terms};
+    struct rpc_call *call;
+    uint8_t *bytes;
+    size_t size;
+
+    asked.superseded = asked.closed = false;
+    assert_ok(wire_pack_terms(&m, &bytes, &size, &err));
+    assert_ok(rpc_client_call(w->client, SERVICE_REPLICATE, clock_deadline_ns(LONG_MS), &handler,
+                              NULL, &call, &err));
+    (void)rpc_call_send(call, bytes, size, NULL);
+    free(bytes);
+    rpc_call_send_done(call);
+    rpc_call_receive(call);
+    while (!asked.closed)
+        (void)sched_yield();
+    rpc_call_unref(call);
+    return asked.superseded;
+}
+
+/* Another run of that name is none of the replica's, whatever it has taken over. */
+START_TEST(test_a_question_about_another_run)
+{
+    uint64_t others[] = {200, 0}, same[] = {0, 101}, none[] = {0, 0};
+
+    set_up();
+    chain_move(2, ports[1]);
+    ck_assert(!ask(&workers[2], same, 2)); /* a copy */
+    stop(&service);
+    for (unsigned i = 0; i < 2; i++) {
+        chain_move(i, ports[1]);
+        chain_come_over(i, 2, i == 1);
+    }
+    ck_assert(ask(&workers[2], same, 2));
+    ck_assert(!ask(&workers[2], others, 2));
+    ck_assert(!ask(&workers[2], none, 2));
+    ck_assert(!ask(&workers[2], same + 1, 1));
+    session_end();
+    chain_wait_ended(chain_replica, 1, 0);
+    tear_down();
+}
+END_TEST
+
 /* The primary dies, the replica takes over and dies, too: it goes on where it was, and the primary,
  * which comes back with its old files, does not. */
 START_TEST(test_the_replica_that_took_over)
@@ -257,6 +338,7 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, test_both_and_back_to_the_primary);
     tcase_add_loop_test(tests, test_both_and_on_to_the_replica, 0, 2);
+    tcase_add_test(tests, test_a_question_about_another_run);
     tcase_add_test(tests, test_the_replica_that_took_over);
     tcase_add_test(tests, test_the_primary_that_was_alone);
     tcase_add_loop_test(tests, test_one_of_them, 0, 2);
