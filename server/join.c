@@ -357,7 +357,7 @@ static void join_closed(struct rpc_call *call, const struct rpc_result *result, 
     if (end) {
         (void)error_set(&err, STATUS_PEER_LOST, "rank %u was lost (its join was cut off)",
                         jc->rank);
-        service_end_job(s, jc->job, &err);
+        service_end_deserted(s, jc->job, &err);
     } else if (cut != 0) {
         loss_cut(s, jc->job, jc->rank, cut, "its join was cut off");
     }

@@ -250,12 +250,11 @@ static size_t take_calls(struct service *s, struct job *j, unsigned rank,
     return count;
 }
 
-void service_end_job(struct service *s, struct job *j, const struct error *failure)
+/* False: it has ended before.  Lock held. */
+static bool begin_end(struct service *s, struct job *j, const struct error *failure)
 {
-    bool first;
+    bool first = job_end(j, failure, clock_now_ns());
 
-    (void)pthread_mutex_lock(&s->lock);
-    first = job_end(j, failure, clock_now_ns());
     if (first) {
         j->users++; /* ours: the keeper must not free it yet */
         stats_add_job(j, &s->past);
@@ -265,9 +264,12 @@ void service_end_job(struct service *s, struct job *j, const struct error *failu
         s->last_failure = j->failure;
         retire(s, j);
     }
-    (void)pthread_mutex_unlock(&s->lock);
-    if (!first)
-        return;
+    return first;
+}
+
+/* Behind begin_end, no lock: say so, to all. */
+static void finish_end(struct service *s, struct job *j, const struct error *failure)
+{
     if (failure)
         log_warning("job '%s' ended: %s", j->members.job, failure->text);
     else
@@ -285,6 +287,28 @@ void service_end_job(struct service *s, struct job *j, const struct error *failu
         }
     }
     service_drop_job(s, j);
+}
+
+void service_end_job(struct service *s, struct job *j, const struct error *failure)
+{
+    bool first;
+
+    (void)pthread_mutex_lock(&s->lock);
+    first = begin_end(s, j, failure);
+    (void)pthread_mutex_unlock(&s->lock);
+    if (first)
+        finish_end(s, j, failure);
+}
+
+void service_end_deserted(struct service *s, struct job *j, const struct error *failure)
+{
+    bool first;
+
+    (void)pthread_mutex_lock(&s->lock);
+    first = !(j->state == JOB_GATHERING && j->members.joined > 0) && begin_end(s, j, failure);
+    (void)pthread_mutex_unlock(&s->lock);
+    if (first)
+        finish_end(s, j, failure);
 }
 
 void service_drop_job(struct service *s, struct job *j)

@@ -54,6 +54,10 @@ struct service {
  * when they close them).  Takes the lock.  The first caller wins. */
 void service_end_job(struct service *s, struct job *j, const struct error *failure);
 
+/* The same when the last one that gathered has gone; nothing when another one has come meanwhile.
+ */
+void service_end_deserted(struct service *s, struct job *j, const struct error *failure);
+
 /* One use of the job (job->users) ends.  Takes the lock; the job may be gone afterwards. */
 void service_drop_job(struct service *s, struct job *j);
 
