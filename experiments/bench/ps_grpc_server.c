@@ -1,0 +1,220 @@
+/*
+ * The server of kind grpc-echo.  Everything of a stream happens on its queue's thread.
+ */
+#include "common/rpc/loopback.h"
+#include "experiments/bench/ps_grpc.h"
+
+#include <grpc/byte_buffer.h>
+#include <grpc/grpc_security.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define QUEUES_MAX 4 /* as in common/rpc */
+#define SLOTS      4
+
+struct pending {
+    struct pending *next;
+    grpc_byte_buffer *buffer; /* owned */
+};
+
+struct stream {
+    grpc_call *call;
+    struct tag on_receive, on_send, on_close;
+    grpc_byte_buffer *received;
+    struct pending *first, *last; /* to be sent back, owned */
+    bool sending, initial_sent, ended, finished;
+    int cancelled;
+};
+
+struct slot {
+    struct tag tag;
+    grpc_server *server;
+    grpc_completion_queue *queue;
+    void *method;
+    grpc_call *call;
+    gpr_timespec deadline;
+    grpc_metadata_array metadata;
+};
+
+static void receive(struct stream *s)
+{
+    grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
+
+    op.data.recv_message.recv_message = &s->received;
+    (void)ps_grpc_start(s->call, &op, 1, &s->on_receive);
+}
+
+static void finish(struct stream *s)
+{
+    grpc_op ops[2] = {{.op = GRPC_OP_SEND_INITIAL_METADATA},
+                      {.op = GRPC_OP_SEND_STATUS_FROM_SERVER}};
+
+    s->finished = true;
+    s->sending = true;
+    (void)ps_grpc_start(s->call, s->initial_sent ? ops + 1 : ops, s->initial_sent ? 1 : 2,
+                        &s->on_send);
+}
+
+static void send_next(struct stream *s)
+{
+    grpc_op ops[2] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}, {.op = GRPC_OP_SEND_MESSAGE}};
+    struct pending *p = s->first;
+
+    if (s->sending)
+        return;
+    if (!p) {
+        if (s->ended && !s->finished)
+            finish(s);
+        return;
+    }
+    s->first = p->next;
+    if (!s->first)
+        s->last = NULL;
+    ops[1].data.send_message.send_message = p->buffer;
+    s->sending = true;
+    (void)ps_grpc_start(s->call, s->initial_sent ? ops + 1 : ops, s->initial_sent ? 1 : 2,
+                        &s->on_send);
+    s->initial_sent = true;
+    grpc_byte_buffer_destroy(p->buffer);
+    free(p);
+}
+
+static void server_received(struct tag *tag, bool ok)
+{
+    struct stream *s = tag->owner;
+    struct pending *p = ok && s->received ? malloc(sizeof(*p)) : NULL;
+
+    if (!p) { /* the worker's last message, or the end of a broken stream */
+        s->ended = true;
+        send_next(s);
+        return;
+    }
+    *p = (struct pending){.buffer = s->received};
+    s->received = NULL;
+    if (s->last)
+        s->last->next = p;
+    else
+        s->first = p;
+    s->last = p;
+    send_next(s);
+    receive(s);
+}
+
+static void server_sent(struct tag *tag, bool ok)
+{
+    struct stream *s = tag->owner;
+
+    s->sending = !ok; /* broken: nothing more is sent */
+    if (ok)
+        send_next(s);
+}
+
+/* The stream's memory stays: a server of bench ps has one stream per worker and ends with them. */
+static void server_closed(struct tag *tag, bool ok)
+{
+    (void)tag;
+    (void)ok;
+}
+
+static void arm(struct slot *slot)
+{
+    grpc_metadata_array_init(&slot->metadata);
+    (void)grpc_server_request_registered_call(slot->server, slot->method, &slot->call,
+                                              &slot->deadline, &slot->metadata, NULL, slot->queue,
+                                              slot->queue, &slot->tag);
+}
+
+static void slot_done(struct tag *tag, bool ok)
+{
+    struct slot *slot = tag->owner;
+    struct stream *s = ok ? calloc(1, sizeof(*s)) : NULL;
+    grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
+
+    if (!s)
+        return;
+    s->call = slot->call;
+    s->on_receive = (struct tag){server_received, s};
+    s->on_send = (struct tag){server_sent, s};
+    s->on_close = (struct tag){server_closed, s};
+    op.data.recv_close_on_server.cancelled = &s->cancelled;
+    (void)ps_grpc_start(s->call, &op, 1, &s->on_close);
+    grpc_metadata_array_destroy(&slot->metadata);
+    arm(slot);
+    receive(s);
+}
+
+static enum status bind_server(grpc_server *server, const struct ps_words *words,
+                               uint16_t *ret_port, struct error *err)
+{
+    grpc_server_credentials *credentials;
+    int port;
+
+    if (ps_grpc_is_tls(words)) {
+        struct pem pem = {0};
+        grpc_ssl_pem_key_cert_pair pair;
+        enum status status = ps_grpc_read_pem(&words->security, &pem, err);
+
+        if (status != STATUS_OK) {
+            ps_grpc_release_pem(&pem);
+            return status;
+        }
+        pair = (grpc_ssl_pem_key_cert_pair){pem.key, pem.cert};
+        credentials = grpc_ssl_server_credentials_create_ex(
+            pem.ca, &pair, 1, GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, NULL);
+        ps_grpc_release_pem(&pem);
+    } else {
+        credentials = grpc_insecure_server_credentials_create();
+    }
+    port = grpc_server_add_http2_port(server, words->place, credentials);
+    grpc_server_credentials_release(credentials);
+    if (port <= 0)
+        return error_set(err, STATUS_IO, "cannot listen on '%s'", words->place);
+    *ret_port = strncmp(words->place, "unix:", 5) == 0 ? 0 : (uint16_t)port;
+    return STATUS_OK;
+}
+
+enum status ps_grpc_serve(const struct ps_words *words, struct error *err)
+{
+    grpc_arg args[] = {
+        ps_grpc_integer(GRPC_ARG_HTTP2_BDP_PROBE, !PS_GRPC_IS_FIXED(words->place)),
+        ps_grpc_integer(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, PS_GRPC_FRAME_BYTES(words->place)),
+        ps_grpc_integer(GRPC_ARG_ALLOW_REUSEPORT, 0),
+        ps_grpc_integer(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, INT_MAX), rpc_loopback_arg()};
+    grpc_channel_args list = {sizeof(args) / sizeof(args[0]) - !PS_GRPC_IS_FIXED(words->place),
+                              args};
+    long half = sysconf(_SC_NPROCESSORS_ONLN) / 2; /* the workers have the other */
+    int count = half < 1 ? 1 : half > QUEUES_MAX ? QUEUES_MAX : (int)half;
+    grpc_completion_queue *queues[QUEUES_MAX];
+    struct slot slots[QUEUES_MAX * SLOTS];
+    grpc_server *server;
+    pthread_t thread;
+    void *method;
+    uint16_t port = 0;
+    enum status status;
+
+    ps_grpc_init();
+    server = grpc_server_create(&list, NULL);
+    method = grpc_server_register_method(server, PS_GRPC_METHOD, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
+    for (int i = 0; i < count; i++) {
+        queues[i] = grpc_completion_queue_create_for_next(NULL);
+        grpc_server_register_completion_queue(server, queues[i], NULL);
+    }
+    status = bind_server(server, words, &port, err);
+    if (status != STATUS_OK)
+        return status; /* the process ends with it */
+    grpc_server_start(server);
+    for (int i = 0; i < count * SLOTS; i++) {
+        slots[i] = (struct slot){.server = server, .queue = queues[i % count], .method = method};
+        slots[i].tag = (struct tag){slot_done, &slots[i]};
+        arm(&slots[i]);
+    }
+    for (int i = 1; i < count; i++)
+        if (pthread_create(&thread, NULL, ps_grpc_run_thread, queues[i]) != 0)
+            return error_set(err, STATUS_IO, "cannot start a thread");
+    status = ps_write_port(words, port, err);
+    if (status == STATUS_OK)
+        ps_grpc_run(queues[0]); /* until bench ps ends the process */
+    return status;
+}
