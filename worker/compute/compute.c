@@ -95,12 +95,19 @@ bool compute_is_host(const struct compute *c)
     return c->ops->is_host;
 }
 
-enum status compute_alloc(struct compute *c, size_t count, float **ret, struct error *err)
+enum status compute_alloc(struct compute *c, size_t count, const char *what, float **ret,
+                          struct error *err)
 {
-    return c->ops->alloc(c, count, ret, err);
+    return c->ops->alloc(c, count, what, ret, err);
 }
 
-void compute_free(struct compute *c, float *memory)
+enum status compute_alloc_values(struct compute *c, size_t count, const char *what, void **ret,
+                                 struct error *err)
+{
+    return c->ops->alloc_values(c, count, what, ret, err);
+}
+
+void compute_free(struct compute *c, void *memory)
 {
     if (memory)
         c->ops->free(c, memory);
@@ -147,90 +154,14 @@ enum status compute_synchronize(struct compute *c, struct error *err)
     return c->ops->synchronize(c, err);
 }
 
-enum status compute_linear_forward(struct compute *c, const float *x, const float *weight,
-                                   const float *bias, float *y, size_t batch, size_t in, size_t out,
-                                   bool relu, struct error *err)
-{
-    return c->ops->linear_forward(c, x, weight, bias, y, batch, in, out, relu, err);
-}
-
-enum status compute_relu_backward(struct compute *c, const float *y, float *dy, size_t count,
+enum status compute_upload_values(struct compute *c, void *device, const float *host, size_t count,
                                   struct error *err)
 {
-    return c->ops->relu_backward(c, y, dy, count, err);
+    return c->ops->upload_values(c, device, host, count, err);
 }
 
-enum status compute_linear_backward_weight(struct compute *c, const float *x, const float *dy,
-                                           float *dweight, float *dbias, size_t batch, size_t in,
-                                           size_t out, bool accumulate, struct error *err)
+enum status compute_download_values(struct compute *c, float *host, const void *device,
+                                    size_t count, struct error *err)
 {
-    return c->ops->linear_backward_weight(c, x, dy, dweight, dbias, batch, in, out, accumulate,
-                                          err);
-}
-
-enum status compute_linear_backward_input(struct compute *c, const float *dy, const float *weight,
-                                          float *dx, size_t batch, size_t in, size_t out,
-                                          struct error *err)
-{
-    return c->ops->linear_backward_input(c, dy, weight, dx, batch, in, out, err);
-}
-
-static enum status check_batch_norm(const struct compute *c, struct error *err)
-{
-    if (c->ops->batch_norm_forward)
-        return STATUS_OK;
-    return error_set(err, STATUS_UNSUPPORTED, "device %s has no batch normalisation", c->ops->name);
-}
-
-enum status compute_batch_norm_forward(struct compute *c, const struct batch_norm *n, float *x,
-                                       float *y, size_t batch, size_t width, bool relu,
-                                       struct error *err)
-{
-    enum status status = check_batch_norm(c, err);
-
-    if (status != STATUS_OK)
-        return status;
-    if (batch < 2)
-        return error_set(err, STATUS_DATA,
-                         "batch normalisation needs more than 1 sample per batch in training");
-    return c->ops->batch_norm_forward(c, n, x, y, batch, width, relu, err);
-}
-
-enum status compute_batch_norm_evaluate(struct compute *c, const struct batch_norm *n,
-                                        const float *x, float *y, size_t batch, size_t width,
-                                        bool relu, struct error *err)
-{
-    enum status status = check_batch_norm(c, err);
-
-    return status == STATUS_OK ? c->ops->batch_norm_evaluate(c, n, x, y, batch, width, relu, err)
-                               : status;
-}
-
-enum status compute_batch_norm_backward(struct compute *c, const struct batch_norm *n,
-                                        const float *normalised, float *dy, float *dweight,
-                                        float *dbias, size_t batch, size_t width, bool accumulate,
-                                        struct error *err)
-{
-    enum status status = check_batch_norm(c, err);
-
-    return status == STATUS_OK ? c->ops->batch_norm_backward(c, n, normalised, dy, dweight, dbias,
-                                                             batch, width, accumulate, err)
-                               : status;
-}
-
-enum status compute_softmax_cross_entropy(struct compute *c, const float *logits,
-                                          const int32_t *labels, float *dlogits, size_t batch,
-                                          size_t classes, struct error *err)
-{
-    for (size_t i = 0; i < batch; i++)
-        if (labels[i] < 0 || (size_t)labels[i] >= classes)
-            return error_set(err, STATUS_DATA, "sample %zu of the batch: label %d, but %zu classes",
-                             i, labels[i], classes);
-    return c->ops->softmax_cross_entropy(c, logits, labels, dlogits, batch, classes, err);
-}
-
-enum status compute_loss_wait(struct compute *c, double *ret_loss, size_t *ret_correct,
-                              struct error *err)
-{
-    return c->ops->loss_wait(c, ret_loss, ret_correct, err);
+    return c->ops->download_values(c, host, device, count, err);
 }

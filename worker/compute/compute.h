@@ -1,7 +1,9 @@
 /*
  * compute: operations on one device's memory, as a table of functions.  `cpu` is CBLAS and our own
  * loops and is the reference; `cuda` is a module (sparring_cuda.so) loaded when a GPU is asked for.
- * All matrices are row-major float32 in device memory, dimensions > 0 and at most INT_MAX.
+ * Everything is row-major in device memory, dimensions > 0 and at most INT_MAX.  Parameters, their
+ * gradients and statistics are float32; *values* (activations and their gradients, void *) are of
+ * the device's precision, float32 on the CPU.  Images are (batch, channels, height, width).
  * Calls take effect in the order of issue; only download, *_wait and synchronize block, and a call
  * that waits also reports what failed before it.  Threads: one caller per struct compute, the
  * thread that opened it.
@@ -30,9 +32,15 @@ compute_name(const struct compute *c); /* "cpu (OpenBLAS ..., 1 thread)", "cuda:
 const char *compute_note(const struct compute *c); /* why auto did not take a GPU, or "" */
 bool compute_is_host(const struct compute *c); /* device memory is host memory: views may alias */
 
-/* Device memory, zeroed, 64-byte aligned. */
-enum status compute_alloc(struct compute *c, size_t count, float **ret, struct error *err);
-void compute_free(struct compute *c, float *memory); /* NULL allowed */
+/* Device memory, zeroed, 64-byte aligned.  what: for the error text, which says how much was asked
+ * and, of a GPU, how much is free. */
+enum status compute_alloc(struct compute *c, size_t count, const char *what, float **ret,
+                          struct error *err);
+void compute_free(struct compute *c, void *memory); /* NULL allowed */
+
+/* Likewise for `count` values: activations and their gradients. */
+enum status compute_alloc_values(struct compute *c, size_t count, const char *what, void **ret,
+                                 struct error *err);
 
 /* Host memory that transfers reach directly (page-locked with a GPU), zeroed, 64-byte aligned. */
 enum status compute_alloc_host(struct compute *c, size_t count, float **ret, struct error *err);
@@ -57,63 +65,199 @@ enum status compute_download(struct compute *c, float *host, const float *device
                              struct error *err);
 enum status compute_synchronize(struct compute *c, struct error *err);
 
-/* y (batch, out) = x (batch, in) * weight^T + bias; weight (out, in), bias (out); relu: y = max(y,
- * 0). */
-enum status compute_linear_forward(struct compute *c, const float *x, const float *weight,
-                                   const float *bias, float *y, size_t batch, size_t in, size_t out,
-                                   bool relu, struct error *err);
-
-/* dy = 0 where y <= 0: the gradient through a ReLU whose output was y. */
-enum status compute_relu_backward(struct compute *c, const float *y, float *dy, size_t count,
+/* Values from and to float32; otherwise as compute_upload and compute_download. */
+enum status compute_upload_values(struct compute *c, void *device, const float *host, size_t count,
                                   struct error *err);
+enum status compute_download_values(struct compute *c, float *host, const void *device,
+                                    size_t count, struct error *err);
 
-/* dweight (out, in) = dy^T * x, dbias (out) = column sums of dy; accumulate adds to what is there.
+/*
+ * The operations.  Each has a struct that says its shape and where its parameters and their
+ * gradients lie (device, borrowed), filled when the model is opened.  `accumulate` adds to what is
+ * there instead of replacing it.  Arguments do not overlap unless said.  Each may be missing on a
+ * device: STATUS_UNSUPPORTED.
  */
-enum status compute_linear_backward_weight(struct compute *c, const float *x, const float *dy,
-                                           float *dweight, float *dbias, size_t batch, size_t in,
-                                           size_t out, bool accumulate, struct error *err);
 
-/* dx (batch, in) = dy (batch, out) * weight. */
-enum status compute_linear_backward_input(struct compute *c, const float *dy, const float *weight,
-                                          float *dx, size_t batch, size_t in, size_t out,
-                                          struct error *err);
-
-/* BatchNorm1d of PyTorch; arrays of `width` unless said. */
-struct batch_norm {
-    const float *weight, *bias;
-    float *running_mean, *running_var;
-    float *inverse_std; /* of the last training batch, for backward */
-    float momentum;     /* share of the new statistics in the running ones: 0.1 */
-    float epsilon;      /* 1e-5 */
+enum activation {
+    ACTIVATION_NONE,
+    ACTIVATION_RELU,
+    ACTIVATION_GELU, /* its tanh form, GPT-2's: torch.nn.GELU(approximate="tanh") */
 };
 
-/* Training: x (batch, width) is normalised in place by its columns' mean and biased variance, y =
- * x * weight + bias; running statistics move by `momentum`, with the unbiased variance.  batch >= 2
- * (STATUS_DATA).  STATUS_UNSUPPORTED on a device without it. */
-enum status compute_batch_norm_forward(struct compute *c, const struct batch_norm *n, float *x,
-                                       float *y, size_t batch, size_t width, bool relu,
-                                       struct error *err);
-
-/* Evaluation: y from x by the running statistics; x is untouched; y may be x. */
-enum status compute_batch_norm_evaluate(struct compute *c, const struct batch_norm *n,
-                                        const float *x, float *y, size_t batch, size_t width,
-                                        bool relu, struct error *err);
-
-/* normalised: what forward left in x.  dy (batch, width) becomes the gradient of forward's input;
- * dweight, dbias (width) are set, or added to with `accumulate`. */
-enum status compute_batch_norm_backward(struct compute *c, const struct batch_norm *n,
-                                        const float *normalised, float *dy, float *dweight,
-                                        float *dbias, size_t batch, size_t width, bool accumulate,
+/* dy = dy * activation'.  kept: what backward needs, ReLU: the activation's output; GELU: its
+ * input.  Nothing to do for ACTIVATION_NONE. */
+enum status compute_activation_backward(struct compute *c, enum activation activation,
+                                        const void *kept, void *dy, size_t count,
                                         struct error *err);
 
-/* Mean cross-entropy of softmax(logits) (batch, classes) against host labels (batch), batch > 0;
- * dlogits gets its gradient, NULL: evaluation only.  STATUS_DATA names a label outside the classes.
- * compute_loss_wait yields the result of the last call. */
-enum status compute_softmax_cross_entropy(struct compute *c, const float *logits,
-                                          const int32_t *labels, float *dlogits, size_t batch,
+struct linear {
+    size_t in, out;
+    const float *weight; /* (out, in) */
+    const float *bias;   /* (out); NULL: none */
+    float *dweight, *dbias;
+    enum activation activation;
+};
+
+/* y (rows, out) = activation(x (rows, in) * weight^T + bias) + residual (rows, out; NULL: none).
+ * pre (rows, out): gets the activation's input; needed with GELU, else NULL. */
+enum status compute_linear_forward(struct compute *c, const struct linear *l, const void *x,
+                                   const void *residual, void *pre, void *y, size_t rows,
+                                   struct error *err);
+
+/* dweight (out, in) = dy^T * x, dbias (out) = column sums of dy. */
+enum status compute_linear_backward_weight(struct compute *c, const struct linear *l, const void *x,
+                                           const void *dy, size_t rows, bool accumulate,
+                                           struct error *err);
+
+/* dx (rows, in) = dy (rows, out) * weight. */
+enum status compute_linear_backward_input(struct compute *c, const struct linear *l, const void *dy,
+                                          void *dx, size_t rows, bool accumulate,
+                                          struct error *err);
+
+/* torch.nn.Conv2d: square kernel, equal stride and padding both ways, no dilation, no groups. */
+struct convolution {
+    size_t channels, height, width; /* of the input */
+    size_t filters;                 /* channels of the output */
+    size_t kernel, stride, padding;
+    const float *weight; /* (filters, channels, kernel, kernel) */
+    const float *bias;   /* (filters); NULL: none */
+    float *dweight, *dbias;
+    enum activation activation; /* ACTIVATION_NONE or ACTIVATION_RELU */
+    void *plan;                 /* the device's, between prepare and release */
+};
+
+/* Positions of a window along `size`, which with its padding is at least `kernel`. */
+size_t compute_windows(size_t size, size_t kernel, size_t stride, size_t padding);
+
+/* Choose algorithms and reserve scratch memory for batches up to max_batch; release allows a
+ * struct that was never prepared. */
+enum status compute_conv_prepare(struct compute *c, struct convolution *conv, size_t max_batch,
+                                 struct error *err);
+void compute_conv_release(struct compute *c, struct convolution *conv);
+
+/* y (batch, filters, rows, columns) = activation(cross-correlation of x with weight + bias). */
+enum status compute_conv_forward(struct compute *c, const struct convolution *conv, const void *x,
+                                 void *y, size_t batch, struct error *err);
+enum status compute_conv_backward_weight(struct compute *c, const struct convolution *conv,
+                                         const void *x, const void *dy, size_t batch,
+                                         bool accumulate, struct error *err);
+enum status compute_conv_backward_input(struct compute *c, const struct convolution *conv,
+                                        const void *dy, void *dx, size_t batch, bool accumulate,
+                                        struct error *err);
+
+/* Windows of `kernel` squared; padding never wins. */
+struct pool {
+    size_t channels, height, width; /* of the input */
+    size_t kernel, stride, padding; /* padding at most kernel / 2 */
+};
+
+/* y (batch, channels, rows, columns): each window's maximum, a NaN wins; chosen, as large: where
+ * in its image's channel it came from, the first of equals. */
+enum status compute_max_pool_forward(struct compute *c, const struct pool *p, const void *x,
+                                     int32_t *chosen, void *y, size_t batch, struct error *err);
+/* dx (batch, channels, height, width). */
+enum status compute_max_pool_backward(struct compute *c, const struct pool *p,
+                                      const int32_t *chosen, const void *dy, void *dx, size_t batch,
+                                      bool accumulate, struct error *err);
+
+/* y (images) = means of x (images, inner): global average pooling, images = batch * channels. */
+enum status compute_mean_forward(struct compute *c, const void *x, void *y, size_t images,
+                                 size_t inner, struct error *err);
+enum status compute_mean_backward(struct compute *c, const void *dy, void *dx, size_t images,
+                                  size_t inner, bool accumulate, struct error *err);
+
+/* BatchNorm1d (inner 1) and BatchNorm2d (inner height * width) of PyTorch; arrays of `channels`. */
+struct batch_norm {
+    size_t channels, inner;
+    const float *weight, *bias;
+    float *dweight, *dbias;
+    float *running_mean, *running_var;
+    float *mean, *inverse_std;  /* of the last training batch, for backward */
+    float momentum;             /* share of the new statistics in the running ones: 0.1 */
+    float epsilon;              /* 1e-5 */
+    enum activation activation; /* ACTIVATION_NONE or ACTIVATION_RELU */
+};
+
+/* Training: y = activation(normalised * weight + bias + residual (NULL: none)), normalised = x less
+ * its channels' mean, by the root of the biased variance; running statistics move by `momentum`,
+ * with the unbiased variance.  x (batch, channels, inner) may be written over: it belongs to the
+ * operation until backward.  batch * inner >= 2 (STATUS_DATA). */
+enum status compute_batch_norm_forward(struct compute *c, const struct batch_norm *n, void *x,
+                                       const void *residual, void *y, size_t batch,
+                                       struct error *err);
+
+/* Evaluation: by the running statistics; x is untouched; y may be x. */
+enum status compute_batch_norm_evaluate(struct compute *c, const struct batch_norm *n,
+                                        const void *x, const void *residual, void *y, size_t batch,
+                                        struct error *err);
+
+/* x: as forward left it; dy: the gradient behind the activation's mask, which is the residual's
+ * too.  dx may be dy. */
+enum status compute_batch_norm_backward(struct compute *c, const struct batch_norm *n,
+                                        const void *x, const void *dy, void *dx, size_t batch,
+                                        bool accumulate_parameters, struct error *err);
+
+/* LayerNorm of PyTorch over the last dimension. */
+struct layer_norm {
+    size_t width;
+    const float *weight, *bias; /* (width) */
+    float *dweight, *dbias;
+    float *mean, *inverse_std; /* (rows), of the last forward, for backward */
+    float epsilon;             /* 1e-5 */
+};
+
+enum status compute_layer_norm_forward(struct compute *c, const struct layer_norm *n, const void *x,
+                                       void *y, size_t rows, struct error *err);
+/* accumulate_input: dx += ... */
+enum status compute_layer_norm_backward(struct compute *c, const struct layer_norm *n,
+                                        const void *x, const void *dy, void *dx, size_t rows,
+                                        bool accumulate_input, bool accumulate_parameters,
+                                        struct error *err);
+
+/* GPT-2's input: a row per token, and one per position. */
+struct embedding {
+    size_t vocabulary, positions, width;
+    const float *tokens; /* (vocabulary, width) */
+    const float *places; /* (positions, width) */
+    float *dtokens, *dplaces;
+};
+
+/* y (batch, positions, width) = tokens[ids] + places.  ids (batch, positions): float32 whatever the
+ * precision, whole numbers below vocabulary (the caller has checked). */
+enum status compute_embedding_forward(struct compute *c, const struct embedding *e,
+                                      const float *ids, void *y, size_t batch, struct error *err);
+/* accumulate_tokens is of dtokens (it may have a gradient of the output layer), accumulate of
+ * dplaces. */
+enum status compute_embedding_backward(struct compute *c, const struct embedding *e,
+                                       const float *ids, const void *dy, size_t batch,
+                                       bool accumulate_tokens, bool accumulate, struct error *err);
+
+/* Causal self-attention, softmax(q k^T / sqrt(width / heads)) v with k of positions up to q's. */
+struct attention {
+    size_t heads, positions, width; /* width: of all heads */
+    void *plan;                     /* the device's, between prepare and release */
+};
+
+enum status compute_attention_prepare(struct compute *c, struct attention *a, size_t max_batch,
+                                      struct error *err);
+void compute_attention_release(struct compute *c, struct attention *a);
+
+/* qkv (batch, positions, 3, heads, width / heads), y (batch, positions, width).  log_sums (batch,
+ * heads, positions): logarithm of each row's sum of exponentials, for backward. */
+enum status compute_attention_forward(struct compute *c, const struct attention *a, const void *qkv,
+                                      float *log_sums, void *y, size_t batch, struct error *err);
+enum status compute_attention_backward(struct compute *c, const struct attention *a,
+                                       const void *qkv, const float *log_sums, const void *y,
+                                       const void *dy, void *dqkv, size_t batch, struct error *err);
+
+/* Mean cross-entropy of softmax(logits) (rows, classes) against host labels (rows), rows > 0;
+ * dlogits gets its gradient, may be logits; NULL: evaluation only.  STATUS_DATA names a label
+ * outside the classes.  compute_loss_wait yields the result of the last call. */
+enum status compute_softmax_cross_entropy(struct compute *c, const void *logits,
+                                          const int32_t *labels, void *dlogits, size_t rows,
                                           size_t classes, struct error *err);
 
-/* Blocks; the mean loss, and how many samples had their label's logit as the (first) largest. */
+/* Blocks; the mean loss, and how many rows had their label's logit as the (first) largest. */
 enum status compute_loss_wait(struct compute *c, double *ret_loss, size_t *ret_correct,
                               struct error *err);
 

@@ -11,14 +11,13 @@
 #ifndef SPARRING_WORKER_COMPUTE_COMPUTE_OPS_H
 #define SPARRING_WORKER_COMPUTE_COMPUTE_OPS_H
 
-#include "common/base/error.h"
+#include "worker/compute/compute.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct compute;
-struct batch_norm; /* compute.h */
 
 struct compute_ops {
     const char *name;
@@ -26,8 +25,11 @@ struct compute_ops {
     void (*close)(struct compute *c);
     const char *(*describe)(const struct compute *c);
 
-    enum status (*alloc)(struct compute *c, size_t count, float **ret, struct error *err);
-    void (*free)(struct compute *c, float *memory);
+    enum status (*alloc)(struct compute *c, size_t count, const char *what, float **ret,
+                         struct error *err);
+    enum status (*alloc_values)(struct compute *c, size_t count, const char *what, void **ret,
+                                struct error *err);
+    void (*free)(struct compute *c, void *memory);
     enum status (*alloc_host)(struct compute *c, size_t count, float **ret, struct error *err);
     void (*free_host)(struct compute *c, float *memory);
 
@@ -38,30 +40,78 @@ struct compute_ops {
     enum status (*download_wait)(struct compute *c, struct error *err); /* waits */
     enum status (*synchronize)(struct compute *c, struct error *err);   /* waits */
 
-    enum status (*linear_forward)(struct compute *c, const float *x, const float *weight,
-                                  const float *bias, float *y, size_t batch, size_t in, size_t out,
-                                  bool relu, struct error *err);
-    enum status (*relu_backward)(struct compute *c, const float *y, float *dy, size_t count,
+    enum status (*upload_values)(struct compute *c, void *device, const float *host, size_t count,
                                  struct error *err);
-    enum status (*linear_backward_weight)(struct compute *c, const float *x, const float *dy,
-                                          float *dweight, float *dbias, size_t batch, size_t in,
-                                          size_t out, bool accumulate, struct error *err);
-    enum status (*linear_backward_input)(struct compute *c, const float *dy, const float *weight,
-                                         float *dx, size_t batch, size_t in, size_t out,
-                                         struct error *err);
-    /* The three are there together or not at all (NULL: unsupported). */
-    enum status (*batch_norm_forward)(struct compute *c, const struct batch_norm *n, float *x,
-                                      float *y, size_t batch, size_t width, bool relu,
-                                      struct error *err);
-    enum status (*batch_norm_evaluate)(struct compute *c, const struct batch_norm *n,
-                                       const float *x, float *y, size_t batch, size_t width,
-                                       bool relu, struct error *err);
-    enum status (*batch_norm_backward)(struct compute *c, const struct batch_norm *n,
-                                       const float *normalised, float *dy, float *dweight,
-                                       float *dbias, size_t batch, size_t width, bool accumulate,
+    enum status (*download_values)(struct compute *c, float *host, const void *device, size_t count,
+                                   struct error *err); /* waits */
+
+    /* The operations, as the functions of the same name in compute.h; NULL: unsupported. */
+    enum status (*activation_backward)(struct compute *c, enum activation activation,
+                                       const void *kept, void *dy, size_t count, struct error *err);
+    enum status (*linear_forward)(struct compute *c, const struct linear *l, const void *x,
+                                  const void *residual, void *pre, void *y, size_t rows,
+                                  struct error *err);
+    enum status (*linear_backward_weight)(struct compute *c, const struct linear *l, const void *x,
+                                          const void *dy, size_t rows, bool accumulate,
+                                          struct error *err);
+    enum status (*linear_backward_input)(struct compute *c, const struct linear *l, const void *dy,
+                                         void *dx, size_t rows, bool accumulate, struct error *err);
+
+    enum status (*conv_prepare)(struct compute *c, struct convolution *conv, size_t max_batch,
+                                struct error *err);
+    void (*conv_release)(struct compute *c, struct convolution *conv);
+    enum status (*conv_forward)(struct compute *c, const struct convolution *conv, const void *x,
+                                void *y, size_t batch, struct error *err);
+    enum status (*conv_backward_weight)(struct compute *c, const struct convolution *conv,
+                                        const void *x, const void *dy, size_t batch,
+                                        bool accumulate, struct error *err);
+    enum status (*conv_backward_input)(struct compute *c, const struct convolution *conv,
+                                       const void *dy, void *dx, size_t batch, bool accumulate,
                                        struct error *err);
-    enum status (*softmax_cross_entropy)(struct compute *c, const float *logits,
-                                         const int32_t *host_labels, float *dlogits, size_t batch,
+
+    enum status (*max_pool_forward)(struct compute *c, const struct pool *p, const void *x,
+                                    int32_t *chosen, void *y, size_t batch, struct error *err);
+    enum status (*max_pool_backward)(struct compute *c, const struct pool *p, const int32_t *chosen,
+                                     const void *dy, void *dx, size_t batch, bool accumulate,
+                                     struct error *err);
+    enum status (*mean_forward)(struct compute *c, const void *x, void *y, size_t images,
+                                size_t inner, struct error *err);
+    enum status (*mean_backward)(struct compute *c, const void *dy, void *dx, size_t images,
+                                 size_t inner, bool accumulate, struct error *err);
+
+    enum status (*batch_norm_forward)(struct compute *c, const struct batch_norm *n, void *x,
+                                      const void *residual, void *y, size_t batch,
+                                      struct error *err);
+    enum status (*batch_norm_evaluate)(struct compute *c, const struct batch_norm *n, const void *x,
+                                       const void *residual, void *y, size_t batch,
+                                       struct error *err);
+    enum status (*batch_norm_backward)(struct compute *c, const struct batch_norm *n, const void *x,
+                                       const void *dy, void *dx, size_t batch,
+                                       bool accumulate_parameters, struct error *err);
+
+    enum status (*layer_norm_forward)(struct compute *c, const struct layer_norm *n, const void *x,
+                                      void *y, size_t rows, struct error *err);
+    enum status (*layer_norm_backward)(struct compute *c, const struct layer_norm *n, const void *x,
+                                       const void *dy, void *dx, size_t rows, bool accumulate_input,
+                                       bool accumulate_parameters, struct error *err);
+
+    enum status (*embedding_forward)(struct compute *c, const struct embedding *e, const float *ids,
+                                     void *y, size_t batch, struct error *err);
+    enum status (*embedding_backward)(struct compute *c, const struct embedding *e,
+                                      const float *ids, const void *dy, size_t batch,
+                                      bool accumulate_tokens, bool accumulate, struct error *err);
+
+    enum status (*attention_prepare)(struct compute *c, struct attention *a, size_t max_batch,
+                                     struct error *err);
+    void (*attention_release)(struct compute *c, struct attention *a);
+    enum status (*attention_forward)(struct compute *c, const struct attention *a, const void *qkv,
+                                     float *log_sums, void *y, size_t batch, struct error *err);
+    enum status (*attention_backward)(struct compute *c, const struct attention *a, const void *qkv,
+                                      const float *log_sums, const void *y, const void *dy,
+                                      void *dqkv, size_t batch, struct error *err);
+
+    enum status (*softmax_cross_entropy)(struct compute *c, const void *logits,
+                                         const int32_t *host_labels, void *dlogits, size_t rows,
                                          size_t classes, struct error *err);
     enum status (*loss_wait)(struct compute *c, double *ret_loss, size_t *ret_correct,
                              struct error *err); /* waits */

@@ -37,16 +37,38 @@ static const char *cpu_describe(const struct compute *c)
     return ((const struct cpu *)c)->text;
 }
 
-static enum status cpu_alloc(struct compute *c, size_t count, float **ret, struct error *err)
+static enum status cpu_alloc(struct compute *c, size_t count, const char *what, float **ret,
+                             struct error *err)
 {
     (void)c;
-    return mem_calloc_aligned(count, sizeof(float), "tensor memory", ret, err);
+    return mem_calloc_aligned(count, sizeof(float), what, ret, err);
 }
 
-static void cpu_free(struct compute *c, float *memory)
+static enum status cpu_alloc_values(struct compute *c, size_t count, const char *what, void **ret,
+                                    struct error *err)
+{
+    float *values = NULL;
+    enum status status = cpu_alloc(c, count, what, &values, err);
+
+    if (status == STATUS_OK)
+        *ret = values;
+    return status;
+}
+
+static enum status cpu_alloc_host(struct compute *c, size_t count, float **ret, struct error *err)
+{
+    return cpu_alloc(c, count, "tensor memory", ret, err);
+}
+
+static void cpu_free(struct compute *c, void *memory)
 {
     (void)c;
     free(memory);
+}
+
+static void cpu_free_host(struct compute *c, float *memory)
+{
+    cpu_free(c, memory);
 }
 
 static enum status cpu_copy(struct compute *c, float *to, const float *from, size_t count,
@@ -57,6 +79,18 @@ static enum status cpu_copy(struct compute *c, float *to, const float *from, siz
     if (to != from)
         memcpy(to, from, count * sizeof(float));
     return STATUS_OK;
+}
+
+static enum status cpu_upload_values(struct compute *c, void *device, const float *host,
+                                     size_t count, struct error *err)
+{
+    return cpu_copy(c, device, host, count, err);
+}
+
+static enum status cpu_download_values(struct compute *c, float *host, const void *device,
+                                       size_t count, struct error *err)
+{
+    return cpu_copy(c, host, device, count, err);
 }
 
 static enum status cpu_nothing_to_wait_for(struct compute *c, struct error *err)
@@ -77,77 +111,94 @@ static void product(bool transpose_a, bool transpose_b, size_t m, size_t n, size
                 (blasint)n);
 }
 
-static enum status cpu_linear_forward(struct compute *c, const float *x, const float *weight,
-                                      const float *bias, float *y, size_t batch, size_t in,
-                                      size_t out, bool relu, struct error *err)
+static enum status cpu_linear_forward(struct compute *c, const struct linear *l, const void *x,
+                                      const void *residual, void *pre, void *y, size_t rows,
+                                      struct error *err)
+{
+    const struct cpu *cpu = (const struct cpu *)c;
+
+    (void)pre;
+    if (residual || !l->bias || l->activation == ACTIVATION_GELU)
+        return error_set(err, STATUS_UNSUPPORTED, "linear: residual, no bias, GELU");
+    product(false, true, rows, l->out, l->in, x, l->weight, 0.0f, y);
+    cpu->kernels->add_bias(y, l->bias, rows, l->out, l->activation == ACTIVATION_RELU);
+    return STATUS_OK;
+}
+
+static enum status cpu_activation_backward(struct compute *c, enum activation activation,
+                                           const void *kept, void *dy, size_t count,
+                                           struct error *err)
+{
+    if (activation == ACTIVATION_GELU)
+        return error_set(err, STATUS_UNSUPPORTED, "GELU");
+    ((const struct cpu *)c)->kernels->relu_backward(kept, dy, count);
+    return STATUS_OK;
+}
+
+static enum status cpu_linear_backward_weight(struct compute *c, const struct linear *l,
+                                              const void *x, const void *dy, size_t rows,
+                                              bool accumulate, struct error *err)
 {
     const struct cpu *cpu = (const struct cpu *)c;
 
     (void)err;
-    product(false, true, batch, out, in, x, weight, 0.0f, y);
-    cpu->kernels->add_bias(y, bias, batch, out, relu);
+    product(true, false, l->out, l->in, rows, dy, x, accumulate ? 1.0f : 0.0f, l->dweight);
+    if (l->dbias)
+        cpu->kernels->column_sums(dy, l->dbias, rows, l->out, accumulate);
     return STATUS_OK;
 }
 
-static enum status cpu_relu_backward(struct compute *c, const float *y, float *dy, size_t count,
-                                     struct error *err)
-{
-    (void)err;
-    ((const struct cpu *)c)->kernels->relu_backward(y, dy, count);
-    return STATUS_OK;
-}
-
-static enum status cpu_linear_backward_weight(struct compute *c, const float *x, const float *dy,
-                                              float *dweight, float *dbias, size_t batch, size_t in,
-                                              size_t out, bool accumulate, struct error *err)
-{
-    const struct cpu *cpu = (const struct cpu *)c;
-
-    (void)err;
-    product(true, false, out, in, batch, dy, x, accumulate ? 1.0f : 0.0f, dweight);
-    cpu->kernels->column_sums(dy, dbias, batch, out, accumulate);
-    return STATUS_OK;
-}
-
-static enum status cpu_linear_backward_input(struct compute *c, const float *dy,
-                                             const float *weight, float *dx, size_t batch,
-                                             size_t in, size_t out, struct error *err)
+static enum status cpu_linear_backward_input(struct compute *c, const struct linear *l,
+                                             const void *dy, void *dx, size_t rows, bool accumulate,
+                                             struct error *err)
 {
     (void)c;
     (void)err;
-    product(false, false, batch, in, out, dy, weight, 0.0f, dx);
+    product(false, false, rows, l->in, l->out, dy, l->weight, accumulate ? 1.0f : 0.0f, dx);
     return STATUS_OK;
 }
 
-static enum status cpu_batch_norm_forward(struct compute *c, const struct batch_norm *n, float *x,
-                                          float *y, size_t batch, size_t width, bool relu,
+static enum status check_norm(const struct batch_norm *n, const void *residual, struct error *err)
+{
+    if (n->inner != 1 || residual)
+        return error_set(err, STATUS_UNSUPPORTED, "batch normalisation of images");
+    return STATUS_OK;
+}
+
+static enum status cpu_batch_norm_forward(struct compute *c, const struct batch_norm *n, void *x,
+                                          const void *residual, void *y, size_t batch,
                                           struct error *err)
 {
+    enum status status = check_norm(n, residual, err);
+
     (void)c;
-    (void)err;
-    cpu_norm_forward(n, x, y, batch, width, relu);
-    return STATUS_OK;
+    if (status == STATUS_OK)
+        cpu_norm_forward(n, x, y, batch);
+    return status;
 }
 
 static enum status cpu_batch_norm_evaluate(struct compute *c, const struct batch_norm *n,
-                                           const float *x, float *y, size_t batch, size_t width,
-                                           bool relu, struct error *err)
+                                           const void *x, const void *residual, void *y,
+                                           size_t batch, struct error *err)
 {
+    enum status status = check_norm(n, residual, err);
+
     (void)c;
-    (void)err;
-    cpu_norm_evaluate(n, x, y, batch, width, relu);
-    return STATUS_OK;
+    if (status == STATUS_OK)
+        cpu_norm_evaluate(n, x, y, batch);
+    return status;
 }
 
 static enum status cpu_batch_norm_backward(struct compute *c, const struct batch_norm *n,
-                                           const float *normalised, float *dy, float *dweight,
-                                           float *dbias, size_t batch, size_t width,
-                                           bool accumulate, struct error *err)
+                                           const void *x, const void *dy, void *dx, size_t batch,
+                                           bool accumulate_parameters, struct error *err)
 {
+    enum status status = check_norm(n, NULL, err);
+
     (void)c;
-    (void)err;
-    cpu_norm_backward(n, normalised, dy, dweight, dbias, batch, width, accumulate);
-    return STATUS_OK;
+    if (status == STATUS_OK)
+        cpu_norm_backward(n, x, dy, dx, batch, accumulate_parameters);
+    return status;
 }
 
 /* One row: its largest logit (a NaN never wins) and that logit's first index. */
@@ -176,18 +227,20 @@ static double row_exp_sum(const float *row, float max, float *exponentials, size
     return sum;
 }
 
-static enum status cpu_softmax_cross_entropy(struct compute *c, const float *logits,
-                                             const int32_t *labels, float *dlogits, size_t batch,
+static enum status cpu_softmax_cross_entropy(struct compute *c, const void *logits,
+                                             const int32_t *labels, void *dlogits, size_t batch,
                                              size_t classes, struct error *err)
 {
     struct cpu *cpu = (struct cpu *)c;
+    const float *rows = logits;
+    float *gradients = dlogits;
     double loss = 0.0;
     size_t correct = 0;
 
     (void)err;
     for (size_t i = 0; i < batch; i++) {
-        const float *row = logits + i * classes;
-        float *gradient = dlogits ? dlogits + i * classes : NULL;
+        const float *row = rows + i * classes;
+        float *gradient = gradients ? gradients + i * classes : NULL;
         size_t label = (size_t)labels[i];
         size_t best = row_max(row, classes);
         double sum = row_exp_sum(row, row[best], gradient, classes);
@@ -222,15 +275,18 @@ static const struct compute_ops cpu_ops = {
     .close = cpu_close,
     .describe = cpu_describe,
     .alloc = cpu_alloc,
+    .alloc_values = cpu_alloc_values,
     .free = cpu_free,
-    .alloc_host = cpu_alloc,
-    .free_host = cpu_free,
+    .alloc_host = cpu_alloc_host,
+    .free_host = cpu_free_host,
     .upload = cpu_copy,
     .download_start = cpu_copy,
     .download_wait = cpu_nothing_to_wait_for,
     .synchronize = cpu_nothing_to_wait_for,
+    .upload_values = cpu_upload_values,
+    .download_values = cpu_download_values,
+    .activation_backward = cpu_activation_backward,
     .linear_forward = cpu_linear_forward,
-    .relu_backward = cpu_relu_backward,
     .linear_backward_weight = cpu_linear_backward_weight,
     .linear_backward_input = cpu_linear_backward_input,
     .batch_norm_forward = cpu_batch_norm_forward,

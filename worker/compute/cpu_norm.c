@@ -60,9 +60,10 @@ static void keep_statistics(const struct batch_norm *n, const struct sums *s, si
     }
 }
 
-void cpu_norm_forward(const struct batch_norm *n, float *x, float *y, size_t batch, size_t width,
-                      bool relu)
+void cpu_norm_forward(const struct batch_norm *n, float *x, float *y, size_t batch)
 {
+    bool relu = n->activation == ACTIVATION_RELU;
+    size_t width = n->channels;
     struct sums s;
 
     for (size_t at = 0; at < width; at += BLOCK) {
@@ -82,9 +83,11 @@ void cpu_norm_forward(const struct batch_norm *n, float *x, float *y, size_t bat
     }
 }
 
-void cpu_norm_evaluate(const struct batch_norm *n, const float *x, float *y, size_t batch,
-                       size_t width, bool relu)
+void cpu_norm_evaluate(const struct batch_norm *n, const float *x, float *y, size_t batch)
 {
+    bool relu = n->activation == ACTIVATION_RELU;
+    size_t width = n->channels;
+
     for (size_t row = 0; row < batch; row++, x += width, y += width) {
         for (size_t j = 0; j < width; j++) {
             float scale = n->weight[j] / sqrtf(n->running_var[j] + n->epsilon);
@@ -107,9 +110,10 @@ static void gradient_sums(const float *normalised, const float *dy, size_t batch
     }
 }
 
-void cpu_norm_backward(const struct batch_norm *n, const float *normalised, float *dy,
-                       float *dweight, float *dbias, size_t batch, size_t width, bool accumulate)
+void cpu_norm_backward(const struct batch_norm *n, const float *normalised, const float *dy,
+                       float *dx, size_t batch, bool accumulate)
 {
+    size_t width = n->channels;
     struct sums s;
 
     for (size_t at = 0; at < width; at += BLOCK) {
@@ -117,18 +121,19 @@ void cpu_norm_backward(const struct batch_norm *n, const float *normalised, floa
 
         gradient_sums(normalised + at, dy + at, batch, width, columns, &s);
         for (size_t j = 0; j < columns; j++) {
-            dbias[at + j] = (accumulate ? dbias[at + j] : 0.0f) + (float)s.a[j];
-            dweight[at + j] = (accumulate ? dweight[at + j] : 0.0f) + (float)s.b[j];
+            n->dbias[at + j] = (accumulate ? n->dbias[at + j] : 0.0f) + (float)s.a[j];
+            n->dweight[at + j] = (accumulate ? n->dweight[at + j] : 0.0f) + (float)s.b[j];
             s.a[j] /= (double)batch;
             s.b[j] /= (double)batch;
         }
         for (size_t row = 0; row < batch; row++) {
             const float *hat = normalised + row * width + at;
-            float *d = dy + row * width + at;
+            const float *d = dy + row * width + at;
+            float *out = dx + row * width + at;
 
             for (size_t j = 0; j < columns; j++)
-                d[j] = n->weight[at + j] * n->inverse_std[at + j] *
-                       (d[j] - (float)s.a[j] - hat[j] * (float)s.b[j]);
+                out[j] = n->weight[at + j] * n->inverse_std[at + j] *
+                         (d[j] - (float)s.a[j] - hat[j] * (float)s.b[j]);
         }
     }
 }

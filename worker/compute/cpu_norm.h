@@ -6,11 +6,9 @@
 
 #include "worker/compute/compute.h"
 
-void cpu_norm_forward(const struct batch_norm *n, float *x, float *y, size_t batch, size_t width,
-                      bool relu);
-void cpu_norm_evaluate(const struct batch_norm *n, const float *x, float *y, size_t batch,
-                       size_t width, bool relu);
-void cpu_norm_backward(const struct batch_norm *n, const float *normalised, float *dy,
-                       float *dweight, float *dbias, size_t batch, size_t width, bool accumulate);
+void cpu_norm_forward(const struct batch_norm *n, float *x, float *y, size_t batch);
+void cpu_norm_evaluate(const struct batch_norm *n, const float *x, float *y, size_t batch);
+void cpu_norm_backward(const struct batch_norm *n, const float *normalised, const float *dy,
+                       float *dx, size_t batch, bool accumulate);
 
 #endif

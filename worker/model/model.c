@@ -103,7 +103,6 @@ static void build_layers(struct model *m, const struct spec *spec)
         *layer =
             (struct layer){.in = spec->widths[l],
                            .out = spec->widths[l + 1],
-                           .relu = spec->relu && hidden,
                            .norm = spec->batch_norm && hidden,
                            .may_drop = l > 0 && hidden && spec->widths[l] == spec->widths[l + 1],
                            .first_view = view,
@@ -113,6 +112,10 @@ static void build_layers(struct model *m, const struct spec *spec)
                            .ready_count = weight->offset + weight->count};
         view += layer->views;
         layer->start = m->table.views[view - 1].offset;
+        layer->linear = (struct linear){.in = layer->in, .out = layer->out};
+        if (spec->relu && hidden)
+            *(layer->norm ? &layer->batch_norm.activation : &layer->linear.activation) =
+                ACTIVATION_RELU;
     }
 }
 
@@ -121,7 +124,7 @@ static void build_layers(struct model *m, const struct spec *spec)
 /* Both factors are at most SPEC_WIDTH_MAX, so the product does not overflow. */
 static enum status alloc_batch(struct model *m, size_t width, float **ret, struct error *err)
 {
-    return compute_alloc(m->compute, m->max_batch * width, ret, err);
+    return compute_alloc(m->compute, m->max_batch * width, "activations", ret, err);
 }
 
 /* Slabs start on a cache line. */
@@ -156,9 +159,9 @@ static enum status alloc_slabs(struct model *m, struct error *err)
         return alloc_shared_slabs(m, err);
     if (m->buffer_table.count > 0)
         return error_set(err, STATUS_UNSUPPORTED, "batch normalisation runs on the CPU only");
-    status = compute_alloc(m->compute, count, &m->params, err);
+    status = compute_alloc(m->compute, count, "parameters", &m->params, err);
     if (status == STATUS_OK)
-        status = compute_alloc(m->compute, count, &m->grads, err);
+        status = compute_alloc(m->compute, count, "gradients", &m->grads, err);
     if (status == STATUS_OK)
         status = compute_alloc_host(m->compute, count, &m->host_params, err);
     if (status == STATUS_OK)
@@ -173,7 +176,7 @@ static enum status alloc_layer(struct model *m, struct layer *layer, struct erro
     if (status == STATUS_OK && layer->norm)
         status = alloc_batch(m, layer->out, &layer->normalised, err);
     if (status == STATUS_OK && layer->norm)
-        status = compute_alloc(m->compute, layer->out, &layer->inverse_std, err);
+        status = compute_alloc(m->compute, layer->out, "statistics", &layer->inverse_std, err);
     return status;
 }
 
@@ -195,8 +198,8 @@ static enum status alloc_activations(struct model *m, struct error *err)
     return status;
 }
 
-/* Where each layer's normalisation finds its arrays. */
-static void place_norms(struct model *m)
+/* Where each layer finds its arrays. */
+static void place_layers(struct model *m)
 {
     const struct tensor_view *buffers = m->buffer_table.views;
 
@@ -204,11 +207,20 @@ static void place_norms(struct model *m)
         struct layer *layer = &m->layers[l];
         const struct tensor_view *views = &m->table.views[layer->first_view];
 
+        layer->linear.weight = m->params + layer->weight_offset;
+        layer->linear.bias = m->params + layer->bias_offset;
+        layer->linear.dweight = m->grads + layer->weight_offset;
+        layer->linear.dbias = m->grads + layer->bias_offset;
         if (!layer->norm)
             continue;
         layer->norm_weight_offset = views[2].offset;
         layer->norm_bias_offset = views[3].offset;
         layer->batch_norm = (struct batch_norm){
+            .channels = layer->out,
+            .inner = 1,
+            .activation = layer->batch_norm.activation,
+            .dweight = m->grads + views[2].offset,
+            .dbias = m->grads + views[3].offset,
             .weight = m->params + views[2].offset,
             .bias = m->params + views[3].offset,
             .running_mean = m->buffers + buffers[3 * l].offset,
@@ -234,7 +246,7 @@ static enum status open_parts(struct model *m, const struct spec *spec, struct e
     if (status == STATUS_OK)
         status = alloc_activations(m, err);
     if (status == STATUS_OK)
-        place_norms(m);
+        place_layers(m);
     return status;
 }
 

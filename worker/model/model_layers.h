@@ -9,13 +9,14 @@
 
 struct layer { /* Linear; BatchNorm1d; ReLU */
     size_t in, out;
-    bool relu, norm;
+    bool norm;
     bool may_drop;            /* LayerDrop may skip it */
     bool dropped;             /* in this batch */
     size_t first_view, views; /* in the table */
     size_t start;             /* of the layer's part of the slabs, elements ... */
     size_t ready_count;       /* ... and its end: the fill mark once its gradient is done */
     size_t weight_offset, bias_offset;
+    struct linear linear;
     size_t norm_weight_offset, norm_bias_offset;
     struct batch_norm batch_norm;
     float *batches_tracked; /* a buffer */

@@ -29,19 +29,18 @@ static enum status place_input(struct model *m, const float *x, size_t batch, co
 static enum status forward_layer(struct model *m, struct layer *layer, size_t batch, bool training,
                                  struct error *err)
 {
-    enum status status = compute_linear_forward(
-        m->compute, layer->input, m->params + layer->weight_offset, m->params + layer->bias_offset,
-        layer->norm ? layer->normalised : layer->output, batch, layer->in, layer->out,
-        layer->relu && !layer->norm, err);
+    enum status status =
+        compute_linear_forward(m->compute, &layer->linear, layer->input, NULL, NULL,
+                               layer->norm ? layer->normalised : layer->output, batch, err);
 
     if (status != STATUS_OK || !layer->norm)
         return status;
     if (!training)
-        return compute_batch_norm_evaluate(m->compute, &layer->batch_norm, layer->normalised,
-                                           layer->output, batch, layer->out, layer->relu, err);
+        return compute_batch_norm_evaluate(m->compute, &layer->batch_norm, layer->normalised, NULL,
+                                           layer->output, batch, err);
     *layer->batches_tracked += 1.0f;
-    return compute_batch_norm_forward(m->compute, &layer->batch_norm, layer->normalised,
-                                      layer->output, batch, layer->out, layer->relu, err);
+    return compute_batch_norm_forward(m->compute, &layer->batch_norm, layer->normalised, NULL,
+                                      layer->output, batch, err);
 }
 
 static bool draw_drop(struct model *m, const struct layer *layer)
@@ -111,15 +110,14 @@ static enum status skip_layer(struct model *m, const struct layer *layer, bool a
 static enum status through_activation(struct model *m, const struct layer *layer, float *dy,
                                       size_t batch, bool accumulate, struct error *err)
 {
-    enum status status = STATUS_OK;
+    enum activation activation =
+        layer->norm ? layer->batch_norm.activation : layer->linear.activation;
+    enum status status = compute_activation_backward(m->compute, activation, layer->output, dy,
+                                                     batch * layer->out, err);
 
-    if (layer->relu)
-        status = compute_relu_backward(m->compute, layer->output, dy, batch * layer->out, err);
     if (status == STATUS_OK && layer->norm)
         status = compute_batch_norm_backward(m->compute, &layer->batch_norm, layer->normalised, dy,
-                                             m->grads + layer->norm_weight_offset,
-                                             m->grads + layer->norm_bias_offset, batch, layer->out,
-                                             accumulate, err);
+                                             dy, batch, accumulate, err);
     return status;
 }
 
@@ -136,16 +134,15 @@ static enum status backward_layer(struct model *m, size_t l, size_t batch, bool 
     }
     status = through_activation(m, layer, dy, batch, accumulate, err);
     if (status == STATUS_OK)
-        status = compute_linear_backward_weight(
-            m->compute, layer->input, dy, m->grads + layer->weight_offset,
-            m->grads + layer->bias_offset, batch, layer->in, layer->out, accumulate, err);
+        status = compute_linear_backward_weight(m->compute, &layer->linear, layer->input, dy, batch,
+                                                accumulate, err);
     if (status == STATUS_OK)
         status = hand_over(m, layer, ready, user, err);
     if (status != STATUS_OK || l == 0)
         return status;
     m->current = 1 - m->current;
-    return compute_linear_backward_input(m->compute, dy, m->params + layer->weight_offset,
-                                         m->flow[m->current], batch, layer->in, layer->out, err);
+    return compute_linear_backward_input(m->compute, &layer->linear, dy, m->flow[m->current], batch,
+                                         false, err);
 }
 
 /* With a GPU: the copies arrive in the order in which they were started. */

@@ -21,7 +21,7 @@ static struct array array_make(struct compute *c, size_t count)
 
     a.host = malloc(count * sizeof(float));
     ck_assert_ptr_nonnull(a.host);
-    assert_ok(compute_alloc(c, count, &a.device, &err));
+    assert_ok(compute_alloc(c, count, "test", &a.device, &err));
     return a;
 }
 
@@ -93,7 +93,7 @@ void check_transfers(struct compute *c)
     struct array a = array_random(c, 1001);
     float *device = NULL;
 
-    assert_ok(compute_alloc(c, 1001, &device, &err));
+    assert_ok(compute_alloc(c, 1001, "test", &device, &err));
     assert_ok(compute_alloc_host(c, 1001, &pinned, &err));
     ck_assert(pinned[0] == 0.0f && pinned[1000] == 0.0f);
     assert_ok(compute_download(c, pinned, device, 1001, &err));
@@ -122,8 +122,13 @@ void check_linear_forward(struct compute *c, size_t batch, size_t in, size_t out
     struct array bias = array_random(c, out);
     struct array y = array_poisoned(c, batch * out);
 
-    assert_ok(compute_linear_forward(c, x.device, weight.device, bias.device, y.device, batch, in,
-                                     out, relu, &err));
+    struct linear linear = {.in = in,
+                            .out = out,
+                            .weight = weight.device,
+                            .bias = bias.device,
+                            .activation = relu ? ACTIVATION_RELU : ACTIVATION_NONE};
+
+    assert_ok(compute_linear_forward(c, &linear, x.device, NULL, NULL, y.device, batch, &err));
     array_receive(c, &y);
     for (size_t i = 0; i < batch * out; i++) {
         struct exact e = {0};
@@ -154,7 +159,7 @@ void check_relu_backward(struct compute *c, size_t count)
             y.host[i] = i % 2 ? 0.0f : -0.0f;
     }
     array_send(c, &y);
-    assert_ok(compute_relu_backward(c, y.device, dy.device, count, &err));
+    assert_ok(compute_activation_backward(c, ACTIVATION_RELU, y.device, dy.device, count, &err));
     array_receive(c, &dy);
     for (size_t i = 0; i < count; i++)
         if (dy.host[i] != (y.host[i] > 0.0f ? before[i] : 0.0f))
@@ -173,12 +178,13 @@ void check_linear_backward_weight(struct compute *c, size_t batch, size_t in, si
     struct array start = array_random(c, out * in + out);
     struct array gradient =
         accumulate ? array_make(c, out * in + out) : array_poisoned(c, out * in + out);
+    struct linear linear = {
+        .in = in, .out = out, .dweight = gradient.device, .dbias = gradient.device + out * in};
 
     if (accumulate)
         assert_ok(compute_upload(c, gradient.device, start.host, start.count, &err));
-    assert_ok(compute_linear_backward_weight(c, x.device, dy.device, gradient.device,
-                                             gradient.device + out * in, batch, in, out, accumulate,
-                                             &err));
+    assert_ok(
+        compute_linear_backward_weight(c, &linear, x.device, dy.device, batch, accumulate, &err));
     array_receive(c, &gradient);
     for (size_t i = 0; i < out * in + out; i++) {
         bool is_bias = i >= out * in;
@@ -204,8 +210,9 @@ void check_linear_backward_input(struct compute *c, size_t batch, size_t in, siz
     struct array weight = array_random(c, out * in);
     struct array dx = array_poisoned(c, batch * in);
 
-    assert_ok(compute_linear_backward_input(c, dy.device, weight.device, dx.device, batch, in, out,
-                                            &err));
+    struct linear linear = {.in = in, .out = out, .weight = weight.device};
+
+    assert_ok(compute_linear_backward_input(c, &linear, dy.device, dx.device, batch, false, &err));
     array_receive(c, &dx);
     for (size_t i = 0; i < batch * in; i++) {
         struct exact e = {0};
@@ -340,15 +347,17 @@ void check_relu_nan(struct compute *c)
     struct array y = array_poisoned(c, 1);
     struct array dy = array_random(c, 1);
 
+    struct linear linear = {
+        .in = 1, .out = 1, .weight = dy.device, .bias = dy.device, .activation = ACTIVATION_RELU};
+
     x.host[0] = nanf("");
     array_send(c, &x);
-    assert_ok(
-        compute_linear_forward(c, x.device, dy.device, dy.device, y.device, 1, 1, 1, true, &err));
+    assert_ok(compute_linear_forward(c, &linear, x.device, NULL, NULL, y.device, 1, &err));
     array_receive(c, &y);
     ck_assert(isnan(y.host[0]));
     dy.host[0] = 3.0f;
     array_send(c, &dy);
-    assert_ok(compute_relu_backward(c, y.device, dy.device, 1, &err));
+    assert_ok(compute_activation_backward(c, ACTIVATION_RELU, y.device, dy.device, 1, &err));
     array_receive(c, &dy);
     ck_assert(dy.host[0] == 3.0f);
     array_free(c, &x);

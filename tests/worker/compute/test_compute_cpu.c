@@ -149,7 +149,8 @@ START_TEST(test_failing_allocations)
     assert_fails(compute_open("cpu", 0, 1, &c, &err), STATUS_NO_MEMORY, "cpu device");
     assert_ok(compute_open("cpu", 0, 1, &c, &err));
     mem_fail_nth(1);
-    assert_fails(compute_alloc(c, 10, &memory, &err), STATUS_NO_MEMORY, "tensor memory");
+    assert_fails(compute_alloc(c, 10, "tensor memory", &memory, &err), STATUS_NO_MEMORY,
+                 "tensor memory");
     ck_assert_ptr_null(memory);
     compute_close(c);
 }

@@ -226,8 +226,10 @@ START_TEST(test_out_of_memory)
 
     if (!c)
         return;
-    assert_fails(compute_alloc(c, SIZE_MAX / 8, &memory, &err), STATUS_NO_MEMORY, "of GPU memory");
-    assert_fails(compute_alloc(c, SIZE_MAX / 2, &memory, &err), STATUS_NO_MEMORY, "overflow");
+    assert_fails(compute_alloc(c, SIZE_MAX / 8, "test", &memory, &err), STATUS_NO_MEMORY,
+                 "of GPU memory");
+    assert_fails(compute_alloc(c, SIZE_MAX / 2, "test", &memory, &err), STATUS_NO_MEMORY,
+                 "overflow");
     assert_fails(compute_download_wait(c, &err), STATUS_INTERNAL, "no download");
     ck_assert_ptr_null(memory);
     check_transfers(c); /* it still works */

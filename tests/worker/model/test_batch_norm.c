@@ -295,7 +295,7 @@ START_TEST(test_checkpoint_holds_buffers)
                   m)[tensor_table_find(model_buffer_table(m), "1.num_batches_tracked")->offset] ==
               1.0f);
     assert_fails(model_step(m, x, y, 1, false, NULL, NULL, &loss[0], &err), STATUS_DATA,
-                 "more than 1 sample");
+                 "more than 1 value per channel");
     model_close(m);
     model_close(other);
     compute_close(compute);

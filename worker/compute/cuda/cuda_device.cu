@@ -50,31 +50,53 @@ static struct cuda *cuda_of(struct compute *c)
 
 /* ---- memory and transfers ---- */
 
-static enum status cuda_alloc(struct compute *c, size_t count, float **ret, struct error *err)
+static enum status cuda_alloc_bytes(struct cuda *cuda, size_t count, size_t size, const char *what,
+                                    void **ret, struct error *err)
 {
-    struct cuda *cuda = cuda_of(c);
     void *memory = NULL;
+    size_t available = 0;
+    size_t total = 0;
     enum status status;
 
-    if (count > SIZE_MAX / sizeof(float))
-        return error_set(err, STATUS_NO_MEMORY, "%zu elements of GPU memory overflow", count);
-    status = status_from_cuda(cudaMalloc(&memory, count * sizeof(float) + sizeof(float)),
-                              "cudaMalloc", err);
+    if (count > SIZE_MAX / 2 / size)
+        return error_set(err, STATUS_NO_MEMORY, "%s: %zu elements of GPU memory overflow", what,
+                         count);
+    status = status_from_cuda(cudaMalloc(&memory, count * size + size), "cudaMalloc", err);
     if (status != STATUS_OK) {
         (void)cudaGetLastError(); /* a failed allocation is no reason to fail what follows */
-        return err ? error_prefix(err, "%zu bytes of GPU memory: ", count * sizeof(float)) : status;
+        (void)cudaMemGetInfo(&available, &total);
+        return err ? error_prefix(err, "%s: %zu bytes of GPU memory, %zu of %zu are free: ", what,
+                                  count * size, available, total)
+                   : status;
     }
-    status = status_from_cuda(cudaMemsetAsync(memory, 0, count * sizeof(float), cuda->work),
+    status = status_from_cuda(cudaMemsetAsync(memory, 0, count * size, cuda->work),
                               "cudaMemsetAsync", err);
     if (status != STATUS_OK) {
         (void)cudaFree(memory);
         return status;
     }
-    *ret = static_cast<float *>(memory);
+    *ret = memory;
     return STATUS_OK;
 }
 
-static void cuda_free(struct compute *c, float *memory)
+static enum status cuda_alloc(struct compute *c, size_t count, const char *what, float **ret,
+                              struct error *err)
+{
+    void *memory = NULL;
+    enum status status = cuda_alloc_bytes(cuda_of(c), count, sizeof(float), what, &memory, err);
+
+    if (status == STATUS_OK)
+        *ret = static_cast<float *>(memory);
+    return status;
+}
+
+static enum status cuda_alloc_values(struct compute *c, size_t count, const char *what, void **ret,
+                                     struct error *err)
+{
+    return cuda_alloc_bytes(cuda_of(c), count, sizeof(float), what, ret, err);
+}
+
+static void cuda_free(struct compute *c, void *memory)
 {
     (void)c;
     (void)cudaFree(memory); /* an earlier kernel's failure would show here again; it is known */
@@ -152,6 +174,21 @@ static enum status cuda_download_wait(struct compute *c, struct error *err)
     return status_from_cuda(cudaEventSynchronize(d->arrived), "waiting for a download", err);
 }
 
+static enum status cuda_upload_values(struct compute *c, void *device, const float *host,
+                                      size_t count, struct error *err)
+{
+    return cuda_upload(c, static_cast<float *>(device), host, count, err);
+}
+
+static enum status cuda_download_values(struct compute *c, float *host, const void *device,
+                                        size_t count, struct error *err)
+{
+    enum status status =
+        cuda_download_start(c, host, static_cast<const float *>(device), count, err);
+
+    return status == STATUS_OK ? cuda_download_wait(c, err) : status;
+}
+
 static enum status cuda_synchronize(struct compute *c, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
@@ -181,46 +218,58 @@ static enum status product(struct cuda *cuda, bool transpose_a, bool transpose_b
                               "cublasSgemm", err);
 }
 
-static enum status cuda_linear_forward(struct compute *c, const float *x, const float *weight,
-                                       const float *bias, float *y, size_t batch, size_t in,
-                                       size_t out, bool relu, struct error *err)
+static enum status cuda_linear_forward(struct compute *c, const struct linear *l, const void *x,
+                                       const void *residual, void *pre, void *y, size_t rows,
+                                       struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
-    enum status status = product(cuda, false, true, batch, out, in, x, weight, 0.0f, y, err);
+    enum status status;
 
+    (void)pre;
+    if (residual || !l->bias || l->activation == ACTIVATION_GELU)
+        return error_set(err, STATUS_UNSUPPORTED, "linear: residual, no bias, GELU");
+    status = product(cuda, false, true, rows, l->out, l->in, static_cast<const float *>(x),
+                     l->weight, 0.0f, static_cast<float *>(y), err);
     if (status != STATUS_OK)
         return status;
-    return status_from_cuda(cuda_add_bias(cuda->work, y, bias, batch, out, relu), "add_bias kernel",
-                            err);
+    return status_from_cuda(cuda_add_bias(cuda->work, static_cast<float *>(y), l->bias, rows,
+                                          l->out, l->activation == ACTIVATION_RELU),
+                            "add_bias kernel", err);
 }
 
-static enum status cuda_relu_backward_op(struct compute *c, const float *y, float *dy, size_t count,
-                                         struct error *err)
+static enum status cuda_activation_backward(struct compute *c, enum activation activation,
+                                            const void *kept, void *dy, size_t count,
+                                            struct error *err)
 {
-    return status_from_cuda(cuda_relu_backward(cuda_of(c)->work, y, dy, count),
+    if (activation == ACTIVATION_GELU)
+        return error_set(err, STATUS_UNSUPPORTED, "GELU");
+    return status_from_cuda(cuda_relu_backward(cuda_of(c)->work, static_cast<const float *>(kept),
+                                               static_cast<float *>(dy), count),
                             "relu_backward kernel", err);
 }
 
-static enum status cuda_linear_backward_weight(struct compute *c, const float *x, const float *dy,
-                                               float *dweight, float *dbias, size_t batch,
-                                               size_t in, size_t out, bool accumulate,
-                                               struct error *err)
+static enum status cuda_linear_backward_weight(struct compute *c, const struct linear *l,
+                                               const void *x, const void *dy, size_t rows,
+                                               bool accumulate, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
     enum status status =
-        product(cuda, true, false, out, in, batch, dy, x, accumulate ? 1.0f : 0.0f, dweight, err);
+        product(cuda, true, false, l->out, l->in, rows, static_cast<const float *>(dy),
+                static_cast<const float *>(x), accumulate ? 1.0f : 0.0f, l->dweight, err);
 
-    if (status != STATUS_OK)
+    if (status != STATUS_OK || !l->dbias)
         return status;
-    return status_from_cuda(cuda_column_sums(cuda->work, dy, dbias, batch, out, accumulate),
+    return status_from_cuda(cuda_column_sums(cuda->work, static_cast<const float *>(dy), l->dbias,
+                                             rows, l->out, accumulate),
                             "column_sums kernel", err);
 }
 
-static enum status cuda_linear_backward_input(struct compute *c, const float *dy,
-                                              const float *weight, float *dx, size_t batch,
-                                              size_t in, size_t out, struct error *err)
+static enum status cuda_linear_backward_input(struct compute *c, const struct linear *l,
+                                              const void *dy, void *dx, size_t rows,
+                                              bool accumulate, struct error *err)
 {
-    return product(cuda_of(c), false, false, batch, in, out, dy, weight, 0.0f, dx, err);
+    return product(cuda_of(c), false, false, rows, l->in, l->out, static_cast<const float *>(dy),
+                   l->weight, accumulate ? 1.0f : 0.0f, static_cast<float *>(dx), err);
 }
 
 /* Room for `batch` samples; allocates only when a batch is larger than all before it. */
@@ -245,8 +294,8 @@ static enum status reserve_rows(struct cuda *cuda, size_t batch, struct error *e
     return status;
 }
 
-static enum status cuda_softmax(struct compute *c, const float *logits, const int32_t *host_labels,
-                                float *dlogits, size_t batch, size_t classes, struct error *err)
+static enum status cuda_softmax(struct compute *c, const void *logits, const int32_t *host_labels,
+                                void *dlogits, size_t batch, size_t classes, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
     enum status status = reserve_rows(cuda, batch, err);
@@ -257,9 +306,10 @@ static enum status cuda_softmax(struct compute *c, const float *logits, const in
                                                   cudaMemcpyHostToDevice, cuda->work),
                                   "cudaMemcpyAsync of labels", err);
     if (status == STATUS_OK)
-        status = status_from_cuda(cuda_softmax_cross_entropy(cuda->work, logits, cuda->labels,
-                                                             dlogits, cuda->rows, batch, classes),
-                                  "softmax_cross_entropy kernel", err);
+        status = status_from_cuda(
+            cuda_softmax_cross_entropy(cuda->work, static_cast<const float *>(logits), cuda->labels,
+                                       static_cast<float *>(dlogits), cuda->rows, batch, classes),
+            "softmax_cross_entropy kernel", err);
     if (status == STATUS_OK)
         status = status_from_cuda(cudaMemcpyAsync(cuda->loss, cuda->rows, sizeof(*cuda->loss),
                                                   cudaMemcpyDeviceToHost, cuda->work),
@@ -316,6 +366,7 @@ static const struct compute_ops cuda_ops = {
     .close = cuda_close,
     .describe = cuda_describe,
     .alloc = cuda_alloc,
+    .alloc_values = cuda_alloc_values,
     .free = cuda_free,
     .alloc_host = cuda_alloc_host,
     .free_host = cuda_free_host,
@@ -323,13 +374,32 @@ static const struct compute_ops cuda_ops = {
     .download_start = cuda_download_start,
     .download_wait = cuda_download_wait,
     .synchronize = cuda_synchronize,
+    .upload_values = cuda_upload_values,
+    .download_values = cuda_download_values,
+    .activation_backward = cuda_activation_backward,
     .linear_forward = cuda_linear_forward,
-    .relu_backward = cuda_relu_backward_op,
     .linear_backward_weight = cuda_linear_backward_weight,
     .linear_backward_input = cuda_linear_backward_input,
+    .conv_prepare = nullptr,
+    .conv_release = nullptr,
+    .conv_forward = nullptr,
+    .conv_backward_weight = nullptr,
+    .conv_backward_input = nullptr,
+    .max_pool_forward = nullptr,
+    .max_pool_backward = nullptr,
+    .mean_forward = nullptr,
+    .mean_backward = nullptr,
     .batch_norm_forward = nullptr,
     .batch_norm_evaluate = nullptr,
     .batch_norm_backward = nullptr,
+    .layer_norm_forward = nullptr,
+    .layer_norm_backward = nullptr,
+    .embedding_forward = nullptr,
+    .embedding_backward = nullptr,
+    .attention_prepare = nullptr,
+    .attention_release = nullptr,
+    .attention_forward = nullptr,
+    .attention_backward = nullptr,
     .softmax_cross_entropy = cuda_softmax,
     .loss_wait = cuda_loss_wait,
 };

@@ -1,0 +1,243 @@
+/*
+ * The front of the operations: refuses what a device lacks and what came from outside and does not
+ * fit, and forwards the rest to the device's table.
+ */
+#include "worker/compute/compute_ops.h"
+
+#include <assert.h>
+
+static enum status missing(const struct compute *c, const char *operation, struct error *err)
+{
+    return error_set(err, STATUS_UNSUPPORTED, "device %s has no %s", c->ops->name, operation);
+}
+
+size_t compute_windows(size_t size, size_t kernel, size_t stride, size_t padding)
+{
+    assert(size + 2 * padding >= kernel);
+    return (size + 2 * padding - kernel) / stride + 1;
+}
+
+enum status compute_activation_backward(struct compute *c, enum activation activation,
+                                        const void *kept, void *dy, size_t count, struct error *err)
+{
+    if (!c->ops->activation_backward)
+        return missing(c, "activations", err);
+    if (activation == ACTIVATION_NONE)
+        return STATUS_OK;
+    return c->ops->activation_backward(c, activation, kept, dy, count, err);
+}
+
+enum status compute_linear_forward(struct compute *c, const struct linear *l, const void *x,
+                                   const void *residual, void *pre, void *y, size_t rows,
+                                   struct error *err)
+{
+    if (!c->ops->linear_forward)
+        return missing(c, "linear layers", err);
+    return c->ops->linear_forward(c, l, x, residual, pre, y, rows, err);
+}
+
+enum status compute_linear_backward_weight(struct compute *c, const struct linear *l, const void *x,
+                                           const void *dy, size_t rows, bool accumulate,
+                                           struct error *err)
+{
+    if (!c->ops->linear_backward_weight)
+        return missing(c, "linear layers", err);
+    return c->ops->linear_backward_weight(c, l, x, dy, rows, accumulate, err);
+}
+
+enum status compute_linear_backward_input(struct compute *c, const struct linear *l, const void *dy,
+                                          void *dx, size_t rows, bool accumulate, struct error *err)
+{
+    if (!c->ops->linear_backward_input)
+        return missing(c, "linear layers", err);
+    return c->ops->linear_backward_input(c, l, dy, dx, rows, accumulate, err);
+}
+
+enum status compute_conv_prepare(struct compute *c, struct convolution *conv, size_t max_batch,
+                                 struct error *err)
+{
+    if (!c->ops->conv_prepare)
+        return missing(c, "convolution", err);
+    return c->ops->conv_prepare(c, conv, max_batch, err);
+}
+
+void compute_conv_release(struct compute *c, struct convolution *conv)
+{
+    if (conv->plan)
+        c->ops->conv_release(c, conv);
+}
+
+enum status compute_conv_forward(struct compute *c, const struct convolution *conv, const void *x,
+                                 void *y, size_t batch, struct error *err)
+{
+    if (!c->ops->conv_forward)
+        return missing(c, "convolution", err);
+    return c->ops->conv_forward(c, conv, x, y, batch, err);
+}
+
+enum status compute_conv_backward_weight(struct compute *c, const struct convolution *conv,
+                                         const void *x, const void *dy, size_t batch,
+                                         bool accumulate, struct error *err)
+{
+    if (!c->ops->conv_backward_weight)
+        return missing(c, "convolution", err);
+    return c->ops->conv_backward_weight(c, conv, x, dy, batch, accumulate, err);
+}
+
+enum status compute_conv_backward_input(struct compute *c, const struct convolution *conv,
+                                        const void *dy, void *dx, size_t batch, bool accumulate,
+                                        struct error *err)
+{
+    if (!c->ops->conv_backward_input)
+        return missing(c, "convolution", err);
+    return c->ops->conv_backward_input(c, conv, dy, dx, batch, accumulate, err);
+}
+
+enum status compute_max_pool_forward(struct compute *c, const struct pool *p, const void *x,
+                                     int32_t *chosen, void *y, size_t batch, struct error *err)
+{
+    if (!c->ops->max_pool_forward)
+        return missing(c, "max pooling", err);
+    return c->ops->max_pool_forward(c, p, x, chosen, y, batch, err);
+}
+
+enum status compute_max_pool_backward(struct compute *c, const struct pool *p,
+                                      const int32_t *chosen, const void *dy, void *dx, size_t batch,
+                                      bool accumulate, struct error *err)
+{
+    if (!c->ops->max_pool_backward)
+        return missing(c, "max pooling", err);
+    return c->ops->max_pool_backward(c, p, chosen, dy, dx, batch, accumulate, err);
+}
+
+enum status compute_mean_forward(struct compute *c, const void *x, void *y, size_t images,
+                                 size_t inner, struct error *err)
+{
+    if (!c->ops->mean_forward)
+        return missing(c, "average pooling", err);
+    return c->ops->mean_forward(c, x, y, images, inner, err);
+}
+
+enum status compute_mean_backward(struct compute *c, const void *dy, void *dx, size_t images,
+                                  size_t inner, bool accumulate, struct error *err)
+{
+    if (!c->ops->mean_backward)
+        return missing(c, "average pooling", err);
+    return c->ops->mean_backward(c, dy, dx, images, inner, accumulate, err);
+}
+
+enum status compute_batch_norm_forward(struct compute *c, const struct batch_norm *n, void *x,
+                                       const void *residual, void *y, size_t batch,
+                                       struct error *err)
+{
+    if (!c->ops->batch_norm_forward)
+        return missing(c, "batch normalisation", err);
+    if (batch * n->inner < 2)
+        return error_set(err, STATUS_DATA,
+                         "batch normalisation needs more than 1 value per channel in training");
+    return c->ops->batch_norm_forward(c, n, x, residual, y, batch, err);
+}
+
+enum status compute_batch_norm_evaluate(struct compute *c, const struct batch_norm *n,
+                                        const void *x, const void *residual, void *y, size_t batch,
+                                        struct error *err)
+{
+    if (!c->ops->batch_norm_evaluate)
+        return missing(c, "batch normalisation", err);
+    return c->ops->batch_norm_evaluate(c, n, x, residual, y, batch, err);
+}
+
+enum status compute_batch_norm_backward(struct compute *c, const struct batch_norm *n,
+                                        const void *x, const void *dy, void *dx, size_t batch,
+                                        bool accumulate_parameters, struct error *err)
+{
+    if (!c->ops->batch_norm_backward)
+        return missing(c, "batch normalisation", err);
+    return c->ops->batch_norm_backward(c, n, x, dy, dx, batch, accumulate_parameters, err);
+}
+
+enum status compute_layer_norm_forward(struct compute *c, const struct layer_norm *n, const void *x,
+                                       void *y, size_t rows, struct error *err)
+{
+    if (!c->ops->layer_norm_forward)
+        return missing(c, "layer normalisation", err);
+    return c->ops->layer_norm_forward(c, n, x, y, rows, err);
+}
+
+enum status compute_layer_norm_backward(struct compute *c, const struct layer_norm *n,
+                                        const void *x, const void *dy, void *dx, size_t rows,
+                                        bool accumulate_input, bool accumulate_parameters,
+                                        struct error *err)
+{
+    if (!c->ops->layer_norm_backward)
+        return missing(c, "layer normalisation", err);
+    return c->ops->layer_norm_backward(c, n, x, dy, dx, rows, accumulate_input,
+                                       accumulate_parameters, err);
+}
+
+enum status compute_embedding_forward(struct compute *c, const struct embedding *e,
+                                      const float *ids, void *y, size_t batch, struct error *err)
+{
+    if (!c->ops->embedding_forward)
+        return missing(c, "embedding", err);
+    return c->ops->embedding_forward(c, e, ids, y, batch, err);
+}
+
+enum status compute_embedding_backward(struct compute *c, const struct embedding *e,
+                                       const float *ids, const void *dy, size_t batch,
+                                       bool accumulate_tokens, bool accumulate, struct error *err)
+{
+    if (!c->ops->embedding_backward)
+        return missing(c, "embedding", err);
+    return c->ops->embedding_backward(c, e, ids, dy, batch, accumulate_tokens, accumulate, err);
+}
+
+enum status compute_attention_prepare(struct compute *c, struct attention *a, size_t max_batch,
+                                      struct error *err)
+{
+    if (!c->ops->attention_prepare)
+        return missing(c, "attention", err);
+    return c->ops->attention_prepare(c, a, max_batch, err);
+}
+
+void compute_attention_release(struct compute *c, struct attention *a)
+{
+    if (a->plan)
+        c->ops->attention_release(c, a);
+}
+
+enum status compute_attention_forward(struct compute *c, const struct attention *a, const void *qkv,
+                                      float *log_sums, void *y, size_t batch, struct error *err)
+{
+    if (!c->ops->attention_forward)
+        return missing(c, "attention", err);
+    return c->ops->attention_forward(c, a, qkv, log_sums, y, batch, err);
+}
+
+enum status compute_attention_backward(struct compute *c, const struct attention *a,
+                                       const void *qkv, const float *log_sums, const void *y,
+                                       const void *dy, void *dqkv, size_t batch, struct error *err)
+{
+    if (!c->ops->attention_backward)
+        return missing(c, "attention", err);
+    return c->ops->attention_backward(c, a, qkv, log_sums, y, dy, dqkv, batch, err);
+}
+
+enum status compute_softmax_cross_entropy(struct compute *c, const void *logits,
+                                          const int32_t *labels, void *dlogits, size_t rows,
+                                          size_t classes, struct error *err)
+{
+    if (!c->ops->softmax_cross_entropy)
+        return missing(c, "cross-entropy", err);
+    for (size_t i = 0; i < rows; i++)
+        if (labels[i] < 0 || (size_t)labels[i] >= classes)
+            return error_set(err, STATUS_DATA, "sample %zu of the batch: label %d, but %zu classes",
+                             i, labels[i], classes);
+    return c->ops->softmax_cross_entropy(c, logits, labels, dlogits, rows, classes, err);
+}
+
+enum status compute_loss_wait(struct compute *c, double *ret_loss, size_t *ret_correct,
+                              struct error *err)
+{
+    return c->ops->loss_wait(c, ret_loss, ret_correct, err);
+}
