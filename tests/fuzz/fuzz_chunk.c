@@ -7,6 +7,7 @@
 #include "common/rpc/rpc.h"
 #include "common/rpc/wire.h"
 #include "common/rpc/wire_stats.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,14 +15,6 @@
 #define RUNS_MAX    64
 #define FLOATS_MAX  1024
 #define PAYLOAD_MAX (FLOATS_MAX * sizeof(float))
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 /* Copies of exact size, so that a step outside a run is seen. */
 static size_t cut(const uint8_t *data, size_t size, size_t stride, struct rpc_run *runs,
@@ -32,8 +25,7 @@ static size_t cut(const uint8_t *data, size_t size, size_t stride, struct rpc_ru
     for (size_t at = 0; at < size; count++) {
         size_t step = count == RUNS_MAX - 1 || stride > size - at ? size - at : stride;
 
-        owned[count] = malloc(step);
-        require(owned[count] != NULL);
+        owned[count] = allocate(step);
         memcpy(owned[count], data + at, step);
         runs[count] = (struct rpc_run){owned[count], step};
         at += step;
@@ -157,8 +149,7 @@ static enum status pack_record(const struct wire_record *m, uint8_t **ret_bytes,
 {
     if (m->kind == RECORD_TERMS || m->kind == RECORD_ASK)
         return wire_pack_terms(m, ret_bytes, ret_size, NULL);
-    *ret_bytes = malloc(WIRE_RECORD_MAX);
-    require(*ret_bytes != NULL);
+    *ret_bytes = allocate(WIRE_RECORD_MAX);
     *ret_size = wire_pack_record(m, *ret_bytes);
     return STATUS_OK;
 }

@@ -6,6 +6,7 @@
  * Input: kind, share of topk (2 bytes), length of a piece, elements (2 bytes), then the bytes.
  */
 #include "common/codec/codec.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,22 +14,6 @@
 
 #define HEAD      6
 #define COUNT_MAX 4096
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool holds)
-{
-    if (!holds)
-        abort();
-}
-
-static void *allocate(size_t size)
-{
-    void *memory = calloc(size > 0 ? size : 1, 1); /* of exact size, so that a step outside shows */
-
-    require(memory != NULL);
-    return memory;
-}
 
 static enum status decode_pieces(const struct codec *c, const uint8_t *data, size_t size,
                                  size_t stride, float *dst, size_t count)

@@ -4,19 +4,12 @@
  * first byte chooses whether a good header comes first, so that the cells are reached, too.
  */
 #include "common/collective/flight/flight_layout.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define CELLS 8
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 static void check(const struct flight_log *log)
 {
@@ -66,8 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         parse(data + 1, size - 1);
         return 0;
     }
-    bytes = calloc(1, room); /* ends where the sanitizer sees it */
-    require(bytes != NULL);
+    bytes = allocate(room);
     memcpy(bytes, &header, sizeof(header));
     left = size - 1 < CELLS * sizeof(struct flight_cell) ? size - 1
                                                          : CELLS * sizeof(struct flight_cell);

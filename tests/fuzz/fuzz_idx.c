@@ -2,12 +2,8 @@
  * Any bytes as an IDX file, plain or gzip.  What the reader accepts must have the elements that its
  * shape says, all of them readable.
  */
+#include "tests/fuzz/fuzz.h"
 #include "worker/data/idx.h"
-
-#include <stdint.h>
-#include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -22,8 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         count *= i.shape[d];
     for (size_t k = 0; k < i.count; k++)
         sum += i.values[k];
-    if (count != i.count || sum > 255 * count)
-        abort();
+    require(count == i.count && sum <= 255 * count);
     idx_release(&i);
     return 0;
 }

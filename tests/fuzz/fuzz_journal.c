@@ -4,18 +4,10 @@
  * rest is cut off.
  */
 #include "server/journal.h"
+#include "tests/fuzz/fuzz.h"
 
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 /* Touches every byte that it is given. */
 static enum status take(void *user, const struct journal_record *r, struct error *err)

@@ -3,11 +3,10 @@
  * encode to the same bytes again (texts are made printable, so those of the second round).
  */
 #include "common/collective/mesh/mesh_wire.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check(const uint8_t *bytes, size_t length)
 {
@@ -19,22 +18,19 @@ static void check(const uint8_t *bytes, size_t length)
     if (!mesh_message_decode(bytes, length, &message))
         return;
     again = mesh_message_encode(&message, once);
-    if (again != length || !mesh_message_decode(once, again, &message) ||
-        mesh_message_encode(&message, twice) != again || memcmp(once, twice, again) != 0)
-        abort();
+    require(again == length && mesh_message_decode(once, again, &message));
+    require(mesh_message_encode(&message, twice) == again && memcmp(once, twice, again) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     while (size >= MESH_HEADER_BYTES) {
         size_t length = mesh_message_length(data);
-        uint8_t *exact; /* ends where the sanitizer sees it */
+        uint8_t *exact;
 
         if (length == 0 || length > size)
             break;
-        exact = malloc(length);
-        if (!exact)
-            abort();
+        exact = allocate(length);
         memcpy(exact, data, length);
         check(exact, length);
         free(exact);

@@ -5,28 +5,13 @@
  * Input: elements (2 bytes), length of a piece, then the bytes.
  */
 #include "common/codec/codec_names.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define HEAD      3
 #define COUNT_MAX 4096
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool holds)
-{
-    if (!holds)
-        abort();
-}
-
-static void *allocate(size_t size)
-{
-    void *memory = calloc(size > 0 ? size : 1, 1); /* of exact size, so that a step outside shows */
-
-    require(memory != NULL);
-    return memory;
-}
 
 static enum status read_pieces(uint64_t *set, size_t count, const uint8_t *data, size_t size,
                                size_t stride)

@@ -3,11 +3,7 @@
  * figures that can be computed.
  */
 #include "experiments/report/metric.h"
-
-#include <stdint.h>
-#include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -17,15 +13,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct run_metrics metrics;
 
     if (records_parse("fuzz", (const char *)data, size, 0, &records, &err) != STATUS_OK) {
-        if (err.text[0] == '\0')
-            abort();
+        require(err.text[0] != '\0');
         return 0;
     }
     for (size_t i = 1; i < records.length; i++)
-        if (records.steps[i].step <= records.steps[i - 1].step)
-            abort();
-    if (metric_compute(&run, &metrics, &err) != STATUS_OK)
-        abort();
+        require(records.steps[i].step > records.steps[i - 1].step);
+    require(metric_compute(&run, &metrics, &err) == STATUS_OK);
     records_release(&records);
     return 0;
 }

@@ -8,20 +8,13 @@
 #include "common/collective/ring/ring_pairs.h"
 #include "common/collective/ring/ring_stream.h"
 #include "tests/common/collective/ring/memory_transport.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define COUNT   37
 #define SEGMENT 64
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool holds)
-{
-    if (!holds)
-        abort();
-}
 
 /* Rank 1 of 3. */
 struct scene {
@@ -86,9 +79,9 @@ static void fuzz_peers(unsigned choice, const uint8_t *first, size_t first_bytes
     size_t bytes = 3 * COUNT * sizeof(float);
 
     s.world = memory_world_open(3, 1 << 14, choice * 2654435761u);
-    s.input = calloc(bytes, 1);
-    s.output = calloc(bytes, 1);
-    require(s.world && s.input && s.output);
+    require(s.world != NULL);
+    s.input = allocate(bytes);
+    s.output = allocate(bytes);
     s.operation.input = s.input;
     s.operation.output = s.output;
     s.io = (struct ring_io){

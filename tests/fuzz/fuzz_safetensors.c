@@ -3,10 +3,9 @@
  * the data, and floats can be copied out without leaving the buffer.
  */
 #include "common/checkpoint/safetensors.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -18,16 +17,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     for (size_t i = 0; i < s.length; i++) {
         const struct safetensors_entry *e = &s.entries[i];
-        float *values = calloc(e->bytes + 1, 1);
+        float *values;
 
+        require(e->bytes <= size);
         bytes += e->bytes;
-        if (!values || e->bytes > size)
-            abort();
+        values = allocate(e->bytes);
         (void)safetensors_copy_floats(&s, e, values, &err);
         free(values);
     }
-    if (bytes >= size)
-        abort();
+    require(bytes < size);
     safetensors_release(&s);
     return 0;
 }

@@ -3,11 +3,10 @@
  * whose lines do not go back.
  */
 #include "common/option/option.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static int compare_paths(const void *a, const void *b)
 {
@@ -23,18 +22,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct error err = {0};
 
     if (yaml_parse("f", (const char *)data, size, &file, &err) != STATUS_OK) {
-        if (strncmp(err.text, "f:", 2) != 0 || file.scalars)
-            abort();
+        require(strncmp(err.text, "f:", 2) == 0 && !file.scalars);
         return 0;
     }
     for (size_t i = 1; i < file.length; i++)
-        if (file.scalars[i].line < file.scalars[i - 1].line)
-            abort();
+        require(file.scalars[i].line >= file.scalars[i - 1].line);
     if (file.length > 1)
         qsort(file.scalars, file.length, sizeof(file.scalars[0]), compare_paths);
     for (size_t i = 1; i < file.length; i++)
-        if (strcmp(file.scalars[i].path, file.scalars[i - 1].path) == 0)
-            abort();
+        require(strcmp(file.scalars[i].path, file.scalars[i - 1].path) != 0);
     yaml_release(&file);
     return 0;
 }
