@@ -5,7 +5,7 @@
 #include "common/base/memory.h"
 #include "tests/support/support.h"
 #include "tests/worker/compute/device_checks.h"
-#include "worker/compute/cpu_kernels.h"
+#include "worker/compute/cpu/cpu_kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  *
  * Source: Ioffe and Szegedy 2015; torch/nn/modules/batchnorm.py.
  */
-#include "worker/compute/cpu_norm.h"
+#include "worker/compute/cpu/cpu_norm.h"
 
 #include <math.h>
 

@@ -3,7 +3,7 @@
  * in order, so every width gives the same bits.  A NaN passes through ReLU both ways, as in
  * PyTorch: a run that diverges must not look healthy.
  */
-#include "worker/compute/cpu_kernels.h"
+#include "worker/compute/cpu/cpu_kernels.h"
 
 #define COLUMN_BLOCK 512 /* floats: 2 KiB of running sums stay in the first-level cache */
 

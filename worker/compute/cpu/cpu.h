@@ -1,0 +1,42 @@
+/*
+ * cpu: what the files of the CPU device share.  Operations are as compute.h says; device memory is
+ * host memory, and every call has finished when it returns.
+ */
+#ifndef SPARRING_WORKER_COMPUTE_CPU_CPU_H
+#define SPARRING_WORKER_COMPUTE_CPU_CPU_H
+
+#include "worker/compute/compute_ops.h"
+#include "worker/compute/cpu/cpu_kernels.h"
+
+struct cpu {
+    struct compute base;
+    const struct cpu_kernels *kernels;
+    char text[96]; /* compute_name */
+    double loss;   /* of the last softmax_cross_entropy */
+    size_t correct;
+};
+
+/* c (m, n) = op(a) op(b) + beta c, row-major and dense; op transposes where asked. */
+void cpu_product(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, const float *a,
+                 const float *b, float beta, float *c);
+
+/* cpu_linear.c */
+enum status cpu_activation_backward(struct compute *c, enum activation activation, const void *kept,
+                                    void *dy, size_t count, struct error *err);
+enum status cpu_linear_forward(struct compute *c, const struct linear *l, const void *x,
+                               const void *residual, void *pre, void *y, size_t rows,
+                               struct error *err);
+enum status cpu_linear_backward_weight(struct compute *c, const struct linear *l, const void *x,
+                                       const void *dy, size_t rows, bool accumulate,
+                                       struct error *err);
+enum status cpu_linear_backward_input(struct compute *c, const struct linear *l, const void *dy,
+                                      void *dx, size_t rows, bool accumulate, struct error *err);
+
+/* cpu_softmax.c */
+enum status cpu_softmax_cross_entropy(struct compute *c, const void *logits, const int32_t *labels,
+                                      void *dlogits, size_t rows, size_t classes,
+                                      struct error *err);
+enum status cpu_loss_wait(struct compute *c, double *ret_loss, size_t *ret_correct,
+                          struct error *err);
+
+#endif

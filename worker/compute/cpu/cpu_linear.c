@@ -1,0 +1,63 @@
+/*
+ * Linear layers: OpenBLAS for the three matrix products, one pass over the result for the rest.
+ */
+#include "worker/compute/cpu/cpu.h"
+
+#include <assert.h>
+#include <cblas.h>
+#include <limits.h>
+
+void cpu_product(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, const float *a,
+                 const float *b, float beta, float *c)
+{
+    assert(m <= INT_MAX && n <= INT_MAX && k <= INT_MAX);
+    cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,
+                transpose_b ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, 1.0f,
+                a, (blasint)(transpose_a ? m : k), b, (blasint)(transpose_b ? k : n), beta, c,
+                (blasint)n);
+}
+
+enum status cpu_linear_forward(struct compute *c, const struct linear *l, const void *x,
+                               const void *residual, void *pre, void *y, size_t rows,
+                               struct error *err)
+{
+    const struct cpu *cpu = (const struct cpu *)c;
+
+    (void)pre;
+    if (residual || !l->bias || l->activation == ACTIVATION_GELU)
+        return error_set(err, STATUS_UNSUPPORTED, "linear: residual, no bias, GELU");
+    cpu_product(false, true, rows, l->out, l->in, x, l->weight, 0.0f, y);
+    cpu->kernels->add_bias(y, l->bias, rows, l->out, l->activation == ACTIVATION_RELU);
+    return STATUS_OK;
+}
+
+enum status cpu_activation_backward(struct compute *c, enum activation activation, const void *kept,
+                                    void *dy, size_t count, struct error *err)
+{
+    if (activation == ACTIVATION_GELU)
+        return error_set(err, STATUS_UNSUPPORTED, "GELU");
+    ((const struct cpu *)c)->kernels->relu_backward(kept, dy, count);
+    return STATUS_OK;
+}
+
+enum status cpu_linear_backward_weight(struct compute *c, const struct linear *l, const void *x,
+                                       const void *dy, size_t rows, bool accumulate,
+                                       struct error *err)
+{
+    const struct cpu *cpu = (const struct cpu *)c;
+
+    (void)err;
+    cpu_product(true, false, l->out, l->in, rows, dy, x, accumulate ? 1.0f : 0.0f, l->dweight);
+    if (l->dbias)
+        cpu->kernels->column_sums(dy, l->dbias, rows, l->out, accumulate);
+    return STATUS_OK;
+}
+
+enum status cpu_linear_backward_input(struct compute *c, const struct linear *l, const void *dy,
+                                      void *dx, size_t rows, bool accumulate, struct error *err)
+{
+    (void)c;
+    (void)err;
+    cpu_product(false, false, rows, l->in, l->out, dy, l->weight, accumulate ? 1.0f : 0.0f, dx);
+    return STATUS_OK;
+}
