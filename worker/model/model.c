@@ -335,6 +335,12 @@ size_t model_classes(const struct model *m)
     return m->layers[m->length - 1].out;
 }
 
+size_t model_positions(const struct model *m)
+{
+    (void)m;
+    return 1;
+}
+
 float *model_params(struct model *m)
 {
     return m->host_params;

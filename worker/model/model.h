@@ -25,6 +25,7 @@ void model_close(struct model *m); /* NULL allowed */
 const struct tensor_table *model_table(const struct model *m);
 size_t model_inputs(const struct model *m); /* features of a sample */
 size_t model_classes(const struct model *m);
+size_t model_positions(const struct model *m); /* labels of a sample: 1, or a sequence's tokens */
 
 /* The first layer's weight (out, inputs): column j is read in forward for nothing but a product
  * with feature j, and in backward not at all. */
