@@ -1,89 +1,12 @@
 #include "tests/worker/compute/device_checks.h"
 
 #include "tests/support/support.h"
+#include "tests/worker/compute/device_arrays.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 static struct error err;
-
-/* ---- arrays on both sides ---- */
-
-struct array {
-    float *host;
-    float *device;
-    size_t count;
-};
-
-static struct array array_make(struct compute *c, size_t count)
-{
-    struct array a = {.count = count};
-
-    a.host = malloc(count * sizeof(float));
-    ck_assert_ptr_nonnull(a.host);
-    assert_ok(compute_alloc(c, count, "test", &a.device, &err));
-    return a;
-}
-
-static void array_send(struct compute *c, const struct array *a)
-{
-    assert_ok(compute_upload(c, a->device, a->host, a->count, &err));
-}
-
-static struct array array_random(struct compute *c, size_t count)
-{
-    struct array a = array_make(c, count);
-
-    for (size_t i = 0; i < count; i++)
-        a.host[i] = (float)(2.0 * support_random() - 1.0);
-    array_send(c, &a);
-    return a;
-}
-
-static struct array array_poisoned(struct compute *c, size_t count)
-{
-    struct array a = array_make(c, count);
-
-    for (size_t i = 0; i < count; i++)
-        a.host[i] = nanf("");
-    array_send(c, &a);
-    return a;
-}
-
-static void array_receive(struct compute *c, const struct array *a)
-{
-    assert_ok(compute_download(c, a->host, a->device, a->count, &err));
-}
-
-static void array_free(struct compute *c, struct array *a)
-{
-    compute_free(c, a->device);
-    free(a->host);
-}
-
-/* A sum in double, with what its terms allow as rounding of float32. */
-struct exact {
-    double value;
-    double magnitude;
-    size_t terms;
-};
-
-static void exact_add(struct exact *e, double term)
-{
-    e->value += term;
-    e->magnitude += fabs(term);
-    e->terms++;
-}
-
-static void expect(const char *what, size_t index, float got, const struct exact *e)
-{
-    double allowed = (double)(e->terms + 8) * 0x1p-23 * e->magnitude + 1e-37;
-
-    /* Written so that a NaN fails; Check notes every assertion in a file, so loops compare first.
-     */
-    if (!(fabs((double)got - e->value) <= allowed))
-        ck_abort_msg("%s: element %zu is %.9g, wanted %.9g", what, index, (double)got, e->value);
-}
 
 /* ---- operations ---- */
 
@@ -138,7 +61,7 @@ void check_linear_forward(struct compute *c, size_t batch, size_t in, size_t out
             exact_add(&e, (double)x.host[i / out * in + k] * (double)weight.host[i % out * in + k]);
         if (relu && e.value < 0.0)
             e.value = 0.0;
-        expect(relu ? "linear forward with relu" : "linear forward", i, y.host[i], &e);
+        exact_expect(relu ? "linear forward with relu" : "linear forward", i, y.host[i], &e);
     }
     array_free(c, &x);
     array_free(c, &weight);
@@ -196,7 +119,7 @@ void check_linear_backward_weight(struct compute *c, size_t batch, size_t in, si
         for (size_t k = 0; k < batch; k++)
             exact_add(&e, (double)dy.host[k * out + row] *
                               (is_bias ? 1.0 : (double)x.host[k * in + i % in]));
-        expect(what, i, gradient.host[i], &e);
+        exact_expect(what, i, gradient.host[i], &e);
     }
     array_free(c, &x);
     array_free(c, &dy);
@@ -219,7 +142,7 @@ void check_linear_backward_input(struct compute *c, size_t batch, size_t in, siz
 
         for (size_t k = 0; k < out; k++)
             exact_add(&e, (double)dy.host[i / in * out + k] * (double)weight.host[k * in + i % in]);
-        expect("input gradient", i, dx.host[i], &e);
+        exact_expect("input gradient", i, dx.host[i], &e);
     }
     array_free(c, &dy);
     array_free(c, &weight);
@@ -363,11 +286,6 @@ void check_relu_nan(struct compute *c)
     array_free(c, &x);
     array_free(c, &y);
     array_free(c, &dy);
-}
-
-static size_t random_size(size_t limit)
-{
-    return 1 + (size_t)(support_random() * (double)limit);
 }
 
 static void check_shape(struct compute *c, size_t batch, size_t in, size_t out)

@@ -1,0 +1,50 @@
+/*
+ * device_arrays: an array on the host and on a device, and what a float32 result may differ from
+ * the exact one.  For the checks of a device's operations; every failure ends the test.
+ */
+#ifndef SPARRING_TESTS_WORKER_COMPUTE_DEVICE_ARRAYS_H
+#define SPARRING_TESTS_WORKER_COMPUTE_DEVICE_ARRAYS_H
+
+#include "worker/compute/compute.h"
+
+struct array {
+    float *host;
+    float *device; /* of values: memory of the device's precision */
+    size_t count;
+    bool values; /* activations and their gradients; false: parameters and statistics */
+};
+
+/* Uninitialised on the host, zeros on the device. */
+struct array array_make(struct compute *c, size_t count);
+/* Uniform between -1 and 1, or NaN, on both sides.  Of values the host has what the device's
+ * precision makes of them. */
+struct array array_random(struct compute *c, size_t count);
+struct array array_poisoned(struct compute *c, size_t count);
+struct array values_random(struct compute *c, size_t count);
+struct array values_poisoned(struct compute *c, size_t count);
+void array_free(struct compute *c, struct array *a);
+
+void array_send(struct compute *c, const struct array *a);
+void array_receive(struct compute *c, const struct array *a);
+
+/* A copy of the host's side, for free(). */
+float *array_copy(const struct array *a);
+
+/* A sum in double, with what its terms allow as rounding of float32. */
+struct exact {
+    double value;
+    double magnitude;
+    size_t terms;
+};
+
+void exact_add(struct exact *e, double term);
+
+/* got differs by the rounding of its own sum: (terms + 8) * 2^-23 * magnitude. */
+void exact_expect(const char *what, size_t index, float got, const struct exact *e);
+
+/* got is within `allowed` of wanted; a NaN never is. */
+void expect_near(const char *what, size_t index, float got, double wanted, double allowed);
+
+size_t random_size(size_t limit); /* from 1 to limit */
+
+#endif
