@@ -13,6 +13,7 @@ static enum status measure(struct trainer *t, struct run_outcome *outcome, struc
 {
     size_t total = dataset_count(t->test_set);
     size_t features = dataset_features(t->test_set);
+    size_t positions = dataset_positions(t->test_set);
     size_t batch = (size_t)t->options->batch_size;
     double loss_sum = 0;
     size_t correct_sum = 0;
@@ -22,7 +23,7 @@ static enum status measure(struct trainer *t, struct run_outcome *outcome, struc
     enum status status = mem_calloc_aligned(batch * features, sizeof(float), "test batch", &x, err);
 
     if (status == STATUS_OK)
-        status = mem_calloc(batch, sizeof(*y), "test labels", &y, err);
+        status = mem_calloc(batch * positions, sizeof(*y), "test labels", &y, err);
     if (status == STATUS_OK)
         status = mem_calloc(batch, sizeof(*indices), "test indices", &indices, err);
     for (size_t at = 0; status == STATUS_OK && at < total; at += batch) {
@@ -44,7 +45,7 @@ static enum status measure(struct trainer *t, struct run_outcome *outcome, struc
         return status;
     outcome->evaluated = true;
     outcome->test_loss = loss_sum / (double)total;
-    outcome->test_accuracy = (double)correct_sum / (double)total;
+    outcome->test_accuracy = (double)correct_sum / ((double)total * (double)positions);
     log_info("epoch %ju: test accuracy %.2f %%, test loss %.4f", (uintmax_t)outcome->epochs,
              outcome->test_accuracy * 100, outcome->test_loss);
     return run_record_evaluation(&t->record, outcome->epochs, outcome->test_loss,

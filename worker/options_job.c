@@ -18,8 +18,10 @@ const struct option_spec worker_job_specs[] = {
      .offset = AT(data),
      .default_text = "digits",
      .metavar = "SPEC",
-     .help = "digits (built in), mnist:DIR (IDX files, plain or .gz), random:N,D,C or a "
-             "FILE.safetensors with tensors x and y."},
+     .help =
+         "digits (built in), mnist:DIR (IDX files, plain or .gz), cifar10:DIR (binary version), "
+         "random:N,D,C (D may be a shape, 3x32x32), a FILE.safetensors with tensors x and y; "
+         "sequences: text:FILE (bytes), tokens:FILE[,V] (16-bit ids), random-tokens:N,T,V."},
     {.name = "samples",
      .env = "SPARRING_SAMPLES",
      .kind = OPTION_INT,

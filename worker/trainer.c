@@ -32,11 +32,21 @@ static unsigned default_threads(const struct launch_env *launch)
     return (unsigned)cores / share;
 }
 
+/* Tokens of a sample that the model reads; 0: it reads no sequences. */
+static size_t wanted_positions(const struct trainer *t)
+{
+    size_t positions = model_positions(t->model);
+
+    return positions > 1 ? positions : 0;
+}
+
 enum status trainer_open_test_set(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
-    struct dataset_config config = {
-        .spec = o->data, .split = SPLIT_TEST, .seed = (uint64_t)o->seed};
+    struct dataset_config config = {.spec = o->data,
+                                    .split = SPLIT_TEST,
+                                    .seed = (uint64_t)o->seed,
+                                    .positions = wanted_positions(t)};
     enum status status;
 
     if (t->test_set || strcmp(o->evaluate, "never") == 0)
@@ -53,6 +63,7 @@ static enum status open_data(struct trainer *t, struct error *err)
         .split = SPLIT_TRAIN,
         .samples = (size_t)o->samples,
         .seed = (uint64_t)o->seed,
+        .positions = wanted_positions(t),
     };
     enum status status = dataset_open(&config, &t->train_set, err);
 
@@ -65,6 +76,11 @@ static enum status check_fit(const struct trainer *t, struct error *err)
         return error_set(err, STATUS_CONFIG, "model '%s' takes %zu features, data '%s' has %zu",
                          t->options->model, model_inputs(t->model), t->options->data,
                          dataset_features(t->train_set));
+    if (dataset_positions(t->train_set) != model_positions(t->model))
+        return error_set(err, STATUS_CONFIG,
+                         "model '%s' answers %zu labels per sample, data '%s' has %zu",
+                         t->options->model, model_positions(t->model), t->options->data,
+                         dataset_positions(t->train_set));
     if (dataset_classes(t->train_set) > model_classes(t->model))
         return error_set(err, STATUS_CONFIG,
                          "model '%s' tells %zu classes apart, data '%s' has %zu", t->options->model,

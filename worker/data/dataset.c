@@ -1,6 +1,6 @@
 /*
  * The front of the data sets: finds the kind that a spec names, and gathers batches.  A kind leaves
- * either bytes or floats behind; bytes become floats through a table of 256 correctly rounded
+ * bytes, floats or tokens behind; bytes become floats through a table of 256 correctly rounded
  * quotients, which is a quarter of the memory and the same values as dividing each pixel.
  * Immutable once open, so no locking.
  */
@@ -13,12 +13,11 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static const struct dataset_ops *const kinds[] = {
-    &dataset_digits_ops,
-    &dataset_mnist_ops,
-    &dataset_random_ops,
-    &dataset_tensors_ops,
+    &dataset_digits_ops,        &dataset_mnist_ops, &dataset_cifar10_ops, &dataset_random_ops,
+    &dataset_random_tokens_ops, &dataset_text_ops,  &dataset_tokens_ops,  &dataset_tensors_ops,
 };
 
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
@@ -74,6 +73,8 @@ enum status dataset_open(const struct dataset_config *config, struct dataset **r
     }
     for (int pixel = 0; pixel < 256; pixel++)
         d->scale[pixel] = (float)pixel / 255.0F;
+    if (d->positions == 0)
+        d->positions = 1;
     *ret_dataset = d;
     return STATUS_OK;
 }
@@ -82,6 +83,9 @@ void dataset_close(struct dataset *d)
 {
     if (!d)
         return;
+    if (d->mapped)
+        (void)munmap(d->mapped, d->mapped_bytes);
+    free(d->drawn);
     free(d->labels);
     free(d->values);
     free(d->pixels);
@@ -104,9 +108,31 @@ size_t dataset_classes(const struct dataset *d)
     return d->classes;
 }
 
+size_t dataset_positions(const struct dataset *d)
+{
+    return d->positions;
+}
+
 const char *dataset_name(const struct dataset *d)
 {
     return d->name;
+}
+
+static void gather_one(const struct dataset *d, size_t index, float *x, int32_t *y)
+{
+    if (d->tokens.count > 0) {
+        tokens_sample(&d->tokens, d->positions, index, x, y);
+        return;
+    }
+    *y = d->labels[index];
+    if (d->pixels) {
+        const unsigned char *pixels = d->pixels + index * d->features;
+
+        for (size_t j = 0; j < d->features; j++)
+            x[j] = d->scale[pixels[j]];
+    } else {
+        memcpy(x, d->values + index * d->features, d->features * sizeof(float));
+    }
 }
 
 void dataset_gather(const struct dataset *d, const int64_t *indices, size_t count, float *x,
@@ -114,17 +140,8 @@ void dataset_gather(const struct dataset *d, const int64_t *indices, size_t coun
 {
     for (size_t i = 0; i < count; i++) {
         size_t index = (size_t)indices[i];
-        float *row = x + i * d->features;
 
         assert(index < d->count);
-        y[i] = d->labels[index];
-        if (d->pixels) {
-            const unsigned char *pixels = d->pixels + index * d->features;
-
-            for (size_t j = 0; j < d->features; j++)
-                row[j] = d->scale[pixels[j]];
-        } else {
-            memcpy(row, d->values + index * d->features, d->features * sizeof(float));
-        }
+        gather_one(d, index, x + i * d->features, y + i * d->positions);
     }
 }

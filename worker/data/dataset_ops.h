@@ -6,31 +6,41 @@
 #define SPARRING_WORKER_DATA_DATASET_OPS_H
 
 #include "worker/data/dataset.h"
+#include "worker/data/tokens.h"
 
 #include <stdbool.h>
 
 struct dataset {
-    char *name;      /* owned; the spec */
-    size_t count;    /* samples that are visible */
-    size_t features; /* floats per sample */
+    char *name;       /* owned; the spec */
+    size_t count;     /* samples that are visible */
+    size_t features;  /* floats per sample */
+    size_t positions; /* labels per sample; a kind that leaves 0 has 1 */
     size_t classes;
     unsigned char *pixels; /* owned; (count, features) with x = pixel / 255; or NULL, then: */
-    float *values;         /* owned; (count, features) */
-    int32_t *labels;       /* owned; (count) */
-    float scale[256];      /* pixel / 255 */
+    float *values;         /* owned; (count, features); or NULL, then: */
+    struct tokens tokens;  /* at least count * positions + 1, in one of: */
+    void *mapped;          /* a file of mapped_bytes, until close */
+    size_t mapped_bytes;
+    unsigned char *drawn; /* owned */
+    int32_t *labels;      /* owned; (count); not of tokens */
+    float scale[256];     /* pixel / 255 */
 };
 
 struct dataset_ops {
     const char *usage;                 /* "mnist:DIR" */
     bool (*accepts)(const char *spec); /* by its form alone */
-    /* Fill everything but name and scale.  Blocks while it reads or draws. */
+    /* Fill what is there, but for name and scale.  Blocks while it reads or draws. */
     enum status (*open)(const struct dataset_config *config, struct dataset *d, struct error *err);
 };
 
+extern const struct dataset_ops dataset_cifar10_ops;
 extern const struct dataset_ops dataset_digits_ops;
 extern const struct dataset_ops dataset_mnist_ops;
 extern const struct dataset_ops dataset_random_ops;
+extern const struct dataset_ops dataset_random_tokens_ops;
 extern const struct dataset_ops dataset_tensors_ops;
+extern const struct dataset_ops dataset_text_ops;
+extern const struct dataset_ops dataset_tokens_ops;
 
 /* How many of `available` samples the configuration keeps; STATUS_CONFIG when it wants more. */
 enum status dataset_samples(const struct dataset_config *config, size_t available,

@@ -21,7 +21,7 @@ enum slot_state { SLOT_EMPTY, SLOT_FULL };
 struct slot {
     enum slot_state state; /* guarded by loader.mutex */
     float *x;              /* owned; (batch_size, features) */
-    int32_t *y;            /* owned; (batch_size) */
+    int32_t *y;            /* owned; (batch_size, positions) */
     struct batch batch;
 };
 
@@ -112,14 +112,16 @@ static enum status open_slots(struct loader *l, struct error *err)
     for (unsigned i = 0; i < SLOTS && status == STATUS_OK; i++) {
         size_t features = dataset_features(l->dataset);
         size_t floats;
+        size_t labels;
 
-        if (!size_multiply(l->batch_size, features, &floats))
+        if (!size_multiply(l->batch_size, features, &floats) ||
+            !size_multiply(l->batch_size, dataset_positions(l->dataset), &labels))
             return error_set(err, STATUS_NO_MEMORY, "batch: %zu samples of %zu features overflow",
                              l->batch_size, features);
         status = mem_calloc_aligned(floats, sizeof(float), "batch", &l->slots[i].x, err);
         if (status == STATUS_OK)
-            status = mem_calloc_aligned(l->batch_size, sizeof(int32_t), "batch labels",
-                                        &l->slots[i].y, err);
+            status =
+                mem_calloc_aligned(labels, sizeof(int32_t), "batch labels", &l->slots[i].y, err);
     }
     return status;
 }

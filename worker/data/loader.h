@@ -14,7 +14,7 @@ struct loader;
 
 struct batch {
     const float *x;   /* (count, features), borrowed until the next loader_next */
-    const int32_t *y; /* (count), borrowed likewise */
+    const int32_t *y; /* (count, positions), borrowed likewise */
     size_t count;
     uint64_t epoch;
     size_t at;   /* of its first sample in this rank's part of the epoch */

@@ -1,6 +1,7 @@
 /*
  * The front and the kinds that read files or draw noise: what each gives, what each refuses, and
- * that a failure at any allocation leaves nothing behind.  Digits have a test of their own.
+ * that a failure at any allocation leaves nothing behind.  Digits, CIFAR-10 and tokens have tests
+ * of their own.
  */
 #include "common/base/file.h"
 #include "common/base/memory.h"
@@ -39,7 +40,8 @@ START_TEST(unknown_specs)
 
     for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++)
         assert_fails(open_spec(specs[i], SPLIT_TRAIN, 0, &d), STATUS_CONFIG,
-                     "known are digits, mnist:DIR, random:N,D,C, FILE.safetensors");
+                     "known are digits, mnist:DIR, cifar10:DIR, random:N,D,C, random-tokens:N,T,V, "
+                     "text:FILE, tokens:FILE[,V], FILE.safetensors");
     dataset_close(NULL);
 }
 END_TEST
@@ -84,6 +86,14 @@ START_TEST(random_is_seeded_noise)
     dataset_gather(other, indices, 700, x + 10000, y);
     ck_assert_mem_eq(x, x + 10000, 700 * 5 * sizeof(float));
     dataset_close(other);
+    assert_ok(open_spec("random:2000,5x1x1,4", SPLIT_TRAIN, 0, &other)); /* a shape is no other */
+    dataset_gather(other, indices, 2000, x + 10000, y);
+    ck_assert_mem_eq(x, x + 10000, 10000 * sizeof(float));
+    dataset_close(other);
+    assert_ok(open_spec("random:2,3x7x5,4", SPLIT_TRAIN, 0, &other));
+    ck_assert_uint_eq(dataset_features(other), 3 * 7 * 5);
+    ck_assert_uint_eq(dataset_positions(other), 1);
+    dataset_close(other);
     assert_ok(open_spec("random:2000,5,4", SPLIT_TEST, 0, &other));
     dataset_gather(other, indices, 2000, x + 10000, y);
     ck_assert(x[0] != x[10000] && x[9999] != x[19999]);
@@ -111,6 +121,17 @@ START_TEST(random_refuses)
         "random:1.5,2,3",
         "random:1;2;3",
         "random:2147483648,1,1",
+        "random:2,3x4,2",
+        "random:2,3x4x5x6,2",
+        "random:2,3x4x,2",
+        "random:2,x4x5,2",
+        "random:2,3xx5,2",
+        "random:2,3x0x5,2",
+        "random:2x3x4,5,2",
+        "random:2,3,2x1x1",
+        "random:2,3x4x5x,2",
+        "random:1,65536x32768x1,1",
+        "random:1,2147483647x2147483647x2147483647,1",
         "random:99999999999999999999999999,1,1",
     };
     struct dataset *d;

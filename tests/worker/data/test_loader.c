@@ -14,12 +14,19 @@
 
 static struct error err;
 
-static struct dataset *open_data(void)
+static struct dataset *open_spec(const char *spec)
 {
     struct dataset *d;
 
-    assert_ok(dataset_open(&(struct dataset_config){.spec = "random:97,3,5"}, &d, &err));
+    assert_ok(dataset_open(&(struct dataset_config){.spec = spec}, &d, &err));
+    ck_assert_uint_eq(dataset_count(d), 97);
+    ck_assert_uint_eq(dataset_features(d), FEATURES);
     return d;
+}
+
+static struct dataset *open_data(void)
+{
+    return open_spec("random:97,3,5");
 }
 
 /* What the loader must give, one batch after the other, without threads. */
@@ -28,7 +35,7 @@ struct walk {
     size_t at;
     uint64_t epoch;
     float x[97 * FEATURES];
-    int32_t y[97];
+    int32_t y[97 * FEATURES]; /* of tokens one per feature */
 };
 
 static struct batch walk_next(struct walk *w, const struct dataset *d, size_t batch_size)
@@ -51,13 +58,13 @@ static struct batch walk_next(struct walk *w, const struct dataset *d, size_t ba
     return batch;
 }
 
-static void check_same(const struct batch *got, const struct batch *wanted)
+static void check_same(const struct dataset *d, const struct batch *got, const struct batch *wanted)
 {
     ck_assert_uint_eq(got->count, wanted->count);
     ck_assert_uint_eq(got->epoch, wanted->epoch);
     ck_assert_int_eq(got->last_of_epoch, wanted->last_of_epoch);
     ck_assert_mem_eq(got->x, wanted->x, wanted->count * FEATURES * sizeof(float));
-    ck_assert_mem_eq(got->y, wanted->y, wanted->count * sizeof(int32_t));
+    ck_assert_mem_eq(got->y, wanted->y, wanted->count * dataset_positions(d) * sizeof(int32_t));
 }
 
 static void check_against_walk(const struct dataset *d, unsigned rank, unsigned ranks,
@@ -78,7 +85,7 @@ static void check_against_walk(const struct dataset *d, unsigned rank, unsigned 
         struct batch wanted = walk_next(w, d, batch_size);
 
         loader_next(l, &got);
-        check_same(&got, &wanted);
+        check_same(d, &got, &wanted);
         per_epoch += got.epoch == 0;
         if (got.epoch == 0 && got.last_of_epoch)
             ck_assert_uint_eq(per_epoch, loader_batches_per_epoch(l));
@@ -89,9 +96,13 @@ static void check_against_walk(const struct dataset *d, unsigned rank, unsigned 
     free(w);
 }
 
+static const char *const specs[] = {"random:97,3,5", "random-tokens:97,3,5"};
+
 START_TEST(gives_what_a_plain_walk_gives)
 {
-    struct dataset *d = open_data();
+    struct dataset *d = open_spec(specs[_i]);
+
+    ck_assert_uint_eq(dataset_positions(d), _i == 0 ? 1 : FEATURES);
 
     for (unsigned round = 0; round < 60; round++) {
         unsigned ranks = 1 + (unsigned)(support_random() * 5);
@@ -135,11 +146,11 @@ START_TEST(resumes_with_another_partition)
         assert_ok(sampler_repartition(&sampler, got.epoch + 1, rank / 2, 2, &err));
         assert_ok(loader_resume(l, got.epoch, got.at, &err));
         loader_next(l, &got);
-        check_same(&got, &wanted);
+        check_same(d, &got, &wanted);
         while (!got.last_of_epoch) {
             loader_next(l, &got);
             wanted = walk_next(w, d, batch_size);
-            check_same(&got, &wanted);
+            check_same(d, &got, &wanted);
         }
         sampler_release(&w->sampler);
         assert_ok(sampler_init(&w->sampler, 97, rank / 2, 2, true, false, 5, &err));
@@ -148,7 +159,7 @@ START_TEST(resumes_with_another_partition)
         for (unsigned i = 0; i < 40; i++) {
             wanted = walk_next(w, d, batch_size);
             loader_next(l, &got);
-            check_same(&got, &wanted);
+            check_same(d, &got, &wanted);
         }
         loader_pause(l);
         assert_fails(loader_resume(l, 0, 1000, &err), STATUS_INVALID, "sample 1000");
@@ -242,7 +253,7 @@ int main(void)
     TCase *tcase = tcase_create("all");
 
     tcase_set_timeout(tcase, 30);
-    tcase_add_test(tcase, gives_what_a_plain_walk_gives);
+    tcase_add_loop_test(tcase, gives_what_a_plain_walk_gives, 0, 2);
     tcase_add_test(tcase, resumes_with_another_partition);
     tcase_add_test(tcase, a_held_batch_does_not_change);
     tcase_add_test(tcase, closes_at_any_moment);

@@ -1,0 +1,141 @@
+/*
+ * text:FILE, the bytes of a file as tokens, and tokens:FILE, numbers of 16 bits that a tokenizer
+ * has written (nanoGPT's train.bin).  The file is mapped, not read: the ranks of one host share it
+ * and a corpus may be larger than memory.  It must not shrink while it is open; a token that
+ * somebody writes into it meanwhile is refused by the model, not here.
+ */
+#include "common/base/parse.h"
+#include "worker/data/dataset_ops.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TEXT_PREFIX       "text:"
+#define TOKENS_PREFIX     "tokens:"
+#define TEXT_VOCABULARY   256
+#define TOKENS_VOCABULARY 50257 /* GPT-2's */
+
+static bool accepts_text(const char *spec)
+{
+    return strncmp(spec, TEXT_PREFIX, strlen(TEXT_PREFIX)) == 0;
+}
+
+static bool accepts_tokens(const char *spec)
+{
+    return strncmp(spec, TOKENS_PREFIX, strlen(TOKENS_PREFIX)) == 0;
+}
+
+static enum status map_open_file(int fd, const char *path, struct dataset *d, struct error *err)
+{
+    struct stat info;
+    void *memory;
+
+    if (fstat(fd, &info) != 0)
+        return error_set_errno(err, errno, "cannot look at '%s'", path);
+    if (!S_ISREG(info.st_mode))
+        return error_set(err, STATUS_DATA, "'%s' is not a file of tokens", path);
+    if (info.st_size == 0)
+        return error_set(err, STATUS_DATA, "'%s' is empty: no tokens", path);
+    if ((uintmax_t)info.st_size > SIZE_MAX)
+        return error_set(err, STATUS_UNSUPPORTED, "'%s' has %jd bytes", path,
+                         (intmax_t)info.st_size);
+    memory = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED)
+        return error_set_errno(err, errno, "cannot map '%s'", path);
+    d->mapped = memory;
+    d->mapped_bytes = (size_t)info.st_size;
+    return STATUS_OK;
+}
+
+static enum status map_file(const char *path, struct dataset *d, struct error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    enum status status;
+
+    if (fd < 0)
+        return error_set(err, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO,
+                         "cannot open '%s': %s", path, strerror(errno));
+    status = map_open_file(fd, path, d, err);
+    (void)close(fd);
+    return status;
+}
+
+static enum status open_stream(const struct dataset_config *config, const char *path,
+                               unsigned width, size_t vocabulary, struct dataset *d,
+                               struct error *err)
+{
+    struct tokens *t = &d->tokens;
+    size_t first;
+    enum status status;
+
+    if (config->positions == 0)
+        return error_set(err, STATUS_CONFIG,
+                         "data '%s' is a sequence of tokens: it needs a model that reads "
+                         "sequences, as gpt:4,4,128,64",
+                         config->spec);
+    status = map_file(path, d, err);
+    if (status == STATUS_OK)
+        status = tokens_init(t, path, d->mapped, d->mapped_bytes, width, vocabulary, err);
+    if (status != STATUS_OK)
+        return status;
+    tokens_split(t, config->split, &first);
+    if (tokens_samples(t, config->positions) == 0)
+        return error_set(err, STATUS_DATA,
+                         "data '%s' has %zu tokens for %s: too few for one sample of %zu and the "
+                         "token behind it",
+                         config->spec, t->count,
+                         config->split == SPLIT_TRAIN ? "training" : "testing", config->positions);
+    status = dataset_samples(config, tokens_samples(t, config->positions), &d->count, err);
+    if (status != STATUS_OK)
+        return status;
+    d->features = config->positions;
+    d->positions = config->positions;
+    d->classes = vocabulary;
+    return tokens_check(t, path, first, err);
+}
+
+static enum status open_text(const struct dataset_config *config, struct dataset *d,
+                             struct error *err)
+{
+    return open_stream(config, config->spec + strlen(TEXT_PREFIX), 1, TEXT_VOCABULARY, d, err);
+}
+
+/* "FILE" or "FILE,V"; a comma that no number follows is the name's. */
+static enum status open_tokens(const struct dataset_config *config, struct dataset *d,
+                               struct error *err)
+{
+    const char *name = config->spec + strlen(TOKENS_PREFIX);
+    const char *comma = strrchr(name, ',');
+    uint64_t vocabulary = TOKENS_VOCABULARY;
+    char path[4096];
+    size_t length = strlen(name);
+
+    if (comma && parse_uint64(comma + 1, &vocabulary)) {
+        length = (size_t)(comma - name);
+        if (vocabulary < 1 || vocabulary > TOKENS_VOCABULARY_MAX)
+            return error_set(err, STATUS_CONFIG,
+                             "data '%s': a vocabulary has 1 to %d tokens, not %ju", config->spec,
+                             TOKENS_VOCABULARY_MAX, (uintmax_t)vocabulary);
+    }
+    if (length >= sizeof(path))
+        return error_set(err, STATUS_CONFIG, "data '%s': its path is too long", config->spec);
+    memcpy(path, name, length);
+    path[length] = '\0';
+    return open_stream(config, path, 2, (size_t)vocabulary, d, err);
+}
+
+const struct dataset_ops dataset_text_ops = {
+    .usage = TEXT_PREFIX "FILE",
+    .accepts = accepts_text,
+    .open = open_text,
+};
+
+const struct dataset_ops dataset_tokens_ops = {
+    .usage = TOKENS_PREFIX "FILE[,V]",
+    .accepts = accepts_tokens,
+    .open = open_tokens,
+};
