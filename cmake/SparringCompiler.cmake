@@ -86,10 +86,19 @@ function(sparring_library name)
     target_link_libraries(${name} PRIVATE sparring_warnings PUBLIC sparring_base_flags ${arg_LINK})
 endfunction()
 
+# sparring_relocatable(PROGRAM): it finds its libraries in ../lib, wherever that lies, if they are there
+# (experiments/bundle), else where the system has them.  The old kind of path serves the libraries' own
+# libraries, too.
+function(sparring_relocatable program)
+    set_target_properties(${program} PROPERTIES BUILD_RPATH "$ORIGIN/../lib" INSTALL_RPATH "$ORIGIN/../lib")
+    target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
+endfunction()
+
 # sparring_program(NAME SOURCES... LINK targets...): an installed executable in build/<preset>/bin.
 function(sparring_program name)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")
     add_executable(${name} ${arg_SOURCES})
     target_link_libraries(${name} PRIVATE sparring_warnings ${arg_LINK})
+    sparring_relocatable(${name})
     install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()

@@ -35,6 +35,7 @@ static void path_beside_executable(const char *relative, const char *file, char 
 
 static enum status find(const struct module_place *place, char path[PATH_MAX], struct error *err)
 {
+    static const char *const folders[] = {"", "../bin/", "../" SPARRING_MODULE_FOLDER "/"};
     const char *named = getenv(place->variable);
     char beside[PATH_MAX];
 
@@ -47,15 +48,15 @@ static enum status find(const struct module_place *place, char path[PATH_MAX], s
         free(whole);
         return STATUS_OK;
     }
-    path_beside_executable("../bin/", place->file, path);
-    path_beside_executable("", place->file, beside);
-    if (access(beside, R_OK) == 0)
-        (void)snprintf(path, PATH_MAX, "%s", beside);
-    if (access(path, R_OK) == 0)
-        return STATUS_OK;
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
+        path_beside_executable(folders[i], place->file, path);
+        if (access(path, R_OK) == 0)
+            return STATUS_OK;
+    }
     (void)snprintf(path, PATH_MAX, "%s/%s", SPARRING_MODULE_DIR, place->file);
     if (access(path, R_OK) == 0)
         return STATUS_OK;
+    path_beside_executable("", place->file, beside);
     return error_set(err, STATUS_NOT_FOUND,
                      "%s is not built or not installed: neither '%s' nor '%s' is there (%s may "
                      "name it)",

@@ -2,8 +2,9 @@
  * module: find and load a shared library of ours that needs what a host may lack (CUDA, NCCL).
  *
  * Looked for in the variable of the module, beside the executable, in the folder "bin" beside the
- * executable's (tests), and in the installation's library folder, in this order; the first that
- * exists is used, and one named by the variable must work.  A module is never unloaded, because
+ * executable's (tests), in the library folder of an installation that was moved, executable and
+ * all, and in that of the installation where it was made, in this order; the first that exists is
+ * used, and one named by the variable must work.  A module is never unloaded, because
  * CUDA's libraries do not survive it; there is no state here, dlopen counts references itself.
  */
 #ifndef SPARRING_COMMON_BASE_MODULE_H
