@@ -309,4 +309,7 @@ void check_device(struct compute *c, int rounds)
         check_shape(c, random_size(70), random_size(90), random_size(90));
     check_softmax_extremes(c);
     check_relu_nan(c);
+    check_convolutions(c, rounds);
+    check_pooling(c, rounds);
+    check_batch_norm(c, rounds);
 }

@@ -22,6 +22,15 @@ void check_softmax_extremes(struct compute *c);
 /* A NaN passes through ReLU, forward and backward. */
 void check_relu_nan(struct compute *c);
 
+/* Forward with bias and ReLU, both gradients; kernels from 1 to 7, strides, padding, a NaN. */
+void check_convolutions(struct compute *c, int rounds);
+
+/* Max pooling with its choices and gradient (NaN, equal ones, -infinity), and means. */
+void check_pooling(struct compute *c, int rounds);
+
+/* Of vectors and of images: training with and without residual and ReLU, evaluation, gradients. */
+void check_batch_norm(struct compute *c, int rounds);
+
 /* All of the above; shapes from 1 x 1 x 1 up to `rounds` random ones. */
 void check_device(struct compute *c, int rounds);
 

@@ -6,6 +6,7 @@
 #include "tests/support/support.h"
 #include "tests/worker/compute/device_checks.h"
 #include "worker/compute/cpu/cpu_kernels.h"
+#include "worker/compute/cpu/image_kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,6 +73,49 @@ START_TEST(test_widths)
         tables[SIMD_BASELINE]->column_sums(y, sums[0], BATCH, out, flag);
         tables[_i]->column_sums(y, sums[1], BATCH, out, flag);
         assert_same(sums[0], sums[1], OUT, "column_sums");
+    }
+}
+END_TEST
+
+/* Sums in eight lanes, whatever the width: the same bits. */
+START_TEST(test_image_widths)
+{
+    static const struct image_kernels *const images[SIMD_LEVELS] = SIMD_TABLES(image_kernels);
+    static float x[OUT];
+    static float dy[OUT];
+    static float out[2][OUT];
+
+    for (size_t count = 1; count < OUT; count += 1 + count / 7) {
+        const struct norm_channel n = {
+            .mean = 0.1f, .inverse_std = 1.7f, .weight = 0.3f, .bias = -0.2f, .relu = count % 2};
+        const struct pool pool = {1, 1, count, 1 + count % 3, 1 + count % 4, count % 3 > 0};
+        double sums[2][2] = {{0.5, 0.25}, {0.5, 0.25}};
+        int32_t chosen[2][OUT];
+
+        fill(x, OUT);
+        fill(dy, OUT);
+        for (size_t i = 0; i < 2; i++) {
+            const struct image_kernels *k = images[i == 0 ? SIMD_BASELINE : _i];
+
+            ck_assert(k->sum(x, count) == images[_i]->sum(x, count));
+            ck_assert(k->squared_deviations(x, count, 0.1) ==
+                      images[_i]->squared_deviations(x, count, 0.1));
+            k->norm_gradient_sums(&n, x, dy, count, sums[i]);
+            k->normalise(&n, x, count % 3 ? dy : NULL, out[i], count);
+        }
+        assert_same(out[0], out[1], count, "normalise");
+        ck_assert(sums[0][0] == sums[1][0] && sums[0][1] == sums[1][1]);
+        for (size_t i = 0; i < 2; i++) {
+            const struct image_kernels *k = images[i == 0 ? SIMD_BASELINE : _i];
+
+            k->norm_gradient(&n, x, dy, out[i], count, 0.01f, -0.02f);
+            k->add_scalar(out[i], count, 0.125f, count % 2);
+        }
+        assert_same(out[0], out[1], count, "norm_gradient");
+        for (size_t i = 0; i < 2; i++)
+            images[i == 0 ? SIMD_BASELINE : _i]->max_pool(&pool, x, chosen[i], out[i]);
+        assert_same(out[0], out[1], compute_windows(count, pool.kernel, pool.stride, pool.padding),
+                    "max_pool");
     }
 }
 END_TEST
@@ -165,6 +209,7 @@ int main(void)
     tcase_set_timeout(operations, 60);
     tcase_add_loop_test(operations, test_operations, 0, 2);
     tcase_add_loop_test(operations, test_widths, 1, (int)simd_level() + 1);
+    tcase_add_loop_test(operations, test_image_widths, 1, (int)simd_level() + 1);
     suite_add_tcase(suite, operations);
     tcase_add_test(devices, test_refused_devices);
     tcase_add_test(devices, test_named_module_is_missing);

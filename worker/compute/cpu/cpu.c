@@ -6,7 +6,6 @@
 #include "worker/compute/cpu/cpu.h"
 
 #include "common/base/memory.h"
-#include "worker/compute/cpu/cpu_norm.h"
 
 #include <cblas.h>
 #include <stdio.h>
@@ -88,49 +87,6 @@ static enum status cpu_nothing_to_wait_for(struct compute *c, struct error *err)
     return STATUS_OK;
 }
 
-static enum status check_norm(const struct batch_norm *n, const void *residual, struct error *err)
-{
-    if (n->inner != 1 || residual)
-        return error_set(err, STATUS_UNSUPPORTED, "batch normalisation of images");
-    return STATUS_OK;
-}
-
-static enum status cpu_batch_norm_forward(struct compute *c, const struct batch_norm *n, void *x,
-                                          const void *residual, void *y, size_t batch,
-                                          struct error *err)
-{
-    enum status status = check_norm(n, residual, err);
-
-    (void)c;
-    if (status == STATUS_OK)
-        cpu_norm_forward(n, x, y, batch);
-    return status;
-}
-
-static enum status cpu_batch_norm_evaluate(struct compute *c, const struct batch_norm *n,
-                                           const void *x, const void *residual, void *y,
-                                           size_t batch, struct error *err)
-{
-    enum status status = check_norm(n, residual, err);
-
-    (void)c;
-    if (status == STATUS_OK)
-        cpu_norm_evaluate(n, x, y, batch);
-    return status;
-}
-
-static enum status cpu_batch_norm_backward(struct compute *c, const struct batch_norm *n,
-                                           const void *x, const void *dy, void *dx, size_t batch,
-                                           bool accumulate_parameters, struct error *err)
-{
-    enum status status = check_norm(n, NULL, err);
-
-    (void)c;
-    if (status == STATUS_OK)
-        cpu_norm_backward(n, x, dy, dx, batch, accumulate_parameters);
-    return status;
-}
-
 static const struct compute_ops cpu_ops = {
     .name = "cpu",
     .is_host = true,
@@ -151,6 +107,15 @@ static const struct compute_ops cpu_ops = {
     .linear_forward = cpu_linear_forward,
     .linear_backward_weight = cpu_linear_backward_weight,
     .linear_backward_input = cpu_linear_backward_input,
+    .conv_prepare = cpu_conv_prepare,
+    .conv_release = cpu_conv_release,
+    .conv_forward = cpu_conv_forward,
+    .conv_backward_weight = cpu_conv_backward_weight,
+    .conv_backward_input = cpu_conv_backward_input,
+    .max_pool_forward = cpu_max_pool_forward,
+    .max_pool_backward = cpu_max_pool_backward,
+    .mean_forward = cpu_mean_forward,
+    .mean_backward = cpu_mean_backward,
     .batch_norm_forward = cpu_batch_norm_forward,
     .batch_norm_evaluate = cpu_batch_norm_evaluate,
     .batch_norm_backward = cpu_batch_norm_backward,
@@ -161,6 +126,7 @@ static const struct compute_ops cpu_ops = {
 enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, struct error *err)
 {
     static const struct cpu_kernels *const tables[SIMD_LEVELS] = SIMD_TABLES(cpu_kernels);
+    static const struct image_kernels *const image_tables[SIMD_LEVELS] = SIMD_TABLES(image_kernels);
     struct cpu *cpu = NULL;
     enum status status;
 
@@ -173,6 +139,7 @@ enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, str
     openblas_set_num_threads((int)threads);
     cpu->base.ops = &cpu_ops;
     cpu->kernels = tables[simd_level()];
+    cpu->images = image_tables[simd_level()];
     (void)snprintf(cpu->text, sizeof(cpu->text), "cpu (OpenBLAS %s, %d thread%s)",
                    openblas_get_corename(), openblas_get_num_threads(),
                    openblas_get_num_threads() == 1 ? "" : "s");

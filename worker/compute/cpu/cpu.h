@@ -7,10 +7,12 @@
 
 #include "worker/compute/compute_ops.h"
 #include "worker/compute/cpu/cpu_kernels.h"
+#include "worker/compute/cpu/image_kernels.h"
 
 struct cpu {
     struct compute base;
     const struct cpu_kernels *kernels;
+    const struct image_kernels *images;
     char text[96]; /* compute_name */
     double loss;   /* of the last softmax_cross_entropy */
     size_t correct;
@@ -31,6 +33,39 @@ enum status cpu_linear_backward_weight(struct compute *c, const struct linear *l
                                        struct error *err);
 enum status cpu_linear_backward_input(struct compute *c, const struct linear *l, const void *dy,
                                       void *dx, size_t rows, bool accumulate, struct error *err);
+
+/* cpu_conv.c */
+enum status cpu_conv_prepare(struct compute *c, struct convolution *conv, size_t max_batch,
+                             struct error *err);
+void cpu_conv_release(struct compute *c, struct convolution *conv);
+enum status cpu_conv_forward(struct compute *c, const struct convolution *conv, const void *x,
+                             void *y, size_t batch, struct error *err);
+enum status cpu_conv_backward_weight(struct compute *c, const struct convolution *conv,
+                                     const void *x, const void *dy, size_t batch, bool accumulate,
+                                     struct error *err);
+enum status cpu_conv_backward_input(struct compute *c, const struct convolution *conv,
+                                    const void *dy, void *dx, size_t batch, bool accumulate,
+                                    struct error *err);
+
+/* cpu_pool.c */
+enum status cpu_max_pool_forward(struct compute *c, const struct pool *p, const void *x,
+                                 int32_t *chosen, void *y, size_t batch, struct error *err);
+enum status cpu_max_pool_backward(struct compute *c, const struct pool *p, const int32_t *chosen,
+                                  const void *dy, void *dx, size_t batch, bool accumulate,
+                                  struct error *err);
+enum status cpu_mean_forward(struct compute *c, const void *x, void *y, size_t images, size_t inner,
+                             struct error *err);
+enum status cpu_mean_backward(struct compute *c, const void *dy, void *dx, size_t images,
+                              size_t inner, bool accumulate, struct error *err);
+
+/* cpu_norm.c */
+enum status cpu_batch_norm_forward(struct compute *c, const struct batch_norm *n, void *x,
+                                   const void *residual, void *y, size_t batch, struct error *err);
+enum status cpu_batch_norm_evaluate(struct compute *c, const struct batch_norm *n, const void *x,
+                                    const void *residual, void *y, size_t batch, struct error *err);
+enum status cpu_batch_norm_backward(struct compute *c, const struct batch_norm *n, const void *x,
+                                    const void *dy, void *dx, size_t batch,
+                                    bool accumulate_parameters, struct error *err);
 
 /* cpu_softmax.c */
 enum status cpu_softmax_cross_entropy(struct compute *c, const void *logits, const int32_t *labels,

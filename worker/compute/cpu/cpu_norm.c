@@ -1,10 +1,12 @@
 /*
- * Batch normalisation, a block of columns at a time: their sums, in double precision as PyTorch
- * accumulates them on the CPU, stay in the first-level cache while the rows pass.
+ * Batch normalisation.  Of vectors (inner 1) a block of columns at a time: their sums, in double
+ * precision as PyTorch accumulates them on the CPU, stay in the first-level cache while the rows
+ * pass; forward leaves the normalised values in x.  Of images a channel at a time, sums in double,
+ * too; x stays as it is, and backward normalises it once more rather than reading a copy.
  *
  * Source: Ioffe and Szegedy 2015; torch/nn/modules/batchnorm.py.
  */
-#include "worker/compute/cpu/cpu_norm.h"
+#include "worker/compute/cpu/cpu.h"
 
 #include <math.h>
 
@@ -44,23 +46,22 @@ static void moments(const float *x, size_t batch, size_t width, size_t columns, 
     }
 }
 
-/* Running statistics and inverse_std of columns [at, at + columns). */
-static void keep_statistics(const struct batch_norm *n, const struct sums *s, size_t batch,
-                            size_t at, size_t columns)
+/* A channel's statistics, given its mean and its sum of squared deviations over `count` values. */
+static void keep_statistics(const struct batch_norm *n, size_t channel, double mean,
+                            double deviations, size_t count)
 {
-    for (size_t j = 0; j < columns; j++) {
-        float mean = (float)s->a[j];
-        float unbiased = (float)(s->b[j] / (double)(batch - 1));
+    float unbiased = (float)(deviations / (double)(count - 1));
+    float share = n->momentum;
 
-        n->inverse_std[at + j] = (float)(1.0 / sqrt(s->b[j] / (double)batch + (double)n->epsilon));
-        n->running_mean[at + j] =
-            n->momentum * mean + (1.0f - n->momentum) * n->running_mean[at + j];
-        n->running_var[at + j] =
-            n->momentum * unbiased + (1.0f - n->momentum) * n->running_var[at + j];
-    }
+    n->inverse_std[channel] = (float)(1.0 / sqrt(deviations / (double)count + (double)n->epsilon));
+    n->running_mean[channel] = share * (float)mean + (1.0f - share) * n->running_mean[channel];
+    n->running_var[channel] = share * unbiased + (1.0f - share) * n->running_var[channel];
 }
 
-void cpu_norm_forward(const struct batch_norm *n, float *x, float *y, size_t batch)
+/* ---- vectors ---- */
+
+static void vectors_forward(const struct batch_norm *n, float *x, const float *residual, float *y,
+                            size_t batch)
 {
     bool relu = n->activation == ACTIVATION_RELU;
     size_t width = n->channels;
@@ -70,20 +71,25 @@ void cpu_norm_forward(const struct batch_norm *n, float *x, float *y, size_t bat
         size_t columns = width - at < BLOCK ? width - at : BLOCK;
 
         moments(x + at, batch, width, columns, &s);
-        keep_statistics(n, &s, batch, at, columns);
+        for (size_t j = 0; j < columns; j++)
+            keep_statistics(n, at + j, s.a[j], s.b[j], batch);
         for (size_t row = 0; row < batch; row++) {
             float *in = x + row * width + at;
             float *out = y + row * width + at;
 
             for (size_t j = 0; j < columns; j++) {
+                float value;
+
                 in[j] = (in[j] - (float)s.a[j]) * n->inverse_std[at + j];
-                out[j] = activate(in[j] * n->weight[at + j] + n->bias[at + j], relu);
+                value = in[j] * n->weight[at + j] + n->bias[at + j];
+                out[j] = activate(residual ? value + residual[row * width + at + j] : value, relu);
             }
         }
     }
 }
 
-void cpu_norm_evaluate(const struct batch_norm *n, const float *x, float *y, size_t batch)
+static void vectors_evaluate(const struct batch_norm *n, const float *x, const float *residual,
+                             float *y, size_t batch)
 {
     bool relu = n->activation == ACTIVATION_RELU;
     size_t width = n->channels;
@@ -91,8 +97,9 @@ void cpu_norm_evaluate(const struct batch_norm *n, const float *x, float *y, siz
     for (size_t row = 0; row < batch; row++, x += width, y += width) {
         for (size_t j = 0; j < width; j++) {
             float scale = n->weight[j] / sqrtf(n->running_var[j] + n->epsilon);
+            float value = (x[j] - n->running_mean[j]) * scale + n->bias[j];
 
-            y[j] = activate((x[j] - n->running_mean[j]) * scale + n->bias[j], relu);
+            y[j] = activate(residual ? value + residual[row * width + j] : value, relu);
         }
     }
 }
@@ -110,8 +117,8 @@ static void gradient_sums(const float *normalised, const float *dy, size_t batch
     }
 }
 
-void cpu_norm_backward(const struct batch_norm *n, const float *normalised, const float *dy,
-                       float *dx, size_t batch, bool accumulate)
+static void vectors_backward(const struct batch_norm *n, const float *normalised, const float *dy,
+                             float *dx, size_t batch, bool accumulate)
 {
     size_t width = n->channels;
     struct sums s;
@@ -136,4 +143,126 @@ void cpu_norm_backward(const struct batch_norm *n, const float *normalised, cons
                          (d[j] - (float)s.a[j] - hat[j] * (float)s.b[j]);
         }
     }
+}
+
+/* ---- images ---- */
+
+static struct norm_channel channel_of(const struct batch_norm *n, size_t channel)
+{
+    return (struct norm_channel){.mean = n->mean[channel],
+                                 .inverse_std = n->inverse_std[channel],
+                                 .weight = n->weight[channel],
+                                 .bias = n->bias[channel],
+                                 .relu = n->activation == ACTIVATION_RELU};
+}
+
+/* y of one channel in every image. */
+static void normalise_planes(const struct image_kernels *kernels, const struct batch_norm *n,
+                             const struct norm_channel *channel, size_t at, const float *x,
+                             const float *residual, float *y, size_t batch)
+{
+    size_t image = n->channels * n->inner;
+
+    for (size_t i = 0; i < batch; i++, at += image)
+        kernels->normalise(channel, x + at, residual ? residual + at : NULL, y + at, n->inner);
+}
+
+static void images_forward(const struct image_kernels *kernels, const struct batch_norm *n,
+                           const float *x, const float *residual, float *y, size_t batch)
+{
+    size_t image = n->channels * n->inner;
+    size_t count = batch * n->inner;
+
+    for (size_t channel = 0; channel < n->channels; channel++) {
+        size_t at = channel * n->inner;
+        double mean = 0.0;
+        double deviations = 0.0;
+        struct norm_channel norm;
+
+        for (size_t i = 0; i < batch; i++)
+            mean += kernels->sum(x + i * image + at, n->inner);
+        mean /= (double)count;
+        for (size_t i = 0; i < batch; i++)
+            deviations += kernels->squared_deviations(x + i * image + at, n->inner, mean);
+        keep_statistics(n, channel, mean, deviations, count);
+        n->mean[channel] = (float)mean;
+        norm = channel_of(n, channel);
+        normalise_planes(kernels, n, &norm, at, x, residual, y, batch);
+    }
+}
+
+static void images_evaluate(const struct image_kernels *kernels, const struct batch_norm *n,
+                            const float *x, const float *residual, float *y, size_t batch)
+{
+    for (size_t channel = 0; channel < n->channels; channel++) {
+        struct norm_channel norm = {.mean = n->running_mean[channel],
+                                    .inverse_std =
+                                        1.0f / sqrtf(n->running_var[channel] + n->epsilon),
+                                    .weight = n->weight[channel],
+                                    .bias = n->bias[channel],
+                                    .relu = n->activation == ACTIVATION_RELU};
+
+        normalise_planes(kernels, n, &norm, channel * n->inner, x, residual, y, batch);
+    }
+}
+
+static void images_backward(const struct image_kernels *kernels, const struct batch_norm *n,
+                            const float *x, const float *dy, float *dx, size_t batch,
+                            bool accumulate)
+{
+    size_t image = n->channels * n->inner;
+    double count = (double)(batch * n->inner);
+
+    for (size_t channel = 0; channel < n->channels; channel++) {
+        struct norm_channel norm = channel_of(n, channel);
+        size_t at = channel * n->inner;
+        double sums[2] = {0.0, 0.0};
+
+        for (size_t i = 0; i < batch; i++)
+            kernels->norm_gradient_sums(&norm, x + i * image + at, dy + i * image + at, n->inner,
+                                        sums);
+        n->dbias[channel] = (accumulate ? n->dbias[channel] : 0.0f) + (float)sums[0];
+        n->dweight[channel] = (accumulate ? n->dweight[channel] : 0.0f) + (float)sums[1];
+        for (size_t i = 0; i < batch; i++)
+            kernels->norm_gradient(&norm, x + i * image + at, dy + i * image + at,
+                                   dx + i * image + at, n->inner, (float)(sums[0] / count),
+                                   (float)(sums[1] / count));
+    }
+}
+
+/* ---- the operations ---- */
+
+enum status cpu_batch_norm_forward(struct compute *c, const struct batch_norm *n, void *x,
+                                   const void *residual, void *y, size_t batch, struct error *err)
+{
+    (void)err;
+    if (n->inner == 1)
+        vectors_forward(n, x, residual, y, batch);
+    else
+        images_forward(((const struct cpu *)c)->images, n, x, residual, y, batch);
+    return STATUS_OK;
+}
+
+enum status cpu_batch_norm_evaluate(struct compute *c, const struct batch_norm *n, const void *x,
+                                    const void *residual, void *y, size_t batch, struct error *err)
+{
+    (void)err;
+    if (n->inner == 1)
+        vectors_evaluate(n, x, residual, y, batch);
+    else
+        images_evaluate(((const struct cpu *)c)->images, n, x, residual, y, batch);
+    return STATUS_OK;
+}
+
+enum status cpu_batch_norm_backward(struct compute *c, const struct batch_norm *n, const void *x,
+                                    const void *dy, void *dx, size_t batch,
+                                    bool accumulate_parameters, struct error *err)
+{
+    (void)err;
+    if (n->inner == 1)
+        vectors_backward(n, x, dy, dx, batch, accumulate_parameters);
+    else
+        images_backward(((const struct cpu *)c)->images, n, x, dy, dx, batch,
+                        accumulate_parameters);
+    return STATUS_OK;
 }

@@ -1,0 +1,76 @@
+/*
+ * Pooling on the CPU, one plane (a channel of an image) after the other.
+ */
+#include "worker/compute/cpu/cpu.h"
+
+#include <string.h>
+
+enum status cpu_max_pool_forward(struct compute *c, const struct pool *p, const void *x,
+                                 int32_t *chosen, void *y, size_t batch, struct error *err)
+{
+    const struct image_kernels *kernels = ((const struct cpu *)c)->images;
+    size_t windows = compute_windows(p->height, p->kernel, p->stride, p->padding) *
+                     compute_windows(p->width, p->kernel, p->stride, p->padding);
+    const float *in = x;
+    float *out = y;
+
+    (void)err;
+    for (size_t plane = 0; plane < batch * p->channels; plane++)
+        kernels->max_pool(p, in + plane * p->height * p->width, chosen + plane * windows,
+                          out + plane * windows);
+    return STATUS_OK;
+}
+
+enum status cpu_max_pool_backward(struct compute *c, const struct pool *p, const int32_t *chosen,
+                                  const void *dy, void *dx, size_t batch, bool accumulate,
+                                  struct error *err)
+{
+    size_t windows = compute_windows(p->height, p->kernel, p->stride, p->padding) *
+                     compute_windows(p->width, p->kernel, p->stride, p->padding);
+    size_t points = p->height * p->width;
+    const float *gradient = dy;
+    float *out = dx;
+
+    (void)c;
+    (void)err;
+    for (size_t plane = 0; plane < batch * p->channels; plane++) {
+        if (!accumulate)
+            memset(out, 0, points * sizeof(*out));
+        for (size_t i = 0; i < windows; i++)
+            out[chosen[i]] += gradient[i];
+        chosen += windows;
+        gradient += windows;
+        out += points;
+    }
+    return STATUS_OK;
+}
+
+enum status cpu_mean_forward(struct compute *c, const void *x, void *y, size_t images, size_t inner,
+                             struct error *err)
+{
+    const struct image_kernels *kernels = ((const struct cpu *)c)->images;
+    const float *in = x;
+    float *out = y;
+
+    (void)err;
+    for (size_t i = 0; i < images; i++)
+        out[i] = (float)(kernels->sum(in + i * inner, inner) / (double)inner);
+    return STATUS_OK;
+}
+
+enum status cpu_mean_backward(struct compute *c, const void *dy, void *dx, size_t images,
+                              size_t inner, bool accumulate, struct error *err)
+{
+    const float *in = dy;
+    float *out = dx;
+
+    (void)c;
+    (void)err;
+    for (size_t i = 0; i < images; i++, out += inner) {
+        float share = in[i] / (float)inner;
+
+        for (size_t j = 0; j < inner; j++)
+            out[j] = accumulate ? out[j] + share : share;
+    }
+    return STATUS_OK;
+}
