@@ -8,7 +8,7 @@
 
 enum status wanted_open(struct trainer *t, struct error *err)
 {
-    if (!sync_names_rows(t->sync))
+    if (!sync_names_rows(t->sync) || !model_input_weight(t->model))
         return STATUS_OK;
     return mem_calloc(model_inputs(t->model), sizeof(*t->wanted.active), "features in use",
                       &t->wanted.active, err);

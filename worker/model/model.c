@@ -1,5 +1,6 @@
 /*
- * model: opening, tables and memory; the computation is in model_step.c.
+ * model: opening, memory and facts; the computation is in model_step.c, what is computed in build/
+ * and operation/.
  *
  * One slab of parameters and one of gradients on the device.  On the CPU they are the host slabs
  * too, in one region of shared memory that the ranks of a host may reduce in place; with a GPU the
@@ -7,66 +8,15 @@
  * table describes a checkpoint.  Everything is allocated in model_open.
  * Threads: one caller; the model has no threads of its own.
  */
-#include "worker/model/model_layers.h"
-
 #include "common/base/memory.h"
+#include "worker/model/builder.h"
+#include "worker/model/gradient_plan.h"
 #include "worker/model/spec.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 
-#define NORM_MOMENTUM 0.1f
-#define NORM_EPSILON  1e-5f
-
 /* ---- tables ---- */
-
-static enum status add_view(struct tensor_table *t, size_t module, const char *prefix,
-                            const char *name, unsigned dims, const size_t *shape, struct error *err)
-{
-    char full[TENSOR_NAME_MAX];
-
-    (void)snprintf(full, sizeof(full), "%s%zu.%s", prefix, module, name);
-    return tensor_table_add(t, full, dims, shape, err);
-}
-
-static enum status add_norm(struct model *m, size_t module, size_t width, struct error *err)
-{
-    enum status status = add_view(&m->table, module, "", "weight", 1, &width, err);
-
-    if (status == STATUS_OK)
-        status = add_view(&m->table, module, "", "bias", 1, &width, err);
-    if (status == STATUS_OK)
-        status = add_view(&m->buffer_table, module, "", "running_mean", 1, &width, err);
-    if (status == STATUS_OK)
-        status = add_view(&m->buffer_table, module, "", "running_var", 1, &width, err);
-    if (status == STATUS_OK)
-        status = add_view(&m->buffer_table, module, "", "num_batches_tracked", 0, NULL, err);
-    return status;
-}
-
-/* Names and shapes as their PyTorch counterparts: weight (out, in), then bias (out). */
-static enum status build_table(struct model *m, const struct spec *spec, struct error *err)
-{
-    const char *prefix = spec->batch_norm ? "" : "fc";
-    enum status status = STATUS_OK;
-
-    for (size_t l = 0; l < spec->layers && status == STATUS_OK; l++) {
-        size_t module = spec->batch_norm ? 3 * l : l + 1;
-        size_t shape[2] = {spec->widths[l + 1], spec->widths[l]};
-
-        status = add_view(&m->table, module, prefix, "weight", 2, shape, err);
-        if (status == STATUS_OK)
-            status = add_view(&m->table, module, prefix, "bias", 1, shape, err);
-        if (status == STATUS_OK && spec->batch_norm && l + 1 < spec->layers)
-            status = add_norm(m, module + 1, spec->widths[l + 1], err);
-    }
-    if (status != STATUS_OK)
-        return status;
-    tensor_table_layout(&m->table);
-    tensor_table_layout(&m->buffer_table);
-    return STATUS_OK;
-}
 
 /* Parameters at their offsets, buffers behind them. */
 static enum status build_state_table(struct model *m, struct error *err)
@@ -88,43 +38,188 @@ static enum status build_state_table(struct model *m, struct error *err)
     return STATUS_OK;
 }
 
-static void build_layers(struct model *m, const struct spec *spec)
+static enum status build(struct model *m, const struct spec *spec, struct error *err)
 {
-    size_t view = 0;
+    struct builder b = {.model = m, .status = STATUS_OK, .err = err};
 
-    m->length = spec->layers;
-    for (size_t l = 0; l < spec->layers; l++) {
-        bool hidden = l + 1 < spec->layers;
-        const struct tensor_view *weight = &m->table.views[view];
-        const struct tensor_view *bias = &m->table.views[view + 1];
-        struct layer *layer = &m->layers[l];
+    build_mlp(&b, spec);
+    if (b.status != STATUS_OK)
+        return b.status;
+    assert(m->operations[m->length - 1].kind == &operation_linear);
+    m->positions = m->operations[m->length - 1].rows;
+    tensor_table_layout(&m->table);
+    tensor_table_layout(&m->buffer_table);
+    return build_state_table(m, err);
+}
 
-        assert(bias->offset + bias->count == weight->offset);
-        *layer =
-            (struct layer){.in = spec->widths[l],
-                           .out = spec->widths[l + 1],
-                           .norm = spec->batch_norm && hidden,
-                           .may_drop = l > 0 && hidden && spec->widths[l] == spec->widths[l + 1],
-                           .first_view = view,
-                           .views = spec->batch_norm && hidden ? 4 : 2,
-                           .weight_offset = weight->offset,
-                           .bias_offset = bias->offset,
-                           .ready_count = weight->offset + weight->count};
-        view += layer->views;
-        layer->start = m->table.views[view - 1].offset;
-        layer->linear = (struct linear){.in = layer->in, .out = layer->out};
-        if (spec->relu && hidden)
-            *(layer->norm ? &layer->batch_norm.activation : &layer->linear.activation) =
-                ACTIVATION_RELU;
+/* ---- the program ---- */
+
+/* Where each operation's parameters lie, and how much of the slab is final behind its backward: the
+ * views, from the slab's start, that no operation before reads. */
+static enum status arrange_parameters(struct model *m, struct error *err)
+{
+    size_t *first_reader = NULL; /* per view */
+    size_t final = m->table.length;
+    enum status status = mem_calloc(m->table.length, sizeof(*first_reader), "order of parameters",
+                                    &first_reader, err);
+
+    if (status != STATUS_OK)
+        return status;
+    for (size_t i = m->length; i-- > 0;) {
+        struct operation *op = &m->operations[i];
+        const struct tensor_view *views = &m->table.views[op->first_view];
+
+        op->start = op->views > 0 ? views[op->views - 1].offset : 0;
+        op->count = op->views > 0 ? views[0].offset + views[0].count - op->start : 0;
+        op->shared_weight = op->views > 0 && first_reader[op->first_view] > 0;
+        for (size_t v = 0; v < op->views; v++)
+            first_reader[op->first_view + v] = i + 1;
     }
+    for (size_t i = m->length; i-- > 0;) {
+        struct operation *op = &m->operations[i];
+
+        op->first_use = op->views > 0 && first_reader[op->first_view] == i + 1;
+        while (final > 0 && first_reader[final - 1] > i)
+            final--;
+        if (final < m->table.length)
+            op->ready_count = m->table.views[final].offset + m->table.views[final].count;
+    }
+    assert(final == 0);
+    free(first_reader);
+    return STATUS_OK;
+}
+
+/* What the architecture promised. */
+static void check_block(const struct model *m, const struct block *block)
+{
+    assert(block->in != INPUT_VALUE && block->end < m->length);
+    assert(m->values[block->in].count == m->values[block->out].count);
+    for (size_t i = 0; i < m->length; i++) {
+        const struct operation *op = &m->operations[i];
+        bool inside = i >= block->first && i < block->end;
+        unsigned reads[2] = {op->in, op->residual};
+
+        for (int k = 0; k < 2; k++) {
+            bool of_block = reads[k] >= block->in && reads[k] < block->out;
+
+            assert(reads[k] == INPUT_VALUE || inside == of_block);
+            (void)of_block;
+        }
+        (void)inside;
+    }
+}
+
+static void check_readers(const struct model *m)
+{
+    for (size_t i = 0; i < m->length; i++) {
+        const struct operation *op = &m->operations[i];
+        size_t readers = 0;
+
+        for (size_t j = 0; j < m->length; j++)
+            readers += m->operations[j].in == op->in ||
+                       (op->in != INPUT_VALUE && m->operations[j].residual == op->in);
+        assert(readers == 1 || !(op->kind->owns_input || op->kind->sets_input));
+        (void)readers;
+    }
+    for (size_t i = 0; i < m->blocks_length; i++)
+        check_block(m, &m->blocks[i]);
+}
+
+/* Who adds to a gradient that is already there: whoever reads what a later operation reads. */
+static void arrange_gradients(struct model *m)
+{
+    for (size_t i = 0; i < m->length; i++)
+        for (size_t j = i + 1; j < m->length; j++)
+            m->operations[i].accumulates |= m->operations[j].in == m->operations[i].in ||
+                                            m->operations[j].residual == m->operations[i].in;
+    check_readers(m);
+}
+
+/* A block that is skipped exchanges the buffers of its two gradients: they are equally large. */
+static void level_pool(const struct model *m, struct gradient_plan *plan)
+{
+    size_t largest = 0;
+
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < m->blocks_length; i++) {
+            size_t *in = &plan->counts[plan->buffer[m->blocks[i].in]];
+            size_t *out = &plan->counts[plan->buffer[m->blocks[i].out]];
+
+            if (in == out)
+                continue;
+            if (pass == 1)
+                *in = *out = largest;
+            if (*in > largest)
+                largest = *in;
+            if (*out > largest)
+                largest = *out;
+        }
+    }
+}
+
+static enum status alloc_pool(struct model *m, const struct gradient_plan *plan, struct error *err)
+{
+    enum status status = mem_calloc(plan->length + 1, sizeof(*m->pool), "gradients", &m->pool, err);
+
+    for (size_t i = 0; i < plan->length && status == STATUS_OK; i++) {
+        m->pool_length = i + 1;
+        status =
+            program_alloc_values(m, plan->counts[i], "gradients of activations", &m->pool[i], err);
+    }
+    for (size_t v = 0; v < m->values_length; v++)
+        m->values[v].gradient = plan->buffer[v];
+    return status;
+}
+
+static enum status plan_gradients(struct model *m, struct error *err)
+{
+    struct plan_operation *operations = NULL;
+    size_t *counts = NULL;
+    struct gradient_plan plan = {0};
+    enum status status = mem_calloc(m->length, sizeof(*operations), "plan", &operations, err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(m->values_length, sizeof(*counts), "plan", &counts, err);
+    if (status == STATUS_OK) {
+        for (size_t i = 0; i < m->length; i++)
+            operations[i] = (struct plan_operation){.in = m->operations[i].in,
+                                                    .residual = m->operations[i].residual,
+                                                    .out = m->operations[i].out,
+                                                    .in_place = m->operations[i].kind->in_place};
+        for (size_t v = 0; v < m->values_length; v++)
+            counts[v] = m->values[v].count;
+        status = gradient_plan_make(operations, m->length, counts, &plan, err);
+    }
+    if (status == STATUS_OK) {
+        level_pool(m, &plan);
+        status = alloc_pool(m, &plan, err);
+    }
+    gradient_plan_release(&plan);
+    free(operations);
+    free(counts);
+    return status;
 }
 
 /* ---- memory ---- */
 
-/* Both factors are at most SPEC_WIDTH_MAX, so the product does not overflow. */
-static enum status alloc_batch(struct model *m, size_t width, float **ret, struct error *err)
+enum status program_alloc(struct model *m, size_t count, const char *what, float **ret,
+                          struct error *err)
 {
-    return compute_alloc(m->compute, m->max_batch * width, "activations", ret, err);
+    size_t all;
+
+    if (!size_multiply(m->max_batch, count, &all))
+        return error_set(err, STATUS_NO_MEMORY, "%s of %zu samples overflow", what, m->max_batch);
+    return compute_alloc(m->compute, all, what, ret, err);
+}
+
+enum status program_alloc_values(struct model *m, size_t count, const char *what, void **ret,
+                                 struct error *err)
+{
+    size_t all;
+
+    if (!size_multiply(m->max_batch, count, &all))
+        return error_set(err, STATUS_NO_MEMORY, "%s of %zu samples overflow", what, m->max_batch);
+    return compute_alloc_values(m->compute, all, what, ret, err);
 }
 
 /* Slabs start on a cache line. */
@@ -146,108 +241,72 @@ static enum status alloc_shared_slabs(struct model *m, struct error *err)
         return status;
     m->params = m->host_params = m->memory.base;
     m->grads = m->host_grads = m->params + state;
-    m->buffers = m->buffer_table.count > 0 ? m->params + m->table.count : NULL;
+    if (m->buffer_table.count > 0)
+        m->buffers = m->host_buffers = m->params + m->table.count;
     return STATUS_OK;
 }
 
-static enum status alloc_slabs(struct model *m, struct error *err)
+static enum status alloc_device_slabs(struct model *m, struct error *err)
 {
     size_t count = m->table.count;
-    enum status status;
+    enum status status = compute_alloc(m->compute, count, "parameters", &m->params, err);
 
-    if (compute_is_host(m->compute))
-        return alloc_shared_slabs(m, err);
-    if (m->buffer_table.count > 0)
-        return error_set(err, STATUS_UNSUPPORTED, "batch normalisation runs on the CPU only");
-    status = compute_alloc(m->compute, count, "parameters", &m->params, err);
     if (status == STATUS_OK)
         status = compute_alloc(m->compute, count, "gradients", &m->grads, err);
     if (status == STATUS_OK)
-        status = compute_alloc_host(m->compute, count, &m->host_params, err);
+        status = compute_alloc_host(m->compute, m->state_table.count, &m->host_params, err);
     if (status == STATUS_OK)
         status = compute_alloc_host(m->compute, count, &m->host_grads, err);
-    return status;
+    if (status != STATUS_OK || m->buffer_table.count == 0)
+        return status;
+    m->host_buffers = m->host_params + count;
+    return compute_alloc(m->compute, m->buffer_table.count, "buffers", &m->buffers, err);
 }
 
-static enum status alloc_layer(struct model *m, struct layer *layer, struct error *err)
+static enum status alloc_input(struct model *m, struct error *err)
 {
-    enum status status = alloc_batch(m, layer->out, &layer->output, err);
+    struct value *input = &m->values[INPUT_VALUE];
+    float *ids = NULL;
+    enum status status;
 
-    if (status == STATUS_OK && layer->norm)
-        status = alloc_batch(m, layer->out, &layer->normalised, err);
-    if (status == STATUS_OK && layer->norm)
-        status = compute_alloc(m->compute, layer->out, "statistics", &layer->inverse_std, err);
+    if (compute_is_host(m->compute))
+        return STATUS_OK;
+    if (m->vocabulary == 0)
+        return program_alloc_values(m, input->count, "inputs", &input->data, err);
+    status = program_alloc(m, input->count, "inputs", &ids, err);
+    input->data = ids;
     return status;
 }
 
 static enum status alloc_activations(struct model *m, struct error *err)
 {
-    size_t widest = 0;
     enum status status =
         mem_calloc(m->table.length, sizeof(*m->used), "used parameters", &m->used, err);
 
-    for (size_t l = 0; l < m->length && status == STATUS_OK; l++) {
-        status = alloc_layer(m, &m->layers[l], err);
-        if (m->layers[l].out > widest)
-            widest = m->layers[l].out;
-    }
-    for (int i = 0; i < 2 && status == STATUS_OK; i++)
-        status = alloc_batch(m, widest, &m->flow[i], err);
-    if (status == STATUS_OK && !compute_is_host(m->compute))
-        status = alloc_batch(m, m->layers[0].in, &m->input, err);
+    if (status == STATUS_OK)
+        status = alloc_input(m, err);
+    for (size_t v = 1; v < m->values_length && status == STATUS_OK; v++)
+        status =
+            program_alloc_values(m, m->values[v].count, "activations", &m->values[v].data, err);
+    if (status == STATUS_OK)
+        status = plan_gradients(m, err);
+    for (size_t i = 0; i < m->length && status == STATUS_OK; i++)
+        if (m->operations[i].kind->open)
+            status = m->operations[i].kind->open(m, &m->operations[i], err);
     return status;
-}
-
-/* Where each layer finds its arrays. */
-static void place_layers(struct model *m)
-{
-    const struct tensor_view *buffers = m->buffer_table.views;
-
-    for (size_t l = 0; l < m->length; l++) {
-        struct layer *layer = &m->layers[l];
-        const struct tensor_view *views = &m->table.views[layer->first_view];
-
-        layer->linear.weight = m->params + layer->weight_offset;
-        layer->linear.bias = m->params + layer->bias_offset;
-        layer->linear.dweight = m->grads + layer->weight_offset;
-        layer->linear.dbias = m->grads + layer->bias_offset;
-        if (!layer->norm)
-            continue;
-        layer->norm_weight_offset = views[2].offset;
-        layer->norm_bias_offset = views[3].offset;
-        layer->batch_norm = (struct batch_norm){
-            .channels = layer->out,
-            .inner = 1,
-            .activation = layer->batch_norm.activation,
-            .dweight = m->grads + views[2].offset,
-            .dbias = m->grads + views[3].offset,
-            .weight = m->params + views[2].offset,
-            .bias = m->params + views[3].offset,
-            .running_mean = m->buffers + buffers[3 * l].offset,
-            .running_var = m->buffers + buffers[3 * l + 1].offset,
-            .inverse_std = layer->inverse_std,
-            .momentum = NORM_MOMENTUM,
-            .epsilon = NORM_EPSILON,
-        };
-        layer->batches_tracked = m->buffers + buffers[3 * l + 2].offset;
-    }
 }
 
 static enum status open_parts(struct model *m, const struct spec *spec, struct error *err)
 {
-    enum status status = build_table(m, spec, err);
+    enum status status = build(m, spec, err);
 
     if (status == STATUS_OK)
-        status = build_state_table(m, err);
+        status = arrange_parameters(m, err);
     if (status != STATUS_OK)
         return status;
-    build_layers(m, spec);
-    status = alloc_slabs(m, err);
-    if (status == STATUS_OK)
-        status = alloc_activations(m, err);
-    if (status == STATUS_OK)
-        place_layers(m);
-    return status;
+    arrange_gradients(m);
+    status = compute_is_host(m->compute) ? alloc_shared_slabs(m, err) : alloc_device_slabs(m, err);
+    return status == STATUS_OK ? alloc_activations(m, err) : status;
 }
 
 enum status model_open(const char *spec_text, struct compute *compute, size_t max_batch,
@@ -277,25 +336,38 @@ enum status model_open(const char *spec_text, struct compute *compute, size_t ma
     return STATUS_OK;
 }
 
+static void close_operation(struct model *m, struct operation *op)
+{
+    if (op->kind->close)
+        op->kind->close(m, op);
+    compute_free(m->compute, op->kept);
+    compute_free(m->compute, op->saved[0]);
+    compute_free(m->compute, op->saved[1]);
+    compute_free(m->compute, op->chosen);
+}
+
 void model_close(struct model *m)
 {
     if (!m)
         return;
+    for (size_t i = 0; i < m->length; i++)
+        close_operation(m, &m->operations[i]);
+    for (size_t i = 0; i < m->pool_length; i++)
+        compute_free(m->compute, m->pool[i]);
+    for (size_t v = 0; v < m->values_length; v++)
+        compute_free(m->compute, m->values[v].data);
     if (!compute_is_host(m->compute)) {
         compute_free_host(m->compute, m->host_params);
         compute_free_host(m->compute, m->host_grads);
         compute_free(m->compute, m->params);
         compute_free(m->compute, m->grads);
+        compute_free(m->compute, m->buffers);
     }
     shared_memory_release(&m->memory);
-    compute_free(m->compute, m->input);
-    compute_free(m->compute, m->flow[0]);
-    compute_free(m->compute, m->flow[1]);
-    for (size_t l = 0; l < m->length; l++) {
-        compute_free(m->compute, m->layers[l].output);
-        compute_free(m->compute, m->layers[l].normalised);
-        compute_free(m->compute, m->layers[l].inverse_std);
-    }
+    free(m->pool);
+    free(m->blocks);
+    free(m->operations);
+    free(m->values);
     free(m->used);
     tensor_table_release(&m->state_table);
     tensor_table_release(&m->buffer_table);
@@ -322,23 +394,34 @@ const struct tensor_table *model_state_table(const struct model *m)
 
 const struct tensor_view *model_input_weight(const struct model *m)
 {
-    return &m->table.views[m->layers[0].first_view];
+    const struct operation *first = &m->operations[0];
+
+    return first->kind == &operation_linear ? &m->table.views[first->first_view] : NULL;
 }
 
 size_t model_inputs(const struct model *m)
 {
-    return m->layers[0].in;
+    return m->values[INPUT_VALUE].count;
 }
 
 size_t model_classes(const struct model *m)
 {
-    return m->layers[m->length - 1].out;
+    return m->values[m->values_length - 1].count / m->positions;
 }
 
 size_t model_positions(const struct model *m)
 {
-    (void)m;
-    return 1;
+    return m->positions;
+}
+
+uint64_t model_flops(const struct model *m)
+{
+    uint64_t forward = 0;
+
+    for (size_t i = 0; i < m->length; i++)
+        if (m->operations[i].kind->forward_flops)
+            forward += m->operations[i].kind->forward_flops(&m->operations[i]);
+    return 3 * forward;
 }
 
 float *model_params(struct model *m)
@@ -353,7 +436,7 @@ float *model_grads(struct model *m)
 
 float *model_buffers(struct model *m)
 {
-    return m->buffers;
+    return m->host_buffers;
 }
 
 const struct shared_memory *model_memory(const struct model *m)
@@ -387,34 +470,4 @@ void model_set_layer_drop(struct model *m, double p, uint64_t seed)
 {
     m->drop = p;
     random_seed(&m->random, seed);
-}
-
-enum status model_init(struct model *m, uint64_t seed, enum random_rounding rounding,
-                       struct error *err)
-{
-    struct random r;
-
-    random_seed(&r, seed);
-    for (size_t l = 0; l < m->length; l++) {
-        const struct layer *layer = &m->layers[l];
-
-        random_linear_init(&r, m->host_params + layer->weight_offset,
-                           m->host_params + layer->bias_offset, layer->in, layer->out, rounding);
-        for (size_t j = 0; layer->norm && j < layer->out; j++) {
-            m->host_params[layer->norm_weight_offset + j] = 1.0f;
-            m->host_params[layer->norm_bias_offset + j] = 0.0f;
-            layer->batch_norm.running_mean[j] = 0.0f;
-            layer->batch_norm.running_var[j] = 1.0f;
-        }
-        if (layer->norm)
-            *layer->batches_tracked = 0.0f;
-    }
-    return model_params_changed(m, err);
-}
-
-enum status model_params_changed(struct model *m, struct error *err)
-{
-    if (m->host_params == m->params)
-        return STATUS_OK;
-    return compute_upload(m->compute, m->params, m->host_params, m->table.count, err);
 }

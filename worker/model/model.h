@@ -27,8 +27,13 @@ size_t model_inputs(const struct model *m); /* features of a sample */
 size_t model_classes(const struct model *m);
 size_t model_positions(const struct model *m); /* labels of a sample: 1, or a sequence's tokens */
 
+/* Floating-point operations of one sample's forward and backward as the field counts them: of
+ * matrix products and convolutions only, 2 per multiply-add, backward twice forward (though no
+ * gradient of the input is computed), attention without its causal half saved. */
+uint64_t model_flops(const struct model *m);
+
 /* The first layer's weight (out, inputs): column j is read in forward for nothing but a product
- * with feature j, and in backward not at all. */
+ * with feature j, and in backward not at all.  NULL: the first layer is of another kind. */
 const struct tensor_view *model_input_weight(const struct model *m);
 
 /* Host slabs in the table's layout.  On the CPU they are the memory that the layers use; on a GPU
@@ -51,8 +56,8 @@ const struct shared_memory *model_memory(const struct model *m);
  * and contents stay.  A no-op with a GPU. */
 enum status model_fence_memory(struct model *m, struct error *err);
 
-/* LayerDrop: model_step skips each hidden layer that is as wide as its input with probability p,
- * drawn per call from `seed`; model_evaluate skips none.
+/* LayerDrop: model_step skips each hidden layer (a residual block, a transformer's layer) that is
+ * as wide as its input with probability p, drawn per call from `seed`; model_evaluate skips none.
  * Source: Fan, Grave and Joulin 2019. */
 void model_set_layer_drop(struct model *m, double p, uint64_t seed);
 
@@ -60,7 +65,8 @@ void model_set_layer_drop(struct model *m, double p, uint64_t seed);
  * gradients of the others are zero. */
 const bool *model_used(const struct model *m);
 
-/* Initialise as PyTorch would after torch.manual_seed(seed), layers in order. */
+/* Initialise as PyTorch would after torch.manual_seed(seed): bit for bit where layers keep their
+ * own initialisation (mlp, cnn), from the same distributions where an architecture has its own. */
 enum status model_init(struct model *m, uint64_t seed, enum random_rounding rounding,
                        struct error *err);
 
@@ -68,8 +74,8 @@ enum status model_init(struct model *m, uint64_t seed, enum random_rounding roun
 enum status model_params_changed(struct model *m, struct error *err);
 
 /* Called during forward of model_step: parameters [offset, offset + count) of the slab are read
- * when it has returned.  Once for each layer before it is computed, and before backward with the
- * whole slab. */
+ * when it has returned.  Once for each operation that is the first to read them, before it is
+ * computed, and before backward with the whole slab. */
 typedef enum status model_await_fn(void *user, size_t offset, size_t count, struct error *err);
 
 /* Parameters may still be on their way into the slab when model_step is called; only where the
@@ -84,13 +90,13 @@ typedef void model_ready_fn(void *user, size_t ready_count);
 /*
  * Forward and backward of one batch.
  *   x           host (batch, inputs), batch from 1 to max_batch
- *   labels      host (batch)
+ *   labels      host (batch, positions)
  *   accumulate  add to the gradients of the last step (no_sync) instead of replacing them
- *   ready       NULL, or called with a rising count, once per layer, at the end with the whole slab
+ *   ready       NULL, or called with a rising count, at the end with the whole slab
  *   ret_loss    mean cross-entropy before the update
  * Buffers are updated, too.
  * The host's gradient slab is complete when it returns.  STATUS_DATA names a label outside the
- * classes; after any failure the gradients are unspecified.
+ * classes or a token outside the vocabulary; after any failure the gradients are unspecified.
  */
 enum status model_step(struct model *m, const float *x, const int32_t *labels, size_t batch,
                        bool accumulate, model_ready_fn *ready, void *user, double *ret_loss,

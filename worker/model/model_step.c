@@ -1,52 +1,81 @@
 /*
- * Forward and backward.  Activations of every layer are kept for backward; two buffers take turns
- * as the gradient that flows back.  Backward computes a layer's weight gradient before its input
- * gradient, so that its bytes can travel while the layers before it still compute; the first
- * layer's input gradient is not needed and not computed.  Nothing is allocated.
+ * Forward and backward of the program.  Backward computes an operation's parameter gradients before
+ * its input gradient, so that their bytes can travel while the operations before it still compute;
+ * the input's gradient is not needed and not computed.  Nothing is allocated.
  */
 #include "common/base/clock.h"
-#include "worker/model/model_layers.h"
+#include "worker/model/program.h"
 
+#include <assert.h>
+#include <math.h>
 #include <string.h>
 
-/* The batch as the first layer reads it. */
-static enum status place_input(struct model *m, const float *x, size_t batch, const float **ret_x,
-                               struct error *err)
+/* With a GPU a download is started for at least this share of the slab, so that all fit in
+ * COMPUTE_DOWNLOADS_MAX. */
+#define DOWNLOAD_SHARE (COMPUTE_DOWNLOADS_MAX - 4)
+
+/* ---- input ---- */
+
+/* Ids that come from a file may be anything. */
+static enum status check_ids(const struct model *m, const float *ids, size_t batch,
+                             struct error *err)
 {
+    size_t positions = m->values[INPUT_VALUE].count;
+
+    for (size_t i = 0; m->vocabulary > 0 && i < batch * positions; i++)
+        if (!(ids[i] >= 0.0f && ids[i] < (float)m->vocabulary && ids[i] == truncf(ids[i])))
+            return error_set(err, STATUS_DATA,
+                             "sample %zu of the batch, position %zu: token %.9g, not one of the "
+                             "vocabulary's 0 to %zu",
+                             i / positions, i % positions, (double)ids[i], m->vocabulary - 1);
+    return STATUS_OK;
+}
+
+/* The batch as the first operation reads it; every value where it belongs. */
+static enum status place_input(struct model *m, const float *x, size_t batch, struct error *err)
+{
+    struct value *input = &m->values[INPUT_VALUE];
+    enum status status;
+
     if (batch == 0 || batch > m->max_batch)
         return error_set(err, STATUS_INVALID, "a batch of %zu samples, the model takes 1 to %zu",
                          batch, m->max_batch);
-    if (!m->input) {
-        *ret_x = x;
+    status = check_ids(m, x, batch, err);
+    if (status != STATUS_OK)
+        return status;
+    for (size_t v = 0; v < m->values_length; v++)
+        m->values[v].at = m->values[v].data;
+    if (!input->data) {
+        input->at = x;
         return STATUS_OK;
     }
-    *ret_x = m->input;
-    return compute_upload(m->compute, m->input, x, batch * m->layers[0].in, err);
+    if (m->vocabulary > 0)
+        return compute_upload(m->compute, input->data, x, batch * input->count, err);
+    return compute_upload_values(m->compute, input->data, x, batch * input->count, err);
 }
 
 /* ---- forward ---- */
 
-static enum status forward_layer(struct model *m, struct layer *layer, size_t batch, bool training,
-                                 struct error *err)
+static void draw_drops(struct model *m)
 {
-    enum status status =
-        compute_linear_forward(m->compute, &layer->linear, layer->input, NULL, NULL,
-                               layer->norm ? layer->normalised : layer->output, batch, err);
+    for (size_t i = 0; i < m->blocks_length; i++) {
+        const struct block *block = &m->blocks[i];
+        bool dropped = m->drop > 0 && (double)random_u32(&m->random) < m->drop * 4294967296.0;
 
-    if (status != STATUS_OK || !layer->norm)
-        return status;
-    if (!training)
-        return compute_batch_norm_evaluate(m->compute, &layer->batch_norm, layer->normalised, NULL,
-                                           layer->output, batch, err);
-    *layer->batches_tracked += 1.0f;
-    return compute_batch_norm_forward(m->compute, &layer->batch_norm, layer->normalised, NULL,
-                                      layer->output, batch, err);
+        for (size_t k = block->first; k < block->end; k++)
+            m->operations[k].dropped = dropped;
+    }
 }
 
-static bool draw_drop(struct model *m, const struct layer *layer)
+/* Buffers as their owner left them on the host, with this batch counted. */
+static enum status place_buffers(struct model *m, struct error *err)
 {
-    return m->drop > 0 && layer->may_drop &&
-           (double)random_u32(&m->random) < m->drop * 4294967296.0;
+    for (size_t i = 0; i < m->length; i++)
+        if (m->operations[i].batches_tracked && !m->operations[i].dropped)
+            *m->operations[i].batches_tracked += 1.0f;
+    if (m->buffers == m->host_buffers)
+        return STATUS_OK;
+    return compute_upload(m->compute, m->buffers, m->host_buffers, m->buffer_table.count, err);
 }
 
 static enum status await_params(const struct model *m, size_t offset, size_t count,
@@ -55,147 +84,205 @@ static enum status await_params(const struct model *m, size_t offset, size_t cou
     return m->await ? m->await(m->await_user, offset, count, err) : STATUS_OK;
 }
 
-static enum status forward(struct model *m, const float *x, size_t batch, bool training,
-                           struct error *err)
+/* What a skipped block would have made is its input. */
+static void pass_dropped(struct model *m, size_t first)
+{
+    for (size_t i = 0; i < m->blocks_length; i++)
+        if (m->blocks[i].first == first)
+            m->values[m->blocks[i].out].at = m->values[m->blocks[i].in].at;
+}
+
+static enum status forward_training(struct model *m, size_t batch, struct error *err)
 {
     enum status status = STATUS_OK;
 
-    for (size_t l = 0; l < m->length && status == STATUS_OK; l++) {
-        struct layer *layer = &m->layers[l];
+    for (size_t i = 0; i < m->length && status == STATUS_OK; i++) {
+        struct operation *op = &m->operations[i];
 
-        layer->input = x;
-        layer->dropped = training && draw_drop(m, layer);
-        if (layer->dropped)
+        if (op->dropped) {
+            pass_dropped(m, i);
             continue;
-        if (training)
-            status = await_params(m, layer->start, layer->ready_count - layer->start, err);
+        }
+        if (op->first_use)
+            status = await_params(m, op->start, op->count, err);
         if (status == STATUS_OK)
-            status = forward_layer(m, layer, batch, training, err);
-        x = layer->output;
+            status = op->kind->forward(m, op, batch, err);
     }
     return status;
+}
+
+static enum status forward_evaluation(struct model *m, size_t batch, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    for (size_t i = 0; i < m->length && status == STATUS_OK; i++) {
+        struct operation *op = &m->operations[i];
+
+        status = op->kind->evaluate ? op->kind->evaluate(m, op, batch, err)
+                                    : op->kind->forward(m, op, batch, err);
+    }
+    return status;
+}
+
+/* dlogits: also the gradient, over the logits. */
+static enum status compute_loss(struct model *m, const int32_t *labels, size_t batch, bool gradient,
+                                struct error *err)
+{
+    void *logits = m->values[m->values_length - 1].data;
+
+    return compute_softmax_cross_entropy(m->compute, logits, labels, gradient ? logits : NULL,
+                                         batch * m->positions, model_classes(m), err);
 }
 
 /* ---- backward ---- */
 
-/* A layer's gradient is issued: final here and now on the host, on its way from a GPU. */
-static enum status hand_over(struct model *m, const struct layer *layer, model_ready_fn *ready,
-                             void *user, struct error *err)
+struct backward {
+    size_t batch;
+    bool accumulate;
+    model_ready_fn *ready; /* or NULL */
+    void *user;
+    size_t ready_count; /* handed over so far */
+};
+
+/* Gradients [0, ready_count) are issued: final here and now on the host; from a GPU they travel. */
+static enum status hand_over(struct model *m, struct backward *b, size_t ready_count,
+                             struct error *err)
 {
-    if (!compute_is_host(m->compute))
-        return compute_download_start(m->compute, m->host_grads + layer->start,
-                                      m->grads + layer->start, layer->ready_count - layer->start,
-                                      err);
-    if (ready)
-        ready(user, layer->ready_count);
-    return STATUS_OK;
+    size_t start = b->ready_count;
+    size_t count = ready_count - start;
+
+    if (count == 0)
+        return STATUS_OK;
+    if (compute_is_host(m->compute)) {
+        b->ready_count = ready_count;
+        if (b->ready)
+            b->ready(b->user, ready_count);
+        return STATUS_OK;
+    }
+    if (count < m->table.count / DOWNLOAD_SHARE && ready_count < m->table.count)
+        return STATUS_OK;
+    b->ready_count = ready_count;
+    assert(m->downloads_length < COMPUTE_DOWNLOADS_MAX);
+    m->downloads[m->downloads_length++] = ready_count;
+    return compute_download_start(m->compute, m->host_grads + start, m->grads + start, count, err);
 }
 
-/* A layer that was skipped has a gradient of zeros, or the one of the batches before. */
-static enum status skip_layer(struct model *m, const struct layer *layer, bool accumulate,
-                              struct error *err)
+/* A skipped operation's gradient is zeros, or that of the batches before. */
+static enum status clear_gradients(struct model *m, const struct operation *op, bool accumulate,
+                                   struct error *err)
 {
-    size_t count = layer->ready_count - layer->start;
-
-    if (accumulate)
+    if (accumulate || op->count == 0)
         return STATUS_OK;
-    memset(m->host_grads + layer->start, 0, count * sizeof(float));
+    memset(m->host_grads + op->start, 0, op->count * sizeof(float));
     if (compute_is_host(m->compute))
         return STATUS_OK;
-    return compute_upload(m->compute, m->grads + layer->start, m->host_grads + layer->start, count,
+    return compute_upload(m->compute, m->grads + op->start, m->host_grads + op->start, op->count,
                           err);
 }
 
-/* dy: the gradient of the layer's output, in m->flow[m->current]; becomes that of the Linear's. */
-static enum status through_activation(struct model *m, const struct layer *layer, float *dy,
-                                      size_t batch, bool accumulate, struct error *err)
+/* The gradient behind a skipped block is the one before it: their buffers, equally large, change
+ * places; the plan has nothing in the latter yet. */
+static void return_dropped(struct model *m, size_t first)
 {
-    enum activation activation =
-        layer->norm ? layer->batch_norm.activation : layer->linear.activation;
-    enum status status = compute_activation_backward(m->compute, activation, layer->output, dy,
-                                                     batch * layer->out, err);
+    for (size_t i = 0; i < m->blocks_length; i++) {
+        const struct block *block = &m->blocks[i];
 
-    if (status == STATUS_OK && layer->norm)
-        status = compute_batch_norm_backward(m->compute, &layer->batch_norm, layer->normalised, dy,
-                                             dy, batch, accumulate, err);
+        if (block->first == first) {
+            size_t in = m->values[block->in].gradient;
+            size_t out = m->values[block->out].gradient;
+            void *kept = m->pool[in];
+
+            m->pool[in] = m->pool[out];
+            m->pool[out] = kept;
+        }
+    }
+}
+
+static enum status backward_operation(struct model *m, size_t index, struct backward *b,
+                                      struct error *err)
+{
+    struct operation *op = &m->operations[index];
+    enum status status = STATUS_OK;
+
+    if (op->dropped) {
+        status = clear_gradients(m, op, b->accumulate, err);
+        return_dropped(m, index);
+        return status == STATUS_OK ? hand_over(m, b, op->ready_count, err) : status;
+    }
+    if (op->kind->backward)
+        status = op->kind->backward(m, op, b->batch, b->accumulate, err);
+    if (status == STATUS_OK)
+        status = hand_over(m, b, op->ready_count, err);
+    if (status == STATUS_OK && op->kind->backward_input && op->in != INPUT_VALUE)
+        status = op->kind->backward_input(m, op, b->batch, err);
     return status;
 }
 
-static enum status backward_layer(struct model *m, size_t l, size_t batch, bool accumulate,
-                                  model_ready_fn *ready, void *user, struct error *err)
+/* With a GPU: the copies arrive in the order in which they were started, the buffers first. */
+static enum status collect(struct model *m, const struct backward *b, struct error *err)
 {
-    const struct layer *layer = &m->layers[l];
-    float *dy = m->flow[m->current];
-    enum status status;
+    enum status status =
+        m->buffers == m->host_buffers ? STATUS_OK : compute_download_wait(m->compute, err);
 
-    if (layer->dropped) {
-        status = skip_layer(m, layer, accumulate, err);
-        return status == STATUS_OK ? hand_over(m, layer, ready, user, err) : status;
+    for (size_t i = 0; i < m->downloads_length && status == STATUS_OK; i++) {
+        status = compute_download_wait(m->compute, err);
+        if (status == STATUS_OK && b->ready)
+            b->ready(b->user, m->downloads[i]);
     }
-    status = through_activation(m, layer, dy, batch, accumulate, err);
-    if (status == STATUS_OK)
-        status = compute_linear_backward_weight(m->compute, &layer->linear, layer->input, dy, batch,
-                                                accumulate, err);
-    if (status == STATUS_OK)
-        status = hand_over(m, layer, ready, user, err);
-    if (status != STATUS_OK || l == 0)
-        return status;
-    m->current = 1 - m->current;
-    return compute_linear_backward_input(m->compute, &layer->linear, dy, m->flow[m->current], batch,
-                                         false, err);
+    return status;
 }
 
-/* With a GPU: the copies arrive in the order in which they were started. */
-static enum status collect_gradients(struct model *m, model_ready_fn *ready, void *user,
-                                     struct error *err)
+static enum status backward(struct model *m, struct backward *b, struct error *err)
 {
-    if (compute_is_host(m->compute))
-        return STATUS_OK;
-    for (size_t l = m->length; l-- > 0;) {
-        enum status status = compute_download_wait(m->compute, err);
+    enum status status = STATUS_OK;
 
-        if (status != STATUS_OK)
-            return status;
-        if (ready)
-            ready(user, m->layers[l].ready_count);
-    }
-    return STATUS_OK;
+    m->downloads_length = 0;
+    if (m->buffers != m->host_buffers)
+        status = compute_download_start(m->compute, m->host_buffers, m->buffers,
+                                        m->buffer_table.count, err);
+    for (size_t i = m->length; i-- > 0 && status == STATUS_OK;)
+        status = backward_operation(m, i, b, err);
+    return status == STATUS_OK ? collect(m, b, err) : status;
 }
 
 static void note_used(struct model *m, bool accumulate)
 {
     if (!accumulate)
         memset(m->used, 0, m->table.length * sizeof(*m->used));
-    for (size_t l = 0; l < m->length; l++)
-        for (size_t v = 0; v < m->layers[l].views && !m->layers[l].dropped; v++)
-            m->used[m->layers[l].first_view + v] = true;
+    for (size_t i = 0; i < m->length; i++) {
+        const struct operation *op = &m->operations[i];
+
+        for (size_t v = 0; v < op->views && !op->dropped; v++)
+            m->used[op->first_view + v] = true;
+    }
 }
+
+/* ---- public ---- */
 
 enum status model_step(struct model *m, const float *x, const int32_t *labels, size_t batch,
                        bool accumulate, model_ready_fn *ready, void *user, double *ret_loss,
                        struct error *err)
 {
-    const float *input = NULL;
-    const struct layer *last = &m->layers[m->length - 1];
+    struct backward b = {.batch = batch, .accumulate = accumulate, .ready = ready, .user = user};
     int64_t started_ns = clock_now_ns();
     size_t correct;
-    enum status status = place_input(m, x, batch, &input, err);
+    enum status status = place_input(m, x, batch, err);
 
-    m->current = 0;
+    if (status == STATUS_OK) {
+        draw_drops(m);
+        status = place_buffers(m, err);
+    }
     if (status == STATUS_OK)
-        status = forward(m, input, batch, true, err);
+        status = forward_training(m, batch, err);
     if (status == STATUS_OK) /* backward writes where gradients may still be sent from */
         status = await_params(m, 0, m->table.count, err);
     if (status == STATUS_OK)
-        status = compute_softmax_cross_entropy(m->compute, last->output, labels, m->flow[0], batch,
-                                               last->out, err);
+        status = compute_loss(m, labels, batch, true, err);
     m->forward_ns = clock_now_ns() - started_ns;
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
         note_used(m, accumulate);
-    for (size_t l = m->length; l-- > 0 && status == STATUS_OK;)
-        status = backward_layer(m, l, batch, accumulate, ready, user, err);
-    if (status == STATUS_OK)
-        status = collect_gradients(m, ready, user, err);
+        status = backward(m, &b, err);
+    }
     if (status == STATUS_OK)
         status = compute_loss_wait(m->compute, ret_loss, &correct, err);
     return status;
@@ -204,15 +291,12 @@ enum status model_step(struct model *m, const float *x, const int32_t *labels, s
 enum status model_evaluate(struct model *m, const float *x, const int32_t *labels, size_t batch,
                            double *ret_loss, size_t *ret_correct, struct error *err)
 {
-    const float *input = NULL;
-    const struct layer *last = &m->layers[m->length - 1];
-    enum status status = place_input(m, x, batch, &input, err);
+    enum status status = place_input(m, x, batch, err);
 
     if (status == STATUS_OK)
-        status = forward(m, input, batch, false, err);
+        status = forward_evaluation(m, batch, err);
     if (status == STATUS_OK)
-        status = compute_softmax_cross_entropy(m->compute, last->output, labels, NULL, batch,
-                                               last->out, err);
+        status = compute_loss(m, labels, batch, false, err);
     if (status == STATUS_OK)
         status = compute_loss_wait(m->compute, ret_loss, ret_correct, err);
     return status;

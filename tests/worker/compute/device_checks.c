@@ -212,17 +212,20 @@ void check_softmax_cross_entropy(struct compute *c, size_t batch, size_t classes
         wanted_correct += r.best == (size_t)labels[i];
         check_gradient(row, gradient.host + i * classes, &r, (size_t)labels[i], batch, classes);
     }
-    for (int evaluation = 0; evaluation < 2; evaluation++) {
+    for (int call = 0; call < 3; call++) { /* the one above; evaluation; over the logits */
         double loss = -1.0;
         size_t correct = batch + 1;
 
-        if (evaluation)
-            assert_ok(compute_softmax_cross_entropy(c, logits.device, labels, NULL, batch, classes,
-                                                    &err));
+        if (call > 0)
+            assert_ok(compute_softmax_cross_entropy(c, logits.device, labels,
+                                                    call == 2 ? logits.device : NULL, batch,
+                                                    classes, &err));
         assert_ok(compute_loss_wait(c, &loss, &correct, &err));
         ck_assert_double_eq_tol(loss, wanted_loss, SOFTMAX_TOLERANCE);
         ck_assert_uint_eq(correct, wanted_correct);
     }
+    array_receive(c, &logits);
+    ck_assert_mem_eq(logits.host, gradient.host, logits.count * sizeof(float));
     free(labels);
     array_free(c, &logits);
     array_free(c, &gradient);

@@ -47,9 +47,10 @@ enum status cpu_softmax_cross_entropy(struct compute *c, const void *logits, con
         float *gradient = gradients ? gradients + i * classes : NULL;
         size_t label = (size_t)labels[i];
         size_t best = row_max(row, classes);
+        double margin = (double)row[best] - (double)row[label]; /* gradient may be row */
         double sum = row_exp_sum(row, row[best], gradient, classes);
 
-        loss += log(sum) + ((double)row[best] - (double)row[label]);
+        loss += log(sum) + margin;
         correct += best == label;
         if (!gradient)
             continue;

@@ -1,0 +1,64 @@
+/*
+ * builder: how an architecture is written down, one call per operation.  A call that fails leaves
+ * its error in the builder, and those that follow do nothing, so that only the end has to look.
+ * Parameters are found by their names or, if they are new, registered: an architecture whose order
+ * of parameters is not that of its operations registers them beforehand, and two operations with
+ * one name share a weight.
+ */
+#ifndef SPARRING_WORKER_MODEL_BUILDER_H
+#define SPARRING_WORKER_MODEL_BUILDER_H
+
+#include "worker/model/program.h"
+#include "worker/model/spec.h"
+
+struct builder {
+    struct model *model;
+    enum status status;
+    struct error *err;
+};
+
+/* Values; shapes as in struct value.  The input comes first. */
+unsigned build_input(struct builder *b, size_t channels, size_t height, size_t width);
+const struct value *build_shape(const struct builder *b, unsigned value);
+
+struct build_linear {
+    const char *name; /* of the module: NAME.weight (out, in), NAME.bias (out) */
+    size_t out;
+    size_t rows; /* of one sample, each mapped by itself; 0: the whole sample is one */
+    bool no_bias;
+    enum activation activation;
+    unsigned residual; /* INPUT_VALUE: none; with ACTIVATION_NONE only */
+    struct initial initial;
+};
+unsigned build_linear(struct builder *b, unsigned in, const struct build_linear *options);
+
+struct build_convolution {
+    const char *name; /* NAME.weight (filters, channels, kernel, kernel), NAME.bias (filters) */
+    size_t filters, kernel, stride, padding;
+    bool no_bias;
+    enum activation activation;
+    struct initial initial;
+};
+unsigned build_convolution(struct builder *b, unsigned in, const struct build_convolution *options);
+
+/* NAME.weight, NAME.bias; buffers NAME.running_mean, .running_var, .num_batches_tracked. */
+void build_batch_norm_parameters(struct builder *b, const char *name, size_t channels);
+unsigned build_batch_norm(struct builder *b, unsigned in, const char *name,
+                          enum activation activation, unsigned residual);
+
+unsigned build_max_pool(struct builder *b, unsigned in, size_t kernel, size_t stride,
+                        size_t padding);
+unsigned build_mean(struct builder *b, unsigned in); /* (channels, 1, 1) */
+
+unsigned build_layer_norm(struct builder *b, unsigned in, const char *name);
+unsigned build_embedding(struct builder *b, const char *tokens, const char *places,
+                         size_t vocabulary, size_t width, struct initial initial);
+unsigned build_attention(struct builder *b, unsigned in, size_t heads);
+
+/* The operations since `first` (a model's length) are a block that LayerDrop may skip. */
+void build_block(struct builder *b, size_t first);
+
+/* The architectures, worker/model/build/. */
+void build_mlp(struct builder *b, const struct spec *spec);
+
+#endif
