@@ -84,6 +84,10 @@ struct worker_options {
     /* results */
     char run_dir[OPTION_TEXT_MAX];
     char save[OPTION_TEXT_MAX];
+    char checkpoint_dir[OPTION_TEXT_MAX];
+    int64_t checkpoint_every; /* 0: at the end only */
+    int64_t checkpoint_keep;  /* 0: all */
+    char resume[OPTION_TEXT_MAX];
     char evaluate[OPTION_TEXT_MAX];
     char log_level[OPTION_TEXT_MAX];
 };

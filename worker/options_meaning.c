@@ -60,6 +60,19 @@ static enum status check_ddp(const struct worker_options *o, struct error *err)
     return STATUS_OK;
 }
 
+static enum status check_checkpoints(const struct worker_options *o, struct error *err)
+{
+    bool saves = o->checkpoint_dir[0] != '\0';
+
+    if (!saves && o->checkpoint_every > 0)
+        return error_set(err, STATUS_INVALID, "--checkpoint-every needs --checkpoint-dir");
+    if (!saves && strcmp(o->resume, "auto") == 0)
+        return error_set(err, STATUS_INVALID, "--resume auto needs --checkpoint-dir");
+    if (o->resume[0] != '\0' && strcmp(o->resume, "auto") != 0 && strcmp(o->init, "torch") != 0)
+        return error_set(err, STATUS_INVALID, "--resume and --init exclude each other");
+    return STATUS_OK;
+}
+
 /* A job that goes on with other processes than it began with. */
 static enum status check_elastic(const struct worker_options *o, struct error *err)
 {
@@ -96,7 +109,9 @@ enum status worker_options_check(const struct worker_options *o, struct error *e
         return error_set(err, STATUS_INVALID,
                          "--partition-bytes %ju is neither 0 nor a multiple of 4 from %u up",
                          (uintmax_t)o->partition_bytes, PARTITION_BYTES_MIN);
-    status = check_elastic(o, err);
+    status = check_checkpoints(o, err);
+    if (status == STATUS_OK)
+        status = check_elastic(o, err);
     if (status == STATUS_OK)
         status = check_ddp(o, err);
     return status == STATUS_OK ? check_backend(o->backend, err) : status;

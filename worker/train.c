@@ -44,6 +44,30 @@ static void linger(int64_t ns)
     }
 }
 
+/* What LayerDrop skips is drawn anew for each update, so that a run that goes on with a checkpoint
+ * draws as one that was never interrupted.  The mixing is splitmix64's. */
+static void draw_layers(struct trainer *t, uint64_t step)
+{
+    uint64_t seed = ((uint64_t)t->options->seed << 32) + step + 1;
+
+    if (t->options->layer_drop <= 0)
+        return;
+    seed += (t->launch->rank + 1) * 0x9e3779b97f4a7c15u;
+    seed = (seed ^ (seed >> 30)) * 0xbf58476d1ce4e5b9u;
+    seed = (seed ^ (seed >> 27)) * 0x94d049bb133111ebu;
+    model_set_layer_drop(t->model, t->options->layer_drop, seed ^ (seed >> 31));
+}
+
+/* Whatever follows from such a loss is lost. */
+static enum status check_loss(const struct trainer *t, uint64_t step, double loss,
+                              struct error *err)
+{
+    if (isfinite(loss))
+        return STATUS_OK;
+    return error_set(err, STATUS_DATA, "step %ju: the loss of rank %u is %s", (uintmax_t)step,
+                     t->launch->rank, isnan(loss) ? "not a number" : "infinite");
+}
+
 /* The batches of one update: all but the last only accumulate (no_sync). */
 static enum status run_batches(struct trainer *t, struct step_record *step, bool *ret_epoch_end,
                                struct error *err)
@@ -53,6 +77,7 @@ static enum status run_batches(struct trainer *t, struct step_record *step, bool
     int64_t batches = 0;
     bool last = false;
 
+    draw_layers(t, step->step);
     while (!last) {
         struct batch batch;
         double loss;
@@ -72,6 +97,8 @@ static enum status run_batches(struct trainer *t, struct step_record *step, bool
             linger(delay_schedule_ns(&t->delays, t->launch->rank, step->step));
         status = model_step(t->model, batch.x, batch.y, batch.count, batches > 0,
                             last ? hand_over : NULL, t, &loss, err);
+        if (status == STATUS_OK)
+            status = check_loss(t, step->step, loss, err);
         if (status != STATUS_OK)
             return status;
         step->compute_ns += clock_now_ns() - loaded;
@@ -118,7 +145,7 @@ static enum status agree_used(struct trainer *t, bool shadow, struct error *err)
 }
 
 /* Parameters without a gradient are left alone, as by PyTorch's optimizers. */
-static void update_used(struct trainer *t, uint64_t step)
+static void update_used(struct trainer *t, uint64_t optimizer_step)
 {
     const struct tensor_table *table = model_table(t->model);
 
@@ -126,17 +153,19 @@ static void update_used(struct trainer *t, uint64_t step)
         const struct tensor_view *v = &table->views[i];
 
         if (t->used[i])
-            optimizer_update(&t->optimizer, step + 1, v->offset, v->count,
+            optimizer_update(&t->optimizer, optimizer_step, v->offset, v->count,
                              model_params(t->model) + v->offset, model_grads(t->model) + v->offset);
     }
 }
 
 static enum status apply_update(struct trainer *t, uint64_t step, struct error *err)
 {
+    uint64_t optimizer_step = step + 1 + t->checkpointer.optimizer_lead;
+
     if (sync_yields(t->sync) == SYNC_YIELDS_GRADIENTS && t->may_skip)
-        update_used(t, step);
+        update_used(t, optimizer_step);
     else if (sync_yields(t->sync) == SYNC_YIELDS_GRADIENTS)
-        optimizer_update(&t->optimizer, step + 1, 0, model_table(t->model)->count,
+        optimizer_update(&t->optimizer, optimizer_step, 0, model_table(t->model)->count,
                          model_params(t->model), model_grads(t->model));
     return model_params_changed(t->model, err);
 }
@@ -325,14 +354,25 @@ static enum status advance(struct trainer *t, uint64_t *index, struct run_outcom
     return STATUS_OK;
 }
 
+/* A stop need not cost the updates since the last checkpoint.  The others may have stopped an
+ * update earlier and be gone; then it does. */
+static void save_on_stop(struct trainer *t, uint64_t completed)
+{
+    struct error why = {0};
+
+    if (checkpointer_end(t, completed, &why) != STATUS_OK)
+        log_warning("no checkpoint of the stop: %s", why.text);
+}
+
 static enum status run_steps(struct trainer *t, struct run_outcome *outcome, struct error *err)
 {
     bool each_epoch = strcmp(t->options->evaluate, "epoch") == 0;
     struct progress bar = {0};
-    uint64_t index = 0;
+    uint64_t index = t->checkpointer.start;
     bool passed = false; /* the end of an epoch that another process has evaluated */
     enum status status = STATUS_OK;
 
+    outcome->epochs = t->checkpointer.start_epoch;
     skip_updates(t, &index, outcome, &passed);
     if (t->launch->rank == 0)
         progress_open(&bar, "training", t->total_steps);
@@ -340,6 +380,7 @@ static enum status run_steps(struct trainer *t, struct run_outcome *outcome, str
         bool epoch_end = false;
 
         if (stop_requested()) {
+            save_on_stop(t, index);
             status = error_set(err, STATUS_CANCELLED, "stopped by signal %d after %ju of %ju steps",
                                stop_requested(), (uintmax_t)index, (uintmax_t)t->total_steps);
             break;
@@ -349,11 +390,15 @@ static enum status run_steps(struct trainer *t, struct run_outcome *outcome, str
             status = overlap_settle(t, err);
         if (status == STATUS_OK && epoch_end && each_epoch)
             status = finish_evaluate(t, outcome, err);
+        if (status == STATUS_OK)
+            status = checkpointer_step(t, index, err);
     }
     progress_close(&bar);
     if (status != STATUS_OK)
         overlap_abandon(t);
-    return status == STATUS_OK ? end_together(t, outcome, err) : status;
+    if (status == STATUS_OK)
+        status = end_together(t, outcome, err);
+    return status == STATUS_OK ? checkpointer_end(t, index, err) : status;
 }
 
 enum status train_run(const struct worker_options *options, const struct option_result *origins,

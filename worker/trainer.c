@@ -8,7 +8,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "common/checkpoint/safetensors.h"
+#include "common/checkpoint/checkpoint.h"
 #include "common/manifest/manifest.h"
 #include "common/shard_map/shard_map.h"
 #include "worker/agree.h"
@@ -18,9 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CHECKPOINT_BYTES_MAX ((size_t)16 << 30)
-#define LINGER_MS            5000 /* rank 0 keeps the store for the others to end */
-#define LINGER_FAILED_MS     2000
+#define LINGER_MS        5000 /* rank 0 keeps the store for the others to end */
+#define LINGER_FAILED_MS 2000
 
 static unsigned default_threads(const struct launch_env *launch)
 {
@@ -117,31 +116,38 @@ static enum status open_loader(struct trainer *t, struct error *err)
     return STATUS_OK;
 }
 
+/* A checkpoint will do, too: of that the model alone. */
+static enum status load_state(struct trainer *t, const struct safetensors *file, struct error *err)
+{
+    const struct safetensors_part part = {"", model_state_table(t->model), model_params(t->model)};
+
+    return safetensors_load_parts(file, &part, 1, CHECKPOINT_OPTIMIZER, err);
+}
+
 static enum status init_params(struct trainer *t, struct error *err)
 {
     const char *how = t->options->init;
     struct safetensors file = {0};
-    enum status status;
+    bool resumed;
+    enum status status = checkpointer_resume(t, &resumed, err);
 
+    if (status != STATUS_OK || resumed)
+        return status;
     if (strcmp(how, "torch") == 0 || strcmp(how, "torch-fma") == 0)
         return model_init(t->model, (uint64_t)t->options->seed,
                           how[5] ? RANDOM_FMA : RANDOM_TWO_ROUNDINGS, err);
     status = safetensors_read(how, CHECKPOINT_BYTES_MAX, &file, err);
     if (status == STATUS_OK)
-        status =
-            safetensors_load_slab(&file, model_state_table(t->model), model_params(t->model), err);
+        status = load_state(t, &file, err);
     safetensors_release(&file);
     return status;
 }
 
-/* LayerDrop draws per rank, so that the ranks' used parameters differ. */
 static enum status prepare_skipping(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
 
     t->may_skip = o->layer_drop > 0 || o->find_unused_parameters || o->static_graph;
-    model_set_layer_drop(t->model, o->layer_drop,
-                         (uint64_t)o->seed * 1000003 + t->launch->rank + 1);
     return mem_calloc(model_table(t->model)->length, sizeof(*t->used), "used parameters", &t->used,
                       err);
 }
@@ -199,6 +205,9 @@ static enum status write_manifest(struct trainer *t, struct error *err)
     manifest_add(m, "batch size", "%jd", (intmax_t)o->batch_size);
     manifest_add(m, "updates", "%ju", (uintmax_t)t->total_steps);
     manifest_add(m, "accumulate steps", "%jd", (intmax_t)o->accumulate_steps);
+    if (t->checkpointer.resumed)
+        manifest_add(m, "resumed", "after update %ju, %016jx", (uintmax_t)t->checkpointer.start,
+                     (uintmax_t)t->checkpointer.identity);
     manifest_add(m, "seed", "%jd", (intmax_t)o->seed);
     manifest_add(m, "shuffle", "%d", o->shuffle);
     manifest_add(m, "drop last", "%d", o->drop_last);
@@ -414,6 +423,8 @@ enum status trainer_open(struct trainer *t, struct error *err)
         status = recovery_open(t, err);
     if (status == STATUS_OK)
         status = wanted_open(t, err);
+    if (status == STATUS_OK)
+        status = checkpointer_open(t, err);
     return status;
 }
 
@@ -447,6 +458,7 @@ void trainer_close(struct trainer *t, const struct error *failure)
     free(t->server_weights);
     recovery_release(&t->recovery);
     wanted_close(t);
+    checkpointer_release(&t->checkpointer);
     ddp_record_release(&t->ddp);
     if (released) /* else its slabs are read until the process ends, which is soon */
         model_close(t->model);

@@ -9,6 +9,7 @@
 #include "common/launch_env/launch_env.h"
 #include "common/optimizer/optimizer.h"
 #include "common/store/store.h"
+#include "worker/checkpointer.h"
 #include "worker/compute/compute.h"
 #include "worker/data/dataset.h"
 #include "worker/data/loader.h"
@@ -29,6 +30,7 @@ struct trainer {
     const struct launch_env *launch;
     unsigned rank, world_size; /* among the ranks that are left */
     struct recovery recovery;
+    struct checkpointer checkpointer;
     struct compute *compute;
     struct dataset *train_set;
     struct dataset *test_set; /* NULL: none, or not this rank's task */

@@ -67,10 +67,29 @@ enum status safetensors_copy_floats(const struct safetensors *s, const struct sa
 enum status safetensors_load_slab(const struct safetensors *s, const struct tensor_table *table,
                                   float *slab, struct error *err);
 
+/* One slab of several in a file: each view is called prefix + its name there. */
+struct safetensors_part {
+    const char *prefix; /* "": the names as they are */
+    const struct tensor_table *table;
+    float *slab; /* where load writes to, and save only reads */
+};
+
+/* The same into several slabs.  ignored: NULL, or tensors whose names begin so may be there, too,
+ * and are not looked at. */
+enum status safetensors_load_parts(const struct safetensors *s,
+                                   const struct safetensors_part *parts, size_t length,
+                                   const char *ignored, struct error *err);
+
 /* Write the slab's views atomically, sorted by name, header padded to 8 bytes.  metadata: key,
  * value, key, value, ...: 2 * pairs strings with distinct keys; NULL when pairs is 0. */
 enum status safetensors_save_slab(const char *path, const struct tensor_table *table,
                                   const float *slab, const char *const *metadata, size_t pairs,
                                   struct error *err);
+
+/* The same of several slabs, whose names differ.  *ret_bytes is the size of the file, NULL allowed.
+ */
+enum status safetensors_save_parts(const char *path, const struct safetensors_part *parts,
+                                   size_t length, const char *const *metadata, size_t pairs,
+                                   uint64_t *ret_bytes, struct error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Between a safetensors file and a slab of parameters: floats out of an entry, a whole slab in, a
- * whole slab out.  Loading compares the file with the table first and reports every difference at
- * once; only then does it touch the slab.  Floats are moved as they lie in memory, so this file
+ * Between a safetensors file and slabs: floats out of an entry, whole slabs in, whole slabs out.
+ * Loading compares the file with the tables first and reports every difference at once; only then
+ * does it touch a slab.  Floats are moved as they lie in memory, so this file
  * insists on a little-endian machine.  No locking: the caller owns slab and table.
  */
 #include "common/base/file.h"
@@ -11,6 +11,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,18 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "slabs are written as they lie in memory, and the format is little-endian");
 
 #define TEXT_BYTES_USED sizeof(((struct error *)NULL)->text)
+
+/* One view as it stands in a file. */
+struct piece {
+    char *name; /* owned */
+    const struct tensor_view *view;
+    const float *data;
+};
+
+struct pieces {
+    struct piece *list; /* owned */
+    size_t length;
+};
 
 static float float_at(const unsigned char *data, size_t index)
 {
@@ -76,40 +89,108 @@ static bool same_shape(const struct safetensors_entry *e, const struct tensor_vi
            memcmp(e->shape, view->shape, view->dims * sizeof(view->shape[0])) == 0;
 }
 
-static bool in_table(const struct tensor_table *table, const char *name)
+static void release_pieces(struct pieces *p)
 {
-    for (size_t i = 0; i < table->length; i++)
-        if (strcmp(table->views[i].name, name) == 0)
-            return true;
-    return false;
+    for (size_t i = 0; i < p->length; i++)
+        free(p->list[i].name);
+    free(p->list);
+    *p = (struct pieces){0};
 }
 
-/* Append what separates the file from the table, each as "; <text>"; returns how many. */
-static size_t list_differences(const struct safetensors *s, const struct tensor_table *table,
-                               struct strbuf *text)
+static enum status open_pieces(struct pieces *p, size_t capacity, struct error *err)
 {
-    size_t found = 0;
+    return mem_calloc(capacity, sizeof(*p->list), "tensor order", &p->list, err);
+}
+
+static enum status add_part(struct pieces *p, const char *prefix, const struct tensor_table *table,
+                            const float *slab, struct error *err)
+{
+    size_t prefix_length = strlen(prefix);
 
     for (size_t i = 0; i < table->length; i++) {
         const struct tensor_view *view = &table->views[i];
-        const struct safetensors_entry *e = safetensors_find(s, view->name);
+        size_t length = strlen(view->name);
+        struct piece *piece = &p->list[p->length];
+        enum status status =
+            mem_calloc(prefix_length + length + 1, 1, "tensor name", &piece->name, err);
 
-        if (!e) {
-            strbuf_addf(text, "; '%s' is missing", view->name);
-        } else if (strcmp(e->dtype, "F32") != 0) {
-            strbuf_addf(text, "; '%s' is %s, not F32", view->name, e->dtype);
-        } else if (!same_shape(e, view)) {
-            strbuf_addf(text, "; '%s' is ", view->name);
-            add_shape(text, e->dims, e->shape);
-            strbuf_add(text, ", the model has ");
-            add_shape(text, view->dims, view->shape);
-        } else {
-            continue;
-        }
-        found++;
+        if (status != STATUS_OK)
+            return status;
+        memcpy(piece->name, prefix, prefix_length);
+        memcpy(piece->name + prefix_length, view->name, length);
+        piece->view = view;
+        piece->data = slab ? slab + view->offset : NULL;
+        p->length++;
     }
+    return STATUS_OK;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    const struct piece *x = a;
+    const struct piece *y = b;
+
+    return strcmp(x->name, y->name);
+}
+
+/* Of all parts, sorted by name. */
+static enum status make_pieces(struct pieces *p, const struct safetensors_part *parts,
+                               size_t length, struct error *err)
+{
+    size_t views = 0;
+    enum status status;
+
+    for (size_t i = 0; i < length; i++)
+        views += parts[i].table->length;
+    status = open_pieces(p, views, err);
+    for (size_t i = 0; i < length && status == STATUS_OK; i++)
+        status = add_part(p, parts[i].prefix, parts[i].table, parts[i].slab, err);
+    if (status == STATUS_OK)
+        qsort(p->list, p->length, sizeof(*p->list), compare_names);
+    return status;
+}
+
+static bool is_wanted(const struct pieces *p, char *name)
+{
+    struct piece key = {.name = name};
+
+    return bsearch(&key, p->list, p->length, sizeof(*p->list), compare_names) != NULL;
+}
+
+static bool begins_with(const char *name, const char *prefix)
+{
+    return prefix && strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+/* Append what separates the entry from the view, as "; <text>"; false: nothing does. */
+static bool add_difference(const struct piece *piece, const struct safetensors_entry *e,
+                           struct strbuf *text)
+{
+    if (!e) {
+        strbuf_addf(text, "; '%s' is missing", piece->name);
+    } else if (strcmp(e->dtype, "F32") != 0) {
+        strbuf_addf(text, "; '%s' is %s, not F32", piece->name, e->dtype);
+    } else if (!same_shape(e, piece->view)) {
+        strbuf_addf(text, "; '%s' is ", piece->name);
+        add_shape(text, e->dims, e->shape);
+        strbuf_add(text, ", the model has ");
+        add_shape(text, piece->view->dims, piece->view->shape);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* Append what separates the file from the pieces; returns how many differences. */
+static size_t list_differences(const struct safetensors *s, const struct pieces *p,
+                               const char *ignored, struct strbuf *text)
+{
+    size_t found = 0;
+
+    for (size_t i = 0; i < p->length; i++)
+        found += add_difference(&p->list[i], safetensors_find(s, p->list[i].name), text);
     for (size_t i = 0; i < s->length; i++) {
-        if (in_table(table, s->entries[i].name))
+        if (is_wanted(p, s->entries[i].name) || begins_with(s->entries[i].name, ignored))
             continue;
         if (text->length < TEXT_BYTES_USED) /* a hostile file can hold a million names */
             strbuf_addf(text, "; '%s' is not in the model", s->entries[i].name);
@@ -118,50 +199,58 @@ static size_t list_differences(const struct safetensors *s, const struct tensor_
     return found;
 }
 
-static enum status check_table(const struct safetensors *s, const struct tensor_table *table,
-                               struct error *err)
+static enum status check_pieces(const struct safetensors *s, const struct pieces *p,
+                                const char *ignored, struct error *err)
 {
     struct strbuf text = STRBUF_INIT;
-    size_t found = list_differences(s, table, &text);
+    size_t found = list_differences(s, p, ignored, &text);
     enum status status = STATUS_OK;
 
     if (found > 0)
         status = error_set(err, STATUS_MISMATCH, "'%s' does not fit the model (%zu difference%s)%s",
                            s->path, found, found == 1 ? "" : "s", text.text);
     strbuf_release(&text);
+    for (size_t i = 0; i < p->length && status == STATUS_OK; i++)
+        status = check_finite(s, safetensors_find(s, p->list[i].name), err);
+    return status;
+}
+
+enum status safetensors_load_parts(const struct safetensors *s,
+                                   const struct safetensors_part *parts, size_t length,
+                                   const char *ignored, struct error *err)
+{
+    struct pieces pieces = {0};
+    enum status status = make_pieces(&pieces, parts, length, err);
+
+    if (status == STATUS_OK)
+        status = check_pieces(s, &pieces, ignored, err);
+    release_pieces(&pieces);
+    for (size_t i = 0; i < length && status == STATUS_OK; i++) {
+        for (size_t v = 0; v < parts[i].table->length; v++) {
+            const struct tensor_view *view = &parts[i].table->views[v];
+            char name[TENSOR_NAME_MAX + 64];
+            const struct safetensors_entry *e;
+
+            (void)snprintf(name, sizeof(name), "%s%s", parts[i].prefix, view->name);
+            e = safetensors_find(s, name);
+            if (e->bytes > 0)
+                memcpy(parts[i].slab + view->offset, e->data, e->bytes);
+        }
+    }
     return status;
 }
 
 enum status safetensors_load_slab(const struct safetensors *s, const struct tensor_table *table,
                                   float *slab, struct error *err)
 {
-    enum status status = check_table(s, table, err);
+    const struct safetensors_part part = {"", table, slab};
 
-    for (size_t i = 0; i < s->length && status == STATUS_OK; i++)
-        status = check_finite(s, &s->entries[i], err);
-    if (status != STATUS_OK)
-        return status;
-    for (size_t i = 0; i < table->length; i++) {
-        const struct tensor_view *view = &table->views[i];
-        const struct safetensors_entry *e = safetensors_find(s, view->name);
-
-        if (e->bytes > 0)
-            memcpy(slab + view->offset, e->data, e->bytes);
-    }
-    return STATUS_OK;
+    return safetensors_load_parts(s, &part, 1, NULL, err);
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    const struct tensor_view *const *x = a;
-    const struct tensor_view *const *y = b;
-
-    return strcmp((*x)->name, (*y)->name);
-}
-
-/* The length, the JSON and its padding, in the order of `views`. */
-static void add_header(struct strbuf *out, const struct tensor_view *const *views, size_t length,
-                       const char *const *metadata, size_t pairs)
+/* The length, the JSON and its padding, in the order of the pieces. */
+static void add_header(struct strbuf *out, const struct pieces *p, const char *const *metadata,
+                       size_t pairs)
 {
     const char *comma = "";
     size_t offset = 0;
@@ -179,12 +268,12 @@ static void add_header(struct strbuf *out, const struct tensor_view *const *view
         strbuf_add(out, "}");
         comma = ",";
     }
-    for (size_t i = 0; i < length; i++, comma = ",") {
-        const struct tensor_view *view = views[i];
+    for (size_t i = 0; i < p->length; i++, comma = ",") {
+        const struct tensor_view *view = p->list[i].view;
         size_t end = offset + view->count * sizeof(float);
 
         strbuf_add(out, comma);
-        strbuf_add_json(out, view->name);
+        strbuf_add_json(out, p->list[i].name);
         strbuf_add(out, ":{\"dtype\":\"F32\",\"shape\":[");
         for (unsigned d = 0; d < view->dims; d++)
             strbuf_addf(out, "%s%zu", d > 0 ? "," : "", view->shape[d]);
@@ -196,12 +285,12 @@ static void add_header(struct strbuf *out, const struct tensor_view *const *view
         strbuf_add(out, " ");
 }
 
-static enum status write_file(const char *path, const struct strbuf *header,
-                              const struct tensor_view *const *views, size_t length,
-                              const float *slab, struct error *err)
+static enum status write_file(const char *path, const struct strbuf *header, const struct pieces *p,
+                              uint64_t *ret_bytes, struct error *err)
 {
     struct file_writer w;
     uint64_t header_bytes = header->length; /* little-endian in memory, as asserted above */
+    uint64_t bytes = sizeof(header_bytes) + header_bytes;
     enum status status = file_writer_open(&w, path, err);
 
     if (status != STATUS_OK)
@@ -209,36 +298,65 @@ static enum status write_file(const char *path, const struct strbuf *header,
     status = file_writer_add(&w, &header_bytes, sizeof(header_bytes), err);
     if (status == STATUS_OK)
         status = file_writer_add(&w, header->text, header->length, err);
-    for (size_t i = 0; i < length && status == STATUS_OK; i++)
-        status = file_writer_add(&w, slab + views[i]->offset, views[i]->count * sizeof(float), err);
+    for (size_t i = 0; i < p->length && status == STATUS_OK; i++) {
+        size_t size = p->list[i].view->count * sizeof(float);
+
+        status = file_writer_add(&w, p->list[i].data, size, err);
+        bytes += size;
+    }
     if (status != STATUS_OK) {
         file_writer_abandon(&w);
         return status;
     }
-    return file_writer_commit(&w, err);
+    status = file_writer_commit(&w, err);
+    if (status == STATUS_OK && ret_bytes)
+        *ret_bytes = bytes;
+    return status;
+}
+
+/* The pieces are sorted. */
+static enum status save_pieces(const char *path, const struct pieces *p,
+                               const char *const *metadata, size_t pairs, uint64_t *ret_bytes,
+                               struct error *err)
+{
+    struct strbuf header = STRBUF_INIT;
+    enum status status;
+
+    add_header(&header, p, metadata, pairs);
+    if (strbuf_ok(&header))
+        status = write_file(path, &header, p, ret_bytes, err);
+    else
+        status = error_set(err, STATUS_NO_MEMORY, "'%s': no memory for the header", path);
+    strbuf_release(&header);
+    return status;
 }
 
 enum status safetensors_save_slab(const char *path, const struct tensor_table *table,
                                   const float *slab, const char *const *metadata, size_t pairs,
                                   struct error *err)
 {
-    struct strbuf header = STRBUF_INIT;
-    const struct tensor_view **views = NULL;
-    enum status status;
+    struct pieces pieces = {0};
+    enum status status = open_pieces(&pieces, table->length, err);
 
-    status =
-        mem_calloc(table->length, sizeof(const struct tensor_view *), "tensor order", &views, err);
-    if (status != STATUS_OK)
-        return status;
-    for (size_t i = 0; i < table->length; i++)
-        views[i] = &table->views[i];
-    qsort(views, table->length, sizeof(const struct tensor_view *), compare_names);
-    add_header(&header, views, table->length, metadata, pairs);
-    if (strbuf_ok(&header))
-        status = write_file(path, &header, views, table->length, slab, err);
-    else
-        status = error_set(err, STATUS_NO_MEMORY, "'%s': no memory for the header", path);
-    strbuf_release(&header);
-    free(views);
+    if (status == STATUS_OK)
+        status = add_part(&pieces, "", table, slab, err);
+    if (status == STATUS_OK) {
+        qsort(pieces.list, pieces.length, sizeof(*pieces.list), compare_names);
+        status = save_pieces(path, &pieces, metadata, pairs, NULL, err);
+    }
+    release_pieces(&pieces);
+    return status;
+}
+
+enum status safetensors_save_parts(const char *path, const struct safetensors_part *parts,
+                                   size_t length, const char *const *metadata, size_t pairs,
+                                   uint64_t *ret_bytes, struct error *err)
+{
+    struct pieces pieces = {0};
+    enum status status = make_pieces(&pieces, parts, length, err);
+
+    if (status == STATUS_OK)
+        status = save_pieces(path, &pieces, metadata, pairs, ret_bytes, err);
+    release_pieces(&pieces);
     return status;
 }

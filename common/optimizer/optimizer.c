@@ -51,6 +51,11 @@ bool optimizer_parse(const char *name, enum optimizer_kind *ret)
     return false;
 }
 
+const char *optimizer_state_name(enum optimizer_kind kind, unsigned index)
+{
+    return kind == OPTIMIZER_SGD ? "momentum_buffer" : index == 0 ? "exp_avg" : "exp_avg_sq";
+}
+
 /* A value that is finite (not a NaN either) and not negative. */
 static enum status check_rate(const char *what, double value, struct error *err)
 {

@@ -39,6 +39,9 @@ struct optimizer_config optimizer_defaults(enum optimizer_kind kind);
 const char *optimizer_name(enum optimizer_kind kind);
 bool optimizer_parse(const char *name, enum optimizer_kind *ret);
 
+/* PyTorch's name of state[index]: "momentum_buffer"; "exp_avg", "exp_avg_sq". */
+const char *optimizer_state_name(enum optimizer_kind kind, unsigned index);
+
 /* Checks values as PyTorch does (negative rates, nesterov without momentum, ...): STATUS_INVALID.
  */
 enum status optimizer_init(struct optimizer *o, const struct optimizer_config *config, size_t count,

@@ -30,6 +30,7 @@ void process_wait_output(const struct process *p, const char *text, int timeout_
 
 /* process_start and process_wait; fails the test with the output when the exit code is not
  * `wanted`. */
+#define PROCESS_FAILS (-1) /* any but 0 */
 const char *process_run(int wanted, int timeout_ms, const char *const *extra,
                         const char *const *argv);
 

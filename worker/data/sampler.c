@@ -37,6 +37,7 @@ enum status sampler_init(struct sampler *s, size_t dataset_count, unsigned rank,
     *s = (struct sampler){
         .dataset_count = dataset_count,
         .part = {rank, world_size},
+        .later = {rank, world_size},
         .later_epoch = UINT64_MAX,
         .rank = rank,
         .world_size = world_size,
@@ -72,6 +73,11 @@ size_t sampler_length(const struct sampler *s, uint64_t epoch)
     const struct sampler_part *part = part_of(s, epoch);
 
     return samples_of_rank(s->dataset_count, part->world_size, part->rank, s->rest);
+}
+
+unsigned sampler_parts(const struct sampler *s, uint64_t epoch)
+{
+    return part_of(s, epoch)->world_size;
 }
 
 enum status sampler_repartition(struct sampler *s, uint64_t epoch, unsigned rank,

@@ -56,6 +56,9 @@ enum status sampler_repartition(struct sampler *s, uint64_t epoch, unsigned rank
 /* Samples of this rank in `epoch`. */
 size_t sampler_length(const struct sampler *s, uint64_t epoch);
 
+/* Ranks that `epoch` is divided among. */
+unsigned sampler_parts(const struct sampler *s, uint64_t epoch);
+
 /* Samples that padding repeats per epoch over all ranks. */
 size_t sampler_padding(const struct sampler *s);
 

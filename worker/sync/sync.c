@@ -44,6 +44,15 @@ void sync_ready(struct sync *s, size_t ready_count)
     s->ops->ready(s, ready_count);
 }
 
+enum status sync_fetch_state(struct sync *s, float *values, float *const *moments,
+                             uint64_t *ret_steps, struct error *err)
+{
+    if (!s->ops->fetch_state)
+        return error_set(err, STATUS_UNSUPPORTED, "sync %s has no state of an optimizer",
+                         s->ops->name);
+    return s->ops->fetch_state(s, values, moments, ret_steps, err);
+}
+
 bool sync_names_rows(const struct sync *s)
 {
     return s->ops->names_rows && s->ops->names_rows(s);

@@ -144,6 +144,9 @@ struct sync_ops {
     /* Payload bytes per step by the architecture's formula; what the counters must show.
      * UINT64_MAX: they depend on the data. */
     void (*expected_bytes)(const struct sync *s, uint64_t *ret_tx, uint64_t *ret_rx);
+    /* NULL: the optimizer runs here.  See sync_fetch_state. */
+    enum status (*fetch_state)(struct sync *s, float *values, float *const *moments,
+                               uint64_t *ret_steps, struct error *err);
     /* What carries the bytes: a collective backend as chosen, "grpc". */
     const char *(*backend)(const struct sync *s);
     /* NULL: never a verdict.  See sync_fault. */
@@ -233,6 +236,14 @@ enum status sync_shrink(struct sync *s, struct sync_loss *ret, struct error *err
 enum status sync_gather(struct sync *s, const void *mine, size_t bytes, void *all,
                         struct error *err);
 enum status sync_share(struct sync *s, void *data, size_t bytes, unsigned root, struct error *err);
+
+/* Where parameters come back: what the optimizer's owner has after the last update that this rank
+ * knows of, and nothing is outstanding.  values (the slab) and each state of the optimizer
+ * (the slab each) are filled, *ret_steps is the number of steps that it has made.  Between steps,
+ * by one rank; in lockstep all of it is of the same update.  Where ranks are not in lockstep it is
+ * as new as it comes, each partition by itself, and *ret_steps is the greatest. */
+enum status sync_fetch_state(struct sync *s, float *values, float *const *moments,
+                             uint64_t *ret_steps, struct error *err);
 
 void sync_timeline(const struct sync *s, struct sync_timeline *ret); /* length 0: none */
 enum sync_yield sync_yields(const struct sync *s);

@@ -1,0 +1,318 @@
+/*
+ * Runs that go on with a checkpoint, from the command line.
+ *
+ * What must hold: with reproducible sums a run that was saved in the middle of an epoch and went on
+ * in other processes, through the same synchronisation or another, ends with the bits of one that
+ * was never interrupted; so does one that was killed at no moment in particular; and what cannot be
+ * gone on with is refused with a reason.
+ */
+#include "common/checkpoint/checkpoint.h"
+#include "tests/integration/job.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define WORDS_MAX 64
+
+/* 256 samples: 16 updates of 2 x 8 an epoch. */
+#define JOB                                                                                        \
+    "--data", "random:256,24,8", "--batch-size", "8", "--lr", "0.02", "--seed", "5", "--threads",  \
+        "1", "--device", "cpu", "--reduce", "reproducible", "--evaluate", "never", "--timeout-ms", \
+        "60000"
+
+struct mode {
+    const char *name;
+    const char *backend;
+    unsigned servers;
+    const char *words[4];
+};
+
+static const struct mode modes[] = {
+    {"shm", "shm", 0, {"--sync", "allreduce"}},
+    {"ring", "ring", 0, {"--sync", "allreduce"}},
+    {"worker", NULL, 2, {"--sync", "ps", "--ps-update", "worker"}},
+};
+#define MODES (sizeof(modes) / sizeof(modes[0]))
+
+/* With running statistics, and with a state that depends on the number of steps. */
+static const char *const optimizers[][6] = {
+    {"--model", "mlp-bn:24-20-20-8", "--momentum", "0.9", "--nesterov"},
+    {"--model", "mlp:24-20-8", "--optimizer", "adamw", "--weight-decay", "0.1"},
+};
+#define OPTIMIZERS (sizeof(optimizers) / sizeof(optimizers[0]))
+
+static const char *run_job(const struct mode *mode, unsigned ranks, const char *const *optimizer,
+                           const char *const *more, int wanted)
+{
+    const char *words[WORDS_MAX] = {JOB};
+    struct job job = {
+        .backend = mode->backend, .ranks = ranks, .servers = mode->servers, .worker = words};
+    size_t count = 0;
+
+    while (words[count])
+        count++;
+    for (size_t i = 0; i < 4 && mode->words[i]; i++)
+        words[count++] = mode->words[i];
+    for (size_t i = 0; i < 6 && optimizer[i]; i++)
+        words[count++] = optimizer[i];
+    for (; *more; more++) {
+        ck_assert_uint_lt(count, WORDS_MAX - 1);
+        words[count++] = *more;
+    }
+    words[count] = NULL;
+    return job_run(&job, wanted);
+}
+
+/* Of the parameters of all ranks, which are the same. */
+static const char *hash_of(const char *run_dir, unsigned ranks)
+{
+    static char texts[8][32];
+    static unsigned turn;
+    char *text = texts[turn++ % 8];
+
+    (void)snprintf(text, sizeof(texts[0]), "%s",
+                   job_record_text(run_dir, 0, "end", "parameters_hash"));
+    ck_assert_uint_eq(strlen(text), 16);
+    for (unsigned rank = 1; rank < ranks; rank++)
+        ck_assert_str_eq(job_record_text(run_dir, rank, "end", "parameters_hash"), text);
+    return text;
+}
+
+static const char *name_folder(const char *stem)
+{
+    static unsigned serial;
+    char name[64];
+
+    (void)snprintf(name, sizeof(name), "%s-%u", stem, serial++);
+    return support_path(name);
+}
+
+static const char *name_in(const char *folder, const char *name)
+{
+    static char texts[4][4096];
+    static unsigned turn;
+    char *text = texts[turn++ % 4];
+
+    (void)snprintf(text, sizeof(texts[0]), "%s/%s", folder, name);
+    return text;
+}
+
+/* One undisturbed run per optimizer, of two ranks and five epochs: all modes have its bits. */
+static char undisturbed[OPTIMIZERS][32];
+
+static void run_undisturbed(void)
+{
+    for (size_t i = 0; i < OPTIMIZERS; i++) {
+        const char *run_dir = run_job(&modes[0], 2, optimizers[i], ARGS("--epochs", "5"), 0);
+
+        (void)snprintf(undisturbed[i], sizeof(undisturbed[i]), "%s", hash_of(run_dir, 2));
+    }
+}
+
+/* Into the middle of an epoch, and on from there, each into the next mode. */
+START_TEST(test_goes_on_in_another_mode)
+{
+    const struct mode *from = &modes[(size_t)_i % MODES];
+    size_t optimizer = (size_t)_i / MODES;
+    const struct mode *to = &modes[((size_t)_i + 1 + optimizer) % MODES];
+    const char *folder = name_folder("cross");
+    const char *run_dir;
+
+    (void)run_job(from, 2, optimizers[optimizer],
+                  ARGS("--steps", "22", "--checkpoint-dir", folder, "--checkpoint-every", "9"), 0);
+    ck_assert_int_eq(access(name_in(folder, "step-000009.safetensors"), R_OK), 0);
+    ck_assert_int_eq(access(name_in(folder, "step-000018.safetensors"), R_OK), 0);
+    run_dir = run_job(to, 2, optimizers[optimizer],
+                      ARGS("--epochs", "5", "--resume", folder, "--checkpoint-dir", folder), 0);
+    ck_assert_msg(strcmp(hash_of(run_dir, 2), undisturbed[optimizer]) == 0,
+                  "from %s to %s: other parameters", from->name, to->name);
+    ck_assert_int_eq(job_record_int(run_dir, 0, "step", "step"), 22);
+    ck_assert_int_eq(job_record_int(run_dir, 0, "end", "steps"), 5 * 16 - 22);
+    ck_assert_int_eq(job_record_int(run_dir, 0, "checkpoint", "step"), 5 * 16);
+    ck_assert_int_gt(job_record_int(run_dir, 0, "checkpoint", "bytes"), 1000);
+    ck_assert_int_eq(access(name_in(folder, "step-000080.safetensors"), R_OK), 0);
+    ck_assert_int_ne(access(name_in(folder, "step-000009.safetensors"), R_OK), 0);
+}
+END_TEST
+
+static void compare_with_undisturbed(const struct mode *mode, unsigned ranks,
+                                     const char *const *optimizer, const char *const *save,
+                                     const char *const *more, const char *folder)
+{
+    char wanted[32];
+    const char *run_dir = run_job(mode, ranks, optimizer, more, 0);
+
+    (void)snprintf(wanted, sizeof(wanted), "%s", hash_of(run_dir, ranks));
+    (void)run_job(mode, ranks, optimizer, save, 0);
+    {
+        const char *words[16] = {"--resume", folder};
+        size_t count = 2;
+
+        while (*more)
+            words[count++] = *more++;
+        words[count] = NULL;
+        run_dir = run_job(mode, ranks, optimizer, words, 0);
+    }
+    ck_assert_str_eq(hash_of(run_dir, ranks), wanted);
+}
+
+/* One process, and LayerDrop, whose generator goes on, too; with uneven parts of an epoch that two
+ * batches make one update of. */
+START_TEST(test_alone_and_with_generators)
+{
+    static const struct mode local = {"local", NULL, 0, {"--sync", "local"}};
+    static const struct mode join = {"join", "shm", 0, {"--sync", "allreduce", "--uneven", "join"}};
+    static const char *const drop[6] = {"--model", "mlp:24-20-20-20-8", "--layer-drop", "0.5",
+                                        "--find-unused-parameters"};
+    const char *folder = name_folder("alone");
+
+    compare_with_undisturbed(&local, 1, drop, ARGS("--steps", "41", "--checkpoint-dir", folder),
+                             ARGS("--epochs", "2"), folder);
+    folder = name_folder("drop");
+    compare_with_undisturbed(&modes[0], 2, drop, ARGS("--steps", "20", "--checkpoint-dir", folder),
+                             ARGS("--steps", "40"), folder);
+    folder = name_folder("join");
+    compare_with_undisturbed(&join, 2, optimizers[1],
+                             ARGS("--steps", "7", "--checkpoint-dir", folder, "--samples", "77",
+                                  "--accumulate-steps", "2"),
+                             ARGS("--epochs", "5", "--samples", "77", "--accumulate-steps", "2"),
+                             folder);
+}
+END_TEST
+
+/* Killed, all of it; `auto` finds whatever was saved last, or nothing. */
+START_TEST(test_killed_and_started_again)
+{
+    const char *folder = name_folder("killed");
+    const char *run_dir = support_path("killed-run");
+    struct process launch;
+    int64_t at = 5 + (int64_t)(support_random() * 60);
+
+    process_start(&launch, NULL,
+                  ARGS(support_program("sparring"), "launch", "--standalone", "--nproc-per-node",
+                       "2", "--run-dir", run_dir, "--", support_program("sparring-worker"), JOB,
+                       "--model", "mlp-bn:24-20-20-8", "--momentum", "0.9", "--nesterov",
+                       "--backend", "shm", "--steps", "1000000", "--resume", "auto",
+                       "--checkpoint-dir", folder, "--checkpoint-every", "3"));
+    job_await_step(run_dir, 0, at);
+    for (unsigned rank = 0; rank < 2; rank++)
+        ck_assert_int_eq(kill((pid_t)job_record_int(run_dir, rank, "start", "pid"), SIGKILL), 0);
+    (void)process_wait(&launch, JOB_TIMEOUT_MS);
+    run_dir = run_job(&modes[1], 2, optimizers[0],
+                      ARGS("--epochs", "5", "--resume", "auto", "--checkpoint-dir", folder,
+                           "--checkpoint-every", "3"),
+                      0);
+    if (job_record_int(run_dir, 0, "step", "step") > 0)
+        ck_assert_str_eq(hash_of(run_dir, 2), undisturbed[0]);
+    else /* more was saved than this run is long */
+        ck_assert_int_eq(job_record_int(run_dir, 0, "end", "steps"), 0);
+}
+END_TEST
+
+/* Other numbers of ranks go on where what is behind divides among them, and at an epoch's end. */
+START_TEST(test_other_numbers_of_ranks)
+{
+    const char *folder = name_folder("ranks");
+    const char *run_dir;
+
+    (void)run_job(&modes[0], 2, optimizers[1],
+                  ARGS("--epochs", "1", "--checkpoint-dir", folder, "--checkpoint-every", "10"), 0);
+    run_dir = run_job(&modes[0], 3, optimizers[1], ARGS("--epochs", "2", "--resume", folder), 0);
+    ck_assert_int_eq(job_record_int(run_dir, 0, "step", "step"), 16);
+    ck_assert_int_eq(job_record_int(run_dir, 0, "end", "steps"), 11); /* of 86 samples */
+    run_dir =
+        run_job(&modes[0], 1, optimizers[1],
+                ARGS("--epochs", "1", "--resume", name_in(folder, "step-000010.safetensors")), 0);
+    ck_assert_int_eq(job_record_int(run_dir, 0, "end", "steps"), 12); /* of 96 samples */
+    (void)run_job(&modes[0], 3, optimizers[1],
+                  ARGS("--epochs", "1", "--resume", name_in(folder, "step-000010.safetensors")), 3);
+    ck_assert_ptr_nonnull(strstr(job_output(), "which 3 ranks cannot go on with"));
+    ck_assert_ptr_nonnull(strstr(job_output(), "step-000010.safetensors"));
+}
+END_TEST
+
+START_TEST(test_other_models_and_settings)
+{
+    static const char *const wide[6] = {"--model", "mlp:24-21-8", "--optimizer", "adamw"};
+    static const char *const sgd[6] = {"--model", "mlp:24-20-8", "--optimizer", "sgd"};
+    static const char *const rate[6] = {"--model", "mlp:24-20-8",    "--optimizer",
+                                        "adamw",   "--weight-decay", "0.2"};
+    static const struct mode local = {"local", NULL, 0, {"--sync", "local"}};
+    const char *folder = name_folder("other");
+
+    (void)run_job(&local, 1, optimizers[1], ARGS("--steps", "3", "--checkpoint-dir", folder), 0);
+    (void)run_job(&local, 1, wide, ARGS("--steps", "5", "--resume", folder), 3);
+    ck_assert_ptr_nonnull(strstr(job_output(), "step-000003.safetensors' does not fit the model"));
+    ck_assert_ptr_nonnull(strstr(job_output(), "is (20, 24), the model has (21, 24)"));
+    (void)run_job(&local, 1, wide,
+                  ARGS("--steps", "5", "--init", name_in(folder, "step-000003.safetensors")), 3);
+    ck_assert_ptr_nonnull(strstr(job_output(), "is (20, 24), the model has (21, 24)"));
+    (void)run_job(&local, 1, sgd, ARGS("--steps", "5", "--resume", folder), 3);
+    ck_assert_ptr_nonnull(strstr(job_output(), "optimizer is sgd (was adamw)"));
+    (void)run_job(&local, 1, rate, ARGS("--steps", "5", "--resume", folder), 0);
+    ck_assert_ptr_nonnull(strstr(job_output(), "weight_decay is 0.2 (was 0.1)"));
+    (void)run_job(&local, 1, rate, ARGS("--steps", "5", "--resume", folder, "--seed", "6"), 3);
+    ck_assert_ptr_nonnull(strstr(job_output(), "in the middle of epoch 0"));
+}
+END_TEST
+
+/* A loss that is not finite ends the run, says where, and leaves the last good checkpoint. */
+START_TEST(test_a_loss_that_is_no_number)
+{
+    static const char *const explodes[6] = {"--model", "mlp:24-20-8", "--lr", "1e6"};
+    const char *folder = name_folder("nan");
+    const char *run_dir;
+    char file[CHECKPOINT_PATH_MAX];
+    struct safetensors s;
+    struct checkpoint_facts facts;
+    struct error err;
+
+    run_dir = run_job(&modes[_i], 2, explodes,
+                      ARGS("--steps", "500", "--checkpoint-dir", folder, "--checkpoint-every", "1"),
+                      PROCESS_FAILS);
+    for (unsigned rank = 0; rank < 2; rank++) {
+        const char *text = job_record_text(run_dir, rank, "end", "error");
+
+        ck_assert_msg(strstr(text, "the loss of rank") || strstr(text, "no checkpoint is made") ||
+                          strstr(text, "stopped by signal"), /* launch was first */
+                      "rank %u: %s", rank, text);
+    }
+    ck_assert_msg(strstr(job_output(), "error: step ") ||
+                      strstr(job_output(), "error: after update "),
+                  "%s", job_output());
+    assert_ok(checkpoint_find(folder, file, &err));
+    assert_ok(safetensors_read(file, 1 << 20, &s, &err));
+    assert_ok(checkpoint_read_facts(&s, &facts, &err));
+    ck_assert_uint_ge(facts.step, 1);
+    ck_assert_uint_lt(facts.step, 500);
+    for (size_t i = 0; i < s.length; i++) {
+        static float values[2000];
+
+        ck_assert_uint_le(s.entries[i].count, 2000);
+        assert_ok(safetensors_copy_floats(&s, &s.entries[i], values, &err)); /* all finite */
+    }
+    safetensors_release(&s);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("resume");
+    TCase *cases = tcase_create("all");
+
+    tcase_add_unchecked_fixture(cases, run_undisturbed, NULL);
+    tcase_add_loop_test(cases, test_goes_on_in_another_mode, 0, (int)(MODES * OPTIMIZERS));
+    tcase_add_test(cases, test_alone_and_with_generators);
+    tcase_add_test(cases, test_killed_and_started_again);
+    tcase_add_test(cases, test_other_numbers_of_ranks);
+    tcase_add_test(cases, test_other_models_and_settings);
+    tcase_add_loop_test(cases, test_a_loss_that_is_no_number, 0, (int)MODES);
+    tcase_set_timeout(cases, 300);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
