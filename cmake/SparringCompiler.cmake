@@ -66,14 +66,15 @@ if(SPARRING_SANITIZE AND CMAKE_C_COMPILER_ID STREQUAL "Clang")
 endif()
 
 # sparring_simd_sources(VARIABLE NAME FILE): compile FILE once per vector width; VARIABLE gets the objects, to
-# stand among a library's SOURCES.  -O3: the vectoriser of -O2 leaves most loops alone.
+# stand among a library's SOURCES.  -O3: the vectoriser of -O2 leaves most loops alone; -fno-trapping-math: no
+# one looks at the processor's floating-point flags, and a loop with a comparison may become vector code.
 function(sparring_simd_sources variable name file)
     set(objects)
     foreach(level ${SPARRING_SIMD_LEVELS})
         add_library(${name}_${level} OBJECT ${file})
         target_link_libraries(${name}_${level} PRIVATE sparring_warnings)
         target_compile_definitions(${name}_${level} PRIVATE SIMD_LEVEL=${level})
-        target_compile_options(${name}_${level} PRIVATE -O3 ${SPARRING_SIMD_FLAGS_${level}})
+        target_compile_options(${name}_${level} PRIVATE -O3 -fno-trapping-math ${SPARRING_SIMD_FLAGS_${level}})
         list(APPEND objects $<TARGET_OBJECTS:${name}_${level}>)
     endforeach()
     set(${variable} ${objects} PARENT_SCOPE)

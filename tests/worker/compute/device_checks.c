@@ -315,4 +315,5 @@ void check_device(struct compute *c, int rounds)
     check_convolutions(c, rounds);
     check_pooling(c, rounds);
     check_batch_norm(c, rounds);
+    check_sequence(c, rounds);
 }

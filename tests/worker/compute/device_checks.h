@@ -31,6 +31,10 @@ void check_pooling(struct compute *c, int rounds);
 /* Of vectors and of images: training with and without residual and ReLU, evaluation, gradients. */
 void check_batch_norm(struct compute *c, int rounds);
 
+/* The operations of transformers: linear with GELU and residual, layer normalisation, embedding,
+ * attention, cross-entropy in place (device_checks_sequence.c). */
+void check_sequence(struct compute *c, int rounds);
+
 /* All of the above; shapes from 1 x 1 x 1 up to `rounds` random ones. */
 void check_device(struct compute *c, int rounds);
 

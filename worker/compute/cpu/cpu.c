@@ -119,6 +119,14 @@ static const struct compute_ops cpu_ops = {
     .batch_norm_forward = cpu_batch_norm_forward,
     .batch_norm_evaluate = cpu_batch_norm_evaluate,
     .batch_norm_backward = cpu_batch_norm_backward,
+    .layer_norm_forward = cpu_layer_norm_forward,
+    .layer_norm_backward = cpu_layer_norm_backward,
+    .embedding_forward = cpu_embedding_forward,
+    .embedding_backward = cpu_embedding_backward,
+    .attention_prepare = cpu_attention_prepare,
+    .attention_release = cpu_attention_release,
+    .attention_forward = cpu_attention_forward,
+    .attention_backward = cpu_attention_backward,
     .softmax_cross_entropy = cpu_softmax_cross_entropy,
     .loss_wait = cpu_loss_wait,
 };
@@ -127,6 +135,8 @@ enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, str
 {
     static const struct cpu_kernels *const tables[SIMD_LEVELS] = SIMD_TABLES(cpu_kernels);
     static const struct image_kernels *const image_tables[SIMD_LEVELS] = SIMD_TABLES(image_kernels);
+    static const struct sequence_kernels *const sequence_tables[SIMD_LEVELS] =
+        SIMD_TABLES(sequence_kernels);
     struct cpu *cpu = NULL;
     enum status status;
 
@@ -140,6 +150,7 @@ enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, str
     cpu->base.ops = &cpu_ops;
     cpu->kernels = tables[simd_level()];
     cpu->images = image_tables[simd_level()];
+    cpu->sequence = sequence_tables[simd_level()];
     (void)snprintf(cpu->text, sizeof(cpu->text), "cpu (OpenBLAS %s, %d thread%s)",
                    openblas_get_corename(), openblas_get_num_threads(),
                    openblas_get_num_threads() == 1 ? "" : "s");

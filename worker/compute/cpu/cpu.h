@@ -8,11 +8,13 @@
 #include "worker/compute/compute_ops.h"
 #include "worker/compute/cpu/cpu_kernels.h"
 #include "worker/compute/cpu/image_kernels.h"
+#include "worker/compute/cpu/sequence_kernels.h"
 
 struct cpu {
     struct compute base;
     const struct cpu_kernels *kernels;
     const struct image_kernels *images;
+    const struct sequence_kernels *sequence;
     char text[96]; /* compute_name */
     double loss;   /* of the last softmax_cross_entropy */
     size_t correct;
@@ -66,6 +68,28 @@ enum status cpu_batch_norm_evaluate(struct compute *c, const struct batch_norm *
 enum status cpu_batch_norm_backward(struct compute *c, const struct batch_norm *n, const void *x,
                                     const void *dy, void *dx, size_t batch,
                                     bool accumulate_parameters, struct error *err);
+
+/* cpu_sequence.c */
+enum status cpu_layer_norm_forward(struct compute *c, const struct layer_norm *n, const void *x,
+                                   void *y, size_t rows, struct error *err);
+enum status cpu_layer_norm_backward(struct compute *c, const struct layer_norm *n, const void *x,
+                                    const void *dy, void *dx, size_t rows, bool accumulate_input,
+                                    bool accumulate_parameters, struct error *err);
+enum status cpu_embedding_forward(struct compute *c, const struct embedding *e, const float *ids,
+                                  void *y, size_t batch, struct error *err);
+enum status cpu_embedding_backward(struct compute *c, const struct embedding *e, const float *ids,
+                                   const void *dy, size_t batch, bool accumulate_tokens,
+                                   bool accumulate, struct error *err);
+
+/* cpu_attention.c */
+enum status cpu_attention_prepare(struct compute *c, struct attention *a, size_t max_batch,
+                                  struct error *err);
+void cpu_attention_release(struct compute *c, struct attention *a);
+enum status cpu_attention_forward(struct compute *c, const struct attention *a, const void *qkv,
+                                  float *log_sums, void *y, size_t batch, struct error *err);
+enum status cpu_attention_backward(struct compute *c, const struct attention *a, const void *qkv,
+                                   const float *log_sums, const void *y, const void *dy, void *dqkv,
+                                   size_t batch, struct error *err);
 
 /* cpu_softmax.c */
 enum status cpu_softmax_cross_entropy(struct compute *c, const void *logits, const int32_t *labels,

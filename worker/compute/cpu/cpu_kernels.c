@@ -7,14 +7,21 @@
 
 #define COLUMN_BLOCK 512 /* floats: 2 KiB of running sums stay in the first-level cache */
 
-static void add_bias(float *y, const float *bias, size_t batch, size_t out, bool relu)
+static void finish(float *y, const float *bias, const float *residual, size_t batch, size_t out,
+                   bool relu)
 {
     for (size_t row = 0; row < batch; row++, y += out) {
         SIMD_LOOP
         for (size_t j = 0; j < out; j++) {
-            float value = y[j] + bias[j];
+            float value = y[j];
 
-            y[j] = relu && value < 0.0f ? 0.0f : value;
+            if (bias)
+                value += bias[j];
+            if (relu)
+                value = value < 0.0f ? 0.0f : value;
+            if (residual)
+                value += residual[row * out + j];
+            y[j] = value;
         }
     }
 }
@@ -50,7 +57,7 @@ static void column_sums(const float *dy, float *sums, size_t batch, size_t out, 
 }
 
 const struct cpu_kernels SIMD_NAME(cpu_kernels) = {
-    .add_bias = add_bias,
+    .finish = finish,
     .relu_backward = relu_backward,
     .column_sums = column_sums,
 };

@@ -12,8 +12,10 @@
 
 /* Arrays do not overlap. */
 struct cpu_kernels {
-    /* y (batch, out) += bias (out) per row; relu: then y = max(y, 0). */
-    void (*add_bias)(float *y, const float *bias, size_t batch, size_t out, bool relu);
+    /* y (batch, out) += bias (out; NULL: none) per row; relu: then y = max(y, 0); then y +=
+     * residual (batch, out; NULL: none). */
+    void (*finish)(float *y, const float *bias, const float *residual, size_t batch, size_t out,
+                   bool relu);
     /* dy = 0 where y <= 0 */
     void (*relu_backward)(const float *y, float *dy, size_t count);
     /* sums (out) = or += the sums of dy's columns; dy (batch, out). */

@@ -22,21 +22,31 @@ enum status cpu_linear_forward(struct compute *c, const struct linear *l, const 
                                struct error *err)
 {
     const struct cpu *cpu = (const struct cpu *)c;
+    bool gelu = l->activation == ACTIVATION_GELU;
+    bool relu = l->activation == ACTIVATION_RELU;
 
-    (void)pre;
-    if (residual || !l->bias || l->activation == ACTIVATION_GELU)
-        return error_set(err, STATUS_UNSUPPORTED, "linear: residual, no bias, GELU");
-    cpu_product(false, true, rows, l->out, l->in, x, l->weight, 0.0f, y);
-    cpu->kernels->add_bias(y, l->bias, rows, l->out, l->activation == ACTIVATION_RELU);
+    (void)err;
+    cpu_product(false, true, rows, l->out, l->in, x, l->weight, 0.0f, gelu ? pre : y);
+    if (gelu) {
+        if (l->bias)
+            cpu->kernels->finish(pre, l->bias, NULL, rows, l->out, false);
+        cpu->sequence->gelu(pre, residual, y, rows * l->out);
+    } else if (l->bias || residual || relu) {
+        cpu->kernels->finish(y, l->bias, residual, rows, l->out, relu);
+    }
     return STATUS_OK;
 }
 
 enum status cpu_activation_backward(struct compute *c, enum activation activation, const void *kept,
                                     void *dy, size_t count, struct error *err)
 {
+    const struct cpu *cpu = (const struct cpu *)c;
+
+    (void)err;
     if (activation == ACTIVATION_GELU)
-        return error_set(err, STATUS_UNSUPPORTED, "GELU");
-    ((const struct cpu *)c)->kernels->relu_backward(kept, dy, count);
+        cpu->sequence->gelu_backward(kept, dy, count);
+    else
+        cpu->kernels->relu_backward(kept, dy, count);
     return STATUS_OK;
 }
 

@@ -5,61 +5,52 @@
 
 #include <math.h>
 
-/* One row: its largest logit (a NaN never wins) and that logit's first index. */
-static size_t row_max(const float *row, size_t classes)
+/* The first place of the row's largest, which is there unless the row has a NaN. */
+static size_t first_place(const float *row, float value, size_t classes)
 {
-    size_t best = 0;
+    size_t j = 0;
 
-    for (size_t j = 1; j < classes; j++)
-        if (row[j] > row[best])
-            best = j;
-    return best;
+    while (j < classes && row[j] != value)
+        j++;
+    return j;
 }
 
-/* Sum of exp(row - max) in double; `exponentials` (classes) gets the terms where not NULL. */
-static double row_exp_sum(const float *row, float max, float *exponentials, size_t classes)
+/* Logits of one row become its gradient, which is scaled by 1 / rows; returns its loss. */
+static double row_loss(const struct sequence_kernels *kernels, const float *row, float *gradient,
+                       size_t label, size_t classes, size_t rows, bool *ret_correct)
 {
-    double sum = 0.0;
+    float max = kernels->largest(row, classes);
+    double margin = (double)max - (double)row[label]; /* read before the gradient replaces it */
+    double sum;
 
-    for (size_t j = 0; j < classes; j++) {
-        float e = expf(row[j] - max);
-
-        if (exponentials)
-            exponentials[j] = e;
-        sum += (double)e;
+    *ret_correct = row[label] == max && first_place(row, max, classes) == label;
+    sum = kernels->exponential_sum(row, max, gradient, classes);
+    if (gradient) {
+        kernels->scale(gradient, (float)(1.0 / (sum * (double)rows)), classes);
+        gradient[label] -= (float)(1.0 / (double)rows);
     }
-    return sum;
+    return log(sum) + margin;
 }
 
 enum status cpu_softmax_cross_entropy(struct compute *c, const void *logits, const int32_t *labels,
-                                      void *dlogits, size_t batch, size_t classes,
-                                      struct error *err)
+                                      void *dlogits, size_t rows, size_t classes, struct error *err)
 {
     struct cpu *cpu = (struct cpu *)c;
-    const float *rows = logits;
-    float *gradients = dlogits;
+    const float *row = logits;
+    float *gradient = dlogits;
     double loss = 0.0;
-    size_t correct = 0;
 
     (void)err;
-    for (size_t i = 0; i < batch; i++) {
-        const float *row = rows + i * classes;
-        float *gradient = gradients ? gradients + i * classes : NULL;
-        size_t label = (size_t)labels[i];
-        size_t best = row_max(row, classes);
-        double margin = (double)row[best] - (double)row[label]; /* gradient may be row */
-        double sum = row_exp_sum(row, row[best], gradient, classes);
+    cpu->correct = 0;
+    for (size_t i = 0; i < rows; i++, row += classes) {
+        bool correct;
 
-        loss += log(sum) + margin;
-        correct += best == label;
-        if (!gradient)
-            continue;
-        for (size_t j = 0; j < classes; j++)
-            gradient[j] *= (float)(1.0 / (sum * (double)batch));
-        gradient[label] -= (float)(1.0 / (double)batch);
+        loss += row_loss(cpu->sequence, row, gradient, (size_t)labels[i], classes, rows, &correct);
+        cpu->correct += correct;
+        if (gradient)
+            gradient += classes;
     }
-    cpu->loss = loss / (double)batch;
-    cpu->correct = correct;
+    cpu->loss = loss / (double)rows;
     return STATUS_OK;
 }
 

@@ -1,0 +1,231 @@
+/*
+ * Causal self-attention, a block of queries of one head of one sample at a time: their scores
+ * against all keys that they may see lie in scratch memory, so that no head's (positions,
+ * positions) is ever whole, and backward computes the probabilities again from the kept logarithms
+ * of the rows' sums.  Queries, keys and values are read where the linear layer before left them.
+ *
+ * Source: Dao et al. 2022 (FlashAttention), without its running maximum: a row of scores fits.
+ */
+#include "common/base/memory.h"
+#include "worker/compute/cpu/cpu.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK 64 /* queries */
+
+struct plan {
+    float *scores;    /* (BLOCK, positions) */
+    float *gradients; /* (BLOCK, positions), of the scores */
+};
+
+/* A matrix within a larger one: `stride` from row to row. */
+struct panel {
+    const float *data;
+    size_t stride;
+};
+
+enum status cpu_attention_prepare(struct compute *c, struct attention *a, size_t max_batch,
+                                  struct error *err)
+{
+    struct plan *plan = NULL;
+    enum status status = mem_calloc(1, sizeof(*plan), "attention", &plan, err);
+
+    (void)max_batch;
+    if (status != STATUS_OK)
+        return status;
+    a->plan = plan;
+    status = mem_calloc_aligned(BLOCK * a->positions, sizeof(float), "attention's scores",
+                                &plan->scores, err);
+    if (status == STATUS_OK)
+        status = mem_calloc_aligned(BLOCK * a->positions, sizeof(float),
+                                    "attention's score gradients", &plan->gradients, err);
+    if (status != STATUS_OK)
+        cpu_attention_release(c, a);
+    return status;
+}
+
+void cpu_attention_release(struct compute *c, struct attention *a)
+{
+    struct plan *plan = a->plan;
+
+    (void)c;
+    free(plan->scores);
+    free(plan->gradients);
+    free(plan);
+    a->plan = NULL;
+}
+
+/* out (m, n; stride) = factor a b^T, or a b, or a^T b, + beta out. */
+static void multiply_nt(size_t m, size_t n, size_t k, float factor, struct panel a, struct panel b,
+                        float *out, size_t stride)
+{
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)m, (blasint)n, (blasint)k, factor,
+                a.data, (blasint)a.stride, b.data, (blasint)b.stride, 0.0f, out, (blasint)stride);
+}
+
+static void multiply_nn(size_t m, size_t n, size_t k, struct panel a, struct panel b, float *out,
+                        size_t stride)
+{
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, 1.0f,
+                a.data, (blasint)a.stride, b.data, (blasint)b.stride, 0.0f, out, (blasint)stride);
+}
+
+static void multiply_tn(size_t m, size_t n, size_t k, struct panel a, struct panel b, float beta,
+                        float *out, size_t stride)
+{
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, 1.0f,
+                a.data, (blasint)a.stride, b.data, (blasint)b.stride, beta, out, (blasint)stride);
+}
+
+/* One head of one sample: panels into qkv (or dqkv) and y (or dy), all `positions` high. */
+struct head {
+    size_t positions, size; /* size: columns */
+    float factor;           /* 1 / sqrt(size) */
+    struct panel q, k, v;
+};
+
+static struct head head_at(const struct attention *a, const float *qkv, size_t sample, size_t head)
+{
+    size_t size = a->width / a->heads;
+    size_t stride = 3 * a->width;
+    const float *q = qkv + sample * a->positions * stride + head * size;
+
+    return (struct head){
+        .positions = a->positions,
+        .size = size,
+        .factor = (float)(1.0 / sqrt((double)size)),
+        .q = {q, stride},
+        .k = {q + a->width, stride},
+        .v = {q + 2 * a->width, stride},
+    };
+}
+
+static struct panel from_row(struct panel p, size_t row)
+{
+    return (struct panel){p.data + row * p.stride, p.stride};
+}
+
+/* Probabilities of row `i` of a block, which sees `seen` of the block's `keys`; returns the
+ * logarithm of its sum. */
+static float softmax_row(const struct sequence_kernels *kernels, float *row, size_t seen,
+                         size_t keys)
+{
+    float max = kernels->largest(row, seen);
+    double sum = kernels->exponential_sum(row, max, row, seen);
+
+    kernels->scale(row, (float)(1.0 / sum), seen);
+    memset(row + seen, 0, (keys - seen) * sizeof(float));
+    return (float)((double)max + log(sum));
+}
+
+static void head_forward(const struct cpu *cpu, const struct plan *plan, const struct head *h,
+                         float *log_sums, float *y, size_t stride)
+{
+    for (size_t at = 0; at < h->positions; at += BLOCK) {
+        size_t rows = h->positions - at < BLOCK ? h->positions - at : BLOCK;
+        size_t keys = at + rows;
+        struct panel scores = {plan->scores, keys};
+
+        multiply_nt(rows, keys, h->size, h->factor, from_row(h->q, at), h->k, plan->scores, keys);
+        for (size_t i = 0; i < rows; i++)
+            log_sums[at + i] =
+                softmax_row(cpu->sequence, plan->scores + i * keys, at + i + 1, keys);
+        multiply_nn(rows, h->size, keys, scores, h->v, y + at * stride, stride);
+    }
+}
+
+enum status cpu_attention_forward(struct compute *c, const struct attention *a, const void *qkv,
+                                  float *log_sums, void *y, size_t batch, struct error *err)
+{
+    float *out = y;
+
+    (void)err;
+    for (size_t i = 0; i < batch * a->heads; i++) {
+        size_t sample = i / a->heads;
+        struct head h = head_at(a, qkv, sample, i % a->heads);
+
+        head_forward((const struct cpu *)c, a->plan, &h, log_sums + i * a->positions,
+                     out + sample * a->positions * a->width + i % a->heads * h.size, a->width);
+    }
+    return STATUS_OK;
+}
+
+struct head_gradients {
+    const float *y, *dy; /* (positions, size), width from row to row */
+    size_t width;
+    float *dq, *dk, *dv; /* likewise, 3 * width */
+};
+
+/* The block's probabilities and the gradients of its scores, which are zero beyond the diagonal. */
+static void block_gradients(const struct cpu *cpu, const struct plan *plan, const struct head *h,
+                            const float *log_sums, const struct head_gradients *g, size_t at,
+                            size_t rows)
+{
+    size_t keys = at + rows;
+    struct panel dy = {g->dy + at * g->width, g->width};
+
+    multiply_nt(rows, keys, h->size, h->factor, from_row(h->q, at), h->k, plan->scores, keys);
+    multiply_nt(rows, keys, h->size, 1.0f, dy, h->v, plan->gradients, keys);
+    for (size_t i = 0; i < rows; i++) {
+        size_t seen = at + i + 1;
+        size_t offset = (at + i) * g->width;
+        float *row = plan->scores + i * keys;
+        float *gradients = plan->gradients + i * keys;
+
+        cpu->sequence->attention_gradients(
+            row, gradients, log_sums[at + i],
+            cpu->sequence->dot(g->y + offset, g->dy + offset, h->size), h->factor, seen);
+        memset(row + seen, 0, (keys - seen) * sizeof(float));
+        memset(gradients + seen, 0, (keys - seen) * sizeof(float));
+    }
+}
+
+/* The last block first: it sees all keys, so it sets their gradients and the others add. */
+static void head_backward(const struct cpu *cpu, const struct plan *plan, const struct head *h,
+                          const float *log_sums, const struct head_gradients *g)
+{
+    size_t blocks = (h->positions + BLOCK - 1) / BLOCK;
+    size_t stride = 3 * g->width;
+
+    for (size_t block = blocks; block-- > 0;) {
+        size_t at = block * BLOCK;
+        size_t rows = h->positions - at < BLOCK ? h->positions - at : BLOCK;
+        size_t keys = at + rows;
+        float beta = block + 1 == blocks ? 0.0f : 1.0f;
+        struct panel probabilities = {plan->scores, keys};
+        struct panel gradients = {plan->gradients, keys};
+        struct panel dy = {g->dy + at * g->width, g->width};
+
+        block_gradients(cpu, plan, h, log_sums, g, at, rows);
+        multiply_tn(keys, h->size, rows, probabilities, dy, beta, g->dv, stride);
+        multiply_nn(rows, h->size, keys, gradients, h->k, g->dq + at * stride, stride);
+        multiply_tn(keys, h->size, rows, gradients, from_row(h->q, at), beta, g->dk, stride);
+    }
+}
+
+enum status cpu_attention_backward(struct compute *c, const struct attention *a, const void *qkv,
+                                   const float *log_sums, const void *y, const void *dy, void *dqkv,
+                                   size_t batch, struct error *err)
+{
+    (void)err;
+    for (size_t i = 0; i < batch * a->heads; i++) {
+        size_t sample = i / a->heads;
+        struct head h = head_at(a, qkv, sample, i % a->heads);
+        size_t first = sample * a->positions * a->width + i % a->heads * h.size;
+        float *dq = (float *)dqkv + sample * a->positions * 3 * a->width + i % a->heads * h.size;
+        struct head_gradients g = {
+            .y = (const float *)y + first,
+            .dy = (const float *)dy + first,
+            .width = a->width,
+            .dq = dq,
+            .dk = dq + a->width,
+            .dv = dq + 2 * a->width,
+        };
+
+        head_backward((const struct cpu *)c, a->plan, &h, log_sums + i * a->positions, &g);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,255 @@
+/*
+ * sequence_kernels: exponentials, GELU and layer normalisation, compiled once per vector width;
+ * every width gives the same bits.  Rows are short enough for the first-level cache, so a row
+ * passes through several loops rather than one that the compiler cannot turn into vector code.
+ */
+#include "worker/compute/cpu/sequence_kernels.h"
+
+#include "worker/compute/cpu/cpu_math.h"
+
+#include <math.h>
+
+#define SUM_BLOCK 1024 /* floats: 4 KiB; longer sums go on in double */
+
+static void exponential(const float *x, float *y, size_t count)
+{
+    SIMD_LOOP
+    for (size_t i = 0; i < count; i++)
+        y[i] = math_exp(x[i]);
+}
+
+static float largest(const float *row, size_t count)
+{
+    float lanes[LANES];
+    size_t i = 0;
+
+    for (size_t k = 0; k < LANES; k++)
+        lanes[k] = -INFINITY;
+    for (; i + LANES <= count; i += LANES)
+        for (size_t k = 0; k < LANES; k++)
+            lanes[k] = row[i + k] > lanes[k] ? row[i + k] : lanes[k];
+    for (; i < count; i++)
+        lanes[0] = row[i] > lanes[0] ? row[i] : lanes[0];
+    for (size_t half = LANES / 2; half > 0; half /= 2)
+        for (size_t k = 0; k < half; k++)
+            lanes[k] = lanes[k + half] > lanes[k] ? lanes[k + half] : lanes[k];
+    return lanes[0];
+}
+
+static float sum_of(const float *x, size_t count)
+{
+    struct lanes sums = lanes_load_some(x, 0, 0.0f);
+    size_t i = 0;
+
+    for (; i + LANES <= count; i += LANES)
+        sums = lanes_add(sums, lanes_load(x + i));
+    if (i < count)
+        sums = lanes_add(sums, lanes_load_some(x + i, count - i, 0.0f));
+    return lanes_sum(sums);
+}
+
+static double exponential_sum(const float *x, float shift, float *y, size_t count)
+{
+    float block[SUM_BLOCK];
+    double sum = 0.0;
+
+    for (size_t at = 0; at < count; at += SUM_BLOCK) {
+        size_t length = count - at < SUM_BLOCK ? count - at : SUM_BLOCK;
+        const float *in = x + at;
+        float *out = y ? y + at : block;
+
+        SIMD_LOOP
+        for (size_t i = 0; i < length; i++)
+            out[i] = math_exp(in[i] - shift);
+        sum += (double)sum_of(out, length);
+    }
+    return sum;
+}
+
+static void scale(float *x, float factor, size_t count)
+{
+    SIMD_LOOP
+    for (size_t i = 0; i < count; i++)
+        x[i] *= factor;
+}
+
+/* ---- GELU: x * sigmoid(2u), which is x (1 + tanh u) / 2; u = sqrt(2 / pi) (x + 0.044715 x^3) ----
+ */
+
+#define GELU_LINEAR 1.59576912f /* 2 sqrt(2 / pi) */
+#define GELU_CUBIC  (GELU_LINEAR * 0.044715f)
+
+static float gelu_sigmoid(float x)
+{
+    return 1.0f / (1.0f + math_exp(-(x * (GELU_LINEAR + GELU_CUBIC * (x * x)))));
+}
+
+static void gelu(const float *pre, const float *residual, float *y, size_t count)
+{
+    if (!residual) {
+        SIMD_LOOP
+        for (size_t i = 0; i < count; i++)
+            y[i] = pre[i] * gelu_sigmoid(pre[i]);
+        return;
+    }
+    SIMD_LOOP
+    for (size_t i = 0; i < count; i++)
+        y[i] = pre[i] * gelu_sigmoid(pre[i]) + residual[i];
+}
+
+static void gelu_backward(const float *pre, float *dy, size_t count)
+{
+    SIMD_LOOP
+    for (size_t i = 0; i < count; i++) {
+        float x = pre[i];
+        float s = gelu_sigmoid(x);
+
+        dy[i] *= s + x * (s * (1.0f - s)) * (GELU_LINEAR + 3.0f * GELU_CUBIC * (x * x));
+    }
+}
+
+/* ---- layer normalisation ---- */
+
+/* The mean and the biased variance of a row: of the deviations from a first mean, whose own
+ * rounding their mean corrects. */
+static float row_moments(const float *x, size_t width, float *ret_variance)
+{
+    float mean = sum_of(x, width) / (float)width;
+    struct lanes sums = lanes_load_some(x, 0, 0.0f);
+    struct lanes squares = sums;
+    size_t i = 0;
+    float rest;
+
+    for (; i < width; i += LANES) {
+        struct lanes d = lanes_subtract_number(
+            i + LANES <= width ? lanes_load(x + i) : lanes_load_some(x + i, width - i, mean), mean);
+
+        sums = lanes_add(sums, d);
+        squares = lanes_add(squares, lanes_multiply(d, d));
+    }
+    rest = lanes_sum(sums) / (float)width;
+    *ret_variance = lanes_sum(squares) / (float)width - rest * rest;
+    return mean + rest;
+}
+
+static void layer_norm_forward(const struct layer_norm *n, const float *x, float *y, size_t rows)
+{
+    const float *weight = n->weight;
+    const float *bias = n->bias;
+
+    for (size_t row = 0; row < rows; row++, x += n->width, y += n->width) {
+        float variance;
+        float mean = row_moments(x, n->width, &variance);
+        float inverse = 1.0f / sqrtf(variance + n->epsilon);
+
+        n->mean[row] = mean;
+        n->inverse_std[row] = inverse;
+        SIMD_LOOP
+        for (size_t j = 0; j < n->width; j++)
+            y[j] = (x[j] - mean) * inverse * weight[j] + bias[j];
+    }
+}
+
+/* dx of one row needs the means of g = dy * weight and of g * normalised; *ret_projection gets the
+ * latter. */
+static float gradient_means(const float *x, const float *dy, const float *weight, float mean,
+                            float inverse, size_t width, float *ret_projection)
+{
+    struct lanes sums = lanes_load_some(x, 0, 0.0f);
+    struct lanes products = sums;
+
+    for (size_t i = 0; i < width; i += LANES) {
+        size_t left = width - i;
+        bool whole = left >= LANES;
+        struct lanes d = lanes_subtract_number(
+            whole ? lanes_load(x + i) : lanes_load_some(x + i, left, mean), mean);
+        struct lanes g = lanes_multiply(
+            whole ? lanes_load(dy + i) : lanes_load_some(dy + i, left, 0.0f),
+            whole ? lanes_load(weight + i) : lanes_load_some(weight + i, left, 0.0f));
+
+        sums = lanes_add(sums, g);
+        products = lanes_add(products, lanes_multiply(g, d));
+    }
+    *ret_projection = lanes_sum(products) * inverse / (float)width;
+    return lanes_sum(sums) / (float)width;
+}
+
+static void layer_norm_backward(const struct layer_norm *n, const float *x, const float *dy,
+                                float *dx, size_t rows, bool accumulate_input)
+{
+    const float *weight = n->weight;
+    float *dweight = n->dweight;
+    float *dbias = n->dbias;
+    size_t width = n->width;
+
+    for (size_t row = 0; row < rows; row++, x += width, dy += width, dx += width) {
+        float mean = n->mean[row];
+        float inverse = n->inverse_std[row];
+        float projection;
+        float shift = gradient_means(x, dy, weight, mean, inverse, width, &projection);
+
+        SIMD_LOOP
+        for (size_t j = 0; j < width; j++) {
+            float normalised = (x[j] - mean) * inverse;
+            float gradient = (dy[j] * weight[j] - shift - normalised * projection) * inverse;
+
+            dweight[j] += dy[j] * normalised;
+            dbias[j] += dy[j];
+            dx[j] = accumulate_input ? dx[j] + gradient : gradient;
+        }
+    }
+}
+
+/* ---- attention and embedding ---- */
+
+static void add(float *y, const float *x, size_t count)
+{
+    SIMD_LOOP
+    for (size_t i = 0; i < count; i++)
+        y[i] += x[i];
+}
+
+static void sum(float *y, const float *a, const float *b, size_t count)
+{
+    SIMD_LOOP
+    for (size_t i = 0; i < count; i++)
+        y[i] = a[i] + b[i];
+}
+
+static float dot(const float *a, const float *b, size_t count)
+{
+    struct lanes sums = lanes_load_some(a, 0, 0.0f);
+    size_t i = 0;
+
+    for (; i + LANES <= count; i += LANES)
+        sums = lanes_add(sums, lanes_multiply(lanes_load(a + i), lanes_load(b + i)));
+    if (i < count)
+        sums = lanes_add(sums, lanes_multiply(lanes_load_some(a + i, count - i, 0.0f),
+                                              lanes_load_some(b + i, count - i, 0.0f)));
+    return lanes_sum(sums);
+}
+
+static void attention_gradients(float *scores, float *gradients, float log_sum, float shift,
+                                float factor, size_t count)
+{
+    SIMD_LOOP
+    for (size_t i = 0; i < count; i++) {
+        scores[i] = math_exp(scores[i] - log_sum);
+        gradients[i] = scores[i] * (gradients[i] - shift) * factor;
+    }
+}
+
+const struct sequence_kernels SIMD_NAME(sequence_kernels) = {
+    .exponential = exponential,
+    .largest = largest,
+    .exponential_sum = exponential_sum,
+    .scale = scale,
+    .gelu = gelu,
+    .gelu_backward = gelu_backward,
+    .layer_norm_forward = layer_norm_forward,
+    .layer_norm_backward = layer_norm_backward,
+    .add = add,
+    .sum = sum,
+    .dot = dot,
+    .attention_gradients = attention_gradients,
+};

@@ -1,0 +1,49 @@
+/*
+ * sequence_kernels: the loops of transformers beside the matrix products, one table per vector
+ * width (common/tensor/simd.h).  Inside the library and for its tests.
+ */
+#ifndef SPARRING_WORKER_COMPUTE_CPU_SEQUENCE_KERNELS_H
+#define SPARRING_WORKER_COMPUTE_CPU_SEQUENCE_KERNELS_H
+
+#include "common/tensor/simd.h"
+#include "worker/compute/compute.h"
+
+#include <stddef.h>
+
+/* Arrays are equal or do not overlap. */
+struct sequence_kernels {
+    /* y = e^x (math_exp) */
+    void (*exponential)(const float *x, float *y, size_t count);
+    /* The largest of a row; a NaN never is, -infinity where nothing else is there. */
+    float (*largest)(const float *row, size_t count);
+    /* y = e^(x - shift); returns its sum, in double over blocks.  y NULL: the sum only. */
+    double (*exponential_sum)(const float *x, float shift, float *y, size_t count);
+    void (*scale)(float *x, float factor, size_t count);
+
+    /* y = gelu(pre) + residual (NULL: none) */
+    void (*gelu)(const float *pre, const float *residual, float *y, size_t count);
+    /* dy = dy * gelu'(pre) */
+    void (*gelu_backward)(const float *pre, float *dy, size_t count);
+
+    void (*layer_norm_forward)(const struct layer_norm *n, const float *x, float *y, size_t rows);
+    /* Adds to dweight and dbias. */
+    void (*layer_norm_backward)(const struct layer_norm *n, const float *x, const float *dy,
+                                float *dx, size_t rows, bool accumulate_input);
+
+    void (*add)(float *y, const float *x, size_t count);                 /* y += x */
+    void (*sum)(float *y, const float *a, const float *b, size_t count); /* y = a + b */
+    float (*dot)(const float *a, const float *b, size_t count);
+
+    /* gradients = probabilities * (gradients - shift) * factor, probabilities = e^(scores -
+     * log_sum), which replace the scores. */
+    void (*attention_gradients)(float *scores, float *gradients, float log_sum, float shift,
+                                float factor, size_t count);
+};
+
+extern const struct sequence_kernels sequence_kernels_baseline;
+#ifdef SPARRING_SIMD_X86
+extern const struct sequence_kernels sequence_kernels_avx2;
+extern const struct sequence_kernels sequence_kernels_avx512;
+#endif
+
+#endif
