@@ -1,25 +1,35 @@
 #!/usr/bin/env python3
 """Time the training step of the same job in PyTorch; `sparring bench train --peer python3` runs it.
 
-Rank, world size and address come from the environment (torchrun, or sparring launch).  Rank 0 writes one
-JSON object to --out: the median step time in milliseconds over all but the first max(5, 10 %) steps.
-Input costs nothing here: batches are views of tensors made beforehand.
+Rank, world size and address come from the environment (torchrun, or sparring launch).  Rank 0 writes one JSON object
+to --out: medians over all but the first max(5, 10 %) steps, or why nothing was measured ("not_measured").  PyTorch is
+given what it is best with: gradients set to None, fused optimizers, on a GPU pinned input, channels-last images below
+float32 and cuDNN's search.  On a GPU nothing waits inside a block of 10 steps, and parts are times of its stream.
 """
 import argparse
 import json
 import os
+import resource
 import statistics
+import sys
 import time
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="mlp:784-1024-1024-10 or linear:10-5-2")
+    parser.add_argument("--model", required=True, help="as sparring-worker takes it: mlp:784-1024-1024-10, resnet18, ...")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
     parser.add_argument("--lr", type=float, default=0.01)
-    parser.add_argument("--ddp", action="store_true", help="synchronise with DistributedDataParallel over gloo")
+    parser.add_argument("--momentum", type=float, default=0)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda (that of LOCAL_RANK) or cuda:I")
+    parser.add_argument("--precision", choices=("float32", "tf32", "bf16", "fp16"), default="float32")
+    parser.add_argument("--compile", action="store_true", help="torch.compile, with PyTorch 2")
+    parser.add_argument("--compile-mode", default="default", help="default, reduce-overhead, max-autotune")
+    parser.add_argument("--ddp", action="store_true", help="synchronise with DistributedDataParallel: gloo, on GPUs nccl")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", required=True)
     return parser.parse_args()
 
@@ -32,50 +42,174 @@ os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 import torch
 import torch.distributed as dist
-import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 
+import torch_models
 
-def make_model(spec):
-    kind, sizes = spec.split(":")
-    sizes = [int(size) for size in sizes.split("-")]
-    layers = []
-    for i in range(len(sizes) - 1):
-        layers.append(nn.Linear(sizes[i], sizes[i + 1]))
-        if kind == "mlp" and i + 2 < len(sizes):
-            layers.append(nn.ReLU())
-    return nn.Sequential(*layers), sizes[0], sizes[-1]
+RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+BLOCK = 10  # steps between two waits for a GPU
+BATCHES = 16
+
+
+class NotMeasured(Exception):
+    pass
+
+
+def open_device():
+    if a.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise NotMeasured("this PyTorch sees no GPU")
+    local_rank = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
+    device = torch.device(a.device if ":" in a.device else f"cuda:{local_rank}")
+    torch.cuda.set_device(device)
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = a.precision != "float32"
+    return device
+
+
+def open_optimizer(parameters):
+    """The fastest that this PyTorch has for the device; which one stands in its defaults."""
+    kind = torch.optim.SGD if a.optimizer == "sgd" else torch.optim.AdamW
+    settings = {"lr": a.lr, **({"momentum": a.momentum} if a.optimizer == "sgd" else {})}
+    if a.device != "cpu":
+        for way in ({"fused": True}, {"foreach": True}):
+            try:
+                return kind(parameters, **settings, **way)
+            except (TypeError, RuntimeError):
+                pass
+    return kind(parameters, **settings)
+
+
+class Training:
+    """One rank's model, data and optimizer; step() is what is timed."""
+
+    def __init__(self, device):
+        self.device, self.cuda = device, device.type == "cuda"
+        torch.manual_seed(a.seed)
+        self.made = torch_models.make_model(a.model)
+        self.flops = torch_models.flops_per_sample(self.made)
+        self.images = len(self.made.input_shape) == 3 and self.cuda and a.precision != "float32"
+        model = self.made.model.to(device)
+        if self.images:
+            model = model.to(memory_format=torch.channels_last)
+        if a.ddp and WORLD > 1:
+            model = DistributedDataParallel(model, device_ids=[device.index] if self.cuda else None,
+                                            gradient_as_bucket_view=True)
+        self.loss = lambda x, y: torch_models.loss_of(model(x), y)
+        if a.compile:
+            self.loss = torch.compile(self.loss, mode=a.compile_mode)
+        self.optimizer = open_optimizer(list(model.parameters()))
+        self.scaler = torch.cuda.amp.GradScaler() if a.precision == "fp16" else None
+        self.inputs = [self.prepare(torch_models.random_input(self.made, a.batch_size)) for _ in range(BATCHES)]
+        self.labels = [self.prepare(torch_models.random_labels(self.made, a.batch_size)) for _ in range(BATCHES)]
+
+    def prepare(self, tensor):
+        if self.images and tensor.dim() == 4:
+            tensor = tensor.contiguous(memory_format=torch.channels_last)
+        return tensor.pin_memory() if self.cuda else tensor
+
+    def autocast(self):
+        kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        return torch.autocast(self.device.type, dtype=kinds.get(a.precision, torch.bfloat16),
+                              enabled=a.precision in kinds)
+
+    def step(self, number, mark):
+        """mark() is called between the parts: input, forward, backward, optimizer."""
+        mark()
+        x, y = self.inputs[number % BATCHES], self.labels[number % BATCHES]
+        if self.cuda:
+            x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
+        mark()
+        with self.autocast():
+            loss = self.loss(x, y)
+        mark()
+        (self.scaler.scale(loss) if self.scaler else loss).backward()
+        mark()
+        if self.scaler:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        mark()
+        return loss
+
+
+PARTS = ("input_ms", "forward_ms", "backward_ms", "optimizer_ms")
+
+
+def run_on_cpu(training):
+    """Per step: its time and its parts, in ms."""
+    steps = []
+    for number in range(a.steps):
+        marks = []
+        loss = training.step(number, lambda: marks.append(time.perf_counter()))
+        loss.item()
+        end = time.perf_counter()
+        steps.append([1e3 * (end - marks[0])] + [1e3 * (marks[i + 1] - marks[i]) for i in range(len(PARTS))])
+    return steps, loss.item()
+
+
+def run_on_cuda(training):
+    """Per block: the same, means over its steps."""
+    blocks = []
+    for _ in range(-(-a.steps // BLOCK)):
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(len(PARTS) + 1)] for _ in range(BLOCK)]
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for number in range(BLOCK):
+            left = iter(events[number])
+            loss = training.step(number, lambda: next(left).record())
+        value = loss.item()
+        torch.cuda.synchronize()
+        elapsed = time.perf_counter() - started
+        parts = [statistics.mean(e[i].elapsed_time(e[i + 1]) for e in events) for i in range(len(PARTS))]
+        blocks.append([1e3 * elapsed / BLOCK] + parts)
+    return blocks, value
+
+
+def measure():
+    if a.compile and not hasattr(torch, "compile"):
+        raise NotMeasured(f"PyTorch {torch.__version__} has no torch.compile")
+    torch.set_num_threads(a.threads)
+    device = open_device()
+    if a.ddp and device.type == "cuda" and int(os.environ.get("LOCAL_WORLD_SIZE", WORLD)) > torch.cuda.device_count():
+        raise NotMeasured("NCCL wants a GPU for each rank")
+    if WORLD > 1:
+        dist.init_process_group("gloo" if device.type == "cpu" or not a.ddp else "nccl")
+    try:
+        training = Training(device)
+        if WORLD > 1:
+            dist.barrier()
+        rows, loss = (run_on_cuda if training.cuda else run_on_cpu)(training)
+    finally:
+        if WORLD > 1 and sys.exc_info()[0] is None:
+            dist.barrier()
+            dist.destroy_process_group()
+    unit = BLOCK if training.cuda else 1
+    steady = rows[max(5, a.steps // 10) // unit + (unit > 1):] or rows
+    figures = dict(zip(("step_ms",) + PARTS, map(statistics.median, zip(*steady))))
+    return {**figures, "torch": torch.__version__, "device": torch.cuda.get_device_name() if training.cuda else "cpu",
+            "model_flops_per_sample": training.flops, "loss": loss,
+            "parameters": sum(p.numel() for p in training.made.model.parameters()),
+            "fused_optimizer": bool(training.optimizer.defaults.get("fused")),
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            **({"peak_device_bytes": torch.cuda.max_memory_reserved()} if training.cuda else {})}
 
 
 def main():
-    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    torch.set_num_threads(a.threads)
-    torch.manual_seed(0)
-    model, features, classes = make_model(a.model)
-    if world > 1:
-        dist.init_process_group("gloo")
-    trained = DistributedDataParallel(model) if a.ddp and world > 1 else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=a.lr)
-    x = torch.randn(16, a.batch_size, features)
-    y = torch.randint(0, classes, (16, a.batch_size))
-    if world > 1:
-        dist.barrier()
-    times = []
-    for step in range(a.steps):
-        started = time.perf_counter()
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(trained(x[step % 16]), y[step % 16])
-        loss.backward()
-        optimizer.step()
-        loss.item()
-        times.append(time.perf_counter() - started)
-    if rank == 0:
-        steady = times[max(5, a.steps // 10):]
+    try:
+        result = measure()
+    except NotMeasured as why:
+        result = {"not_measured": str(why)}
+    except Exception as problem:  # the compiler's own are many: no C++ compiler, no Triton
+        if not a.compile:
+            raise
+        result = {"not_measured": f"torch.compile failed: {(str(problem).splitlines() or ['?'])[0]}"}
+    if RANK == 0:
         with open(a.out, "w") as out:
-            json.dump({"step_ms": statistics.median(steady) * 1e3, "torch": torch.__version__}, out)
-    if world > 1:
-        dist.barrier()
-        dist.destroy_process_group()
+            json.dump(result, out)
 
 
 if __name__ == "__main__":
