@@ -44,6 +44,7 @@ static const struct subcommand benches[] = {
     {"allreduce", bench_collective_main, "the former name of all_reduce"},
     {"ps", bench_ps_main, "parameter-server push and pull"},
     {"train", bench_train_main, "one training step, beside the no-communication control"},
+    {"matmul", bench_matmul_main, "matrix products: the ceiling of a training step"},
 };
 
 static void print_help(FILE *out, const char *program, const struct subcommand *rows, size_t count)

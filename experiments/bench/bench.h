@@ -8,6 +8,7 @@
 /* argv[0]: which collective, as all_reduce. */
 int bench_collective_main(int argc, char **argv);
 int bench_ps_main(int argc, char **argv);
+int bench_matmul_main(int argc, char **argv);
 int bench_train_main(int argc, char **argv);
 
 #endif

@@ -1,10 +1,9 @@
 /*
- * The jobs: command lines, run directories, the figures in them.
+ * The jobs: command lines, and how they take turns.
  */
 #include "experiments/bench/train_contest.h"
 
 #include "common/base/memory.h"
-#include "common/base/parse.h"
 #include "experiments/subprocess/subprocess.h"
 
 #include <ftw.h>
@@ -15,10 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WORDS_MAX      64
-#define WORD_MAX       256
-#define DATA_SAMPLES   4096
-#define LINE_MAX_BYTES 4096
+#define WORDS_MAX 64
+#define WORD_MAX  1024
 
 /* ---- command lines ---- */
 
@@ -88,6 +85,9 @@ static void add_our_job(const struct train_contest *c, const struct train_model 
     if (strcmp(who->sync, "ps") == 0)
         add_option(w, "ps-transport", who->backend);
     add_option(w, "device", o->device);
+    if (strcmp(o->precision, "float32") != 0)
+        add_option(w, "precision", o->precision);
+    add_option(w, "optimizer", o->optimizer);
     add_option(w, "evaluate", "never");
     add_option(w, "log-level", "warning");
 }
@@ -99,127 +99,90 @@ static void add_torch_job(const struct train_contest *c, const struct train_mode
 
     add_launch(c, w, who, NULL);
     add_word(w, "%s", o->peer);
-    add_word(w, "%s", o->peer_script);
+    add_word(w, "%s", c->peer_script);
     add_option(w, "model", m->spec);
     add_number(w, "batch-size", m->batch_size);
     add_number(w, "steps", m->steps);
     add_number(w, "threads", o->threads);
+    add_option(w, "device", o->device);
+    add_option(w, "precision", o->precision);
+    add_option(w, "optimizer", o->optimizer);
     if (strcmp(who->sync, "torch-ddp") == 0)
         add_word(w, "--ddp");
+    if (strcmp(who->sync, "torch-compile") == 0)
+        add_word(w, "--compile");
     add_option(w, "out", out);
 }
 
-/* ---- figures ---- */
+/* ---- jobs ---- */
 
-static enum status read_figure(const char *path, const char *member, double *ret, struct error *err)
+/* `what`, for the error. */
+static enum status run_words(const struct train_contest *c, const struct words *w, const char *what,
+                             const char *log, struct error *err)
 {
-    json_error_t problem;
-    json_t *file = json_load_file(path, 0, &problem);
-    const json_t *value = json_object_get(file, member);
-    enum status status = STATUS_OK;
-
-    if (!json_is_number(value))
-        status = error_set(err, STATUS_DATA, "no '%s' in '%s'%s%s", member, path, file ? "" : ": ",
-                           file ? "" : problem.text);
-    else
-        *ret = json_number_value(value);
-    json_decref(file);
-    return status;
-}
-
-static double member_ms(const json_t *record, const char *name)
-{
-    const json_t *value = json_object_get(record, name);
-
-    return json_is_number(value) ? json_number_value(value) * 1e-6 : (double)NAN;
-}
-
-/* Medians over the steady steps (METRICS.md) of rank 0's records. */
-static enum status read_steps(const char *path, size_t steps, double *comm, double *exposed,
-                              struct train_figures *ret, struct error *err)
-{
-    size_t skip = steps / 10 > 5 ? steps / 10 : 5;
-    char line[LINE_MAX_BYTES];
-    size_t seen = 0;
-    size_t kept = 0;
-    FILE *file = fopen(path, "re");
-
-    if (!file)
-        return error_set(err, STATUS_IO, "cannot open '%s'", path);
-    while (fgets(line, sizeof(line), file) && kept < steps) {
-        json_t *record = json_loads(line, 0, NULL);
-        const char *kind = json_string_value(json_object_get(record, "kind"));
-
-        if (kind && strcmp(kind, "step") == 0 && (seen++ >= skip || steps <= skip)) {
-            comm[kept] = member_ms(record, "comm_ns");
-            exposed[kept] = member_ms(record, "exposed_comm_ns");
-            kept++;
-        }
-        json_decref(record);
-    }
-    (void)fclose(file);
-    ret->comm_ms = kept > 0 && isfinite(comm[0]) ? bench_summarise(comm, kept).median : (double)NAN;
-    ret->exposed_ms = kept > 0 ? bench_summarise(exposed, kept).median : (double)NAN;
-    return STATUS_OK;
-}
-
-static enum status read_run(const char *run_dir, size_t steps, struct train_figures *ret,
-                            struct error *err)
-{
-    char path[1400];
-    double *samples = NULL;
-    enum status status = mem_calloc(2 * steps, sizeof(double), "steps", &samples, err);
-
-    (void)snprintf(path, sizeof(path), "%s/summary.json", run_dir);
-    if (status == STATUS_OK)
-        status = read_figure(path, "step_ms_median", &ret->step_ms, err);
-    (void)snprintf(path, sizeof(path), "%s/rank0.jsonl", run_dir);
-    if (status == STATUS_OK)
-        status = read_steps(path, steps, samples, samples + steps, ret, err);
-    free(samples);
-    return status;
-}
-
-static enum status run_job(const struct train_contest *c, size_t model, size_t index, size_t repeat,
-                           struct error *err)
-{
-    const struct train_model *m = &c->models[model];
-    const struct contender *who = &c->contenders[index];
-    struct train_figures *figures = &who->jobs[repeat];
-    struct words w = {.length = 0};
-    bool torch = strncmp(who->sync, "torch", 5) == 0;
-    char place[1200];
-    char log[1280];
+    struct subprocess_request request = {
+        .argv = w->argv, .timeout_ms = c->options->timeout_ms, .log_path = log};
     struct subprocess_result result;
-    struct subprocess_request request = {.timeout_ms = c->options->timeout_ms, .log_path = log};
-    enum status status;
+    enum status status = subprocess_run(&request, &result, err);
 
-    *figures = (struct train_figures){.comm_ms = (double)NAN, .exposed_ms = (double)NAN};
-    (void)snprintf(place, sizeof(place), "%s/%zu-%s-%s-%zu", c->folder, model, who->sync,
-                   who->backend, repeat);
-    (void)snprintf(log, sizeof(log), "%s.log", place);
-    if (torch)
-        add_torch_job(c, m, who, &w, place);
-    else
-        add_our_job(c, m, who, &w, place);
-    request.argv = w.argv;
-    status = subprocess_run(&request, &result, err);
     if (status != STATUS_OK)
         return status;
     if (result.outcome != SUBPROCESS_EXITED || result.code != 0) {
         char how[128];
 
         subprocess_result_text(&result, how, sizeof(how));
-        return error_set(err, STATUS_INTERNAL,
-                         "the %s job over %s failed: %s; its output is in '%s'", who->sync,
-                         who->backend, how, log);
+        return error_set(err, STATUS_INTERNAL, "%s failed: %s; its output is in '%s'", what, how,
+                         log);
     }
-    return torch ? read_figure(place, "step_ms", &figures->step_ms, err)
-                 : read_run(place, (size_t)m->steps, figures, err);
+    return STATUS_OK;
+}
+
+static bool is_torch(const struct contender *who)
+{
+    return strncmp(who->sync, "torch", 5) == 0;
+}
+
+static enum status run_job(struct train_contest *c, size_t model, size_t index, size_t repeat,
+                           struct error *err)
+{
+    const struct train_model *m = &c->models[model];
+    struct contender *who = &c->contenders[index];
+    struct train_figures *figures = &who->jobs[repeat];
+    struct words w = {.length = 0};
+    struct error why = {0};
+    char place[1200];
+    char log[1280];
+    char what[128];
+    enum status status;
+
+    *figures = train_figures_none();
+    if (who->absent[0])
+        return STATUS_OK;
+    (void)snprintf(place, sizeof(place), "%s/%zu-%s-%s-%zu", c->folder, model, who->sync,
+                   who->backend, repeat);
+    (void)snprintf(log, sizeof(log), "%s.log", place);
+    (void)snprintf(what, sizeof(what), "the %s job over %s", who->sync, who->backend);
+    if (is_torch(who))
+        add_torch_job(c, m, who, &w, place);
+    else
+        add_our_job(c, m, who, &w, place);
+    status = run_words(c, &w, what, log, err);
+    if (status != STATUS_OK)
+        return status;
+    if (!is_torch(who))
+        return train_figures_read_run(place, (size_t)m->steps, figures, err);
+    status = train_figures_read_torch(place, figures, &why);
+    if (status == STATUS_UNSUPPORTED) {
+        (void)snprintf(who->absent, sizeof(who->absent), "%.255s", why.text);
+        return STATUS_OK;
+    }
+    return status == STATUS_OK ? status : error_set(err, status, "%s", why.text);
 }
 
 enum status train_contest_run(struct train_contest *c, size_t model, struct error *err)
 {
+    for (size_t i = 0; i < c->length; i++)
+        c->contenders[i].absent[0] = '\0';
     for (size_t repeat = 0; repeat < (size_t)c->options->repeats; repeat++) {
         for (size_t i = 0; i < c->length; i++) {
             enum status status = run_job(c, model, (i + repeat) % c->length, repeat, err);
@@ -229,6 +192,44 @@ enum status train_contest_run(struct train_contest *c, size_t model, struct erro
         }
     }
     return STATUS_OK;
+}
+
+enum status train_contest_ceiling(struct train_contest *c, struct error *err)
+{
+    struct words w = {.length = 0};
+    char file[1200];
+    char log[1280];
+    json_t *report;
+    enum status status;
+
+    (void)snprintf(file, sizeof(file), "%s/matmul.json", c->folder);
+    (void)snprintf(log, sizeof(log), "%s/matmul.log", c->folder);
+    add_word(&w, "%s/sparring", c->bin);
+    add_word(&w, "launch");
+    add_word(&w, "--standalone");
+    add_number(&w, "nproc-per-node", c->options->nproc);
+    add_word(&w, "--");
+    add_word(&w, "%s/sparring", c->bin);
+    add_word(&w, "bench");
+    add_word(&w, "matmul");
+    add_option(&w, "device", c->options->device);
+    add_number(&w, "threads", c->options->threads);
+    add_option(&w, "json", file);
+    status = run_words(c, &w, "bench matmul", log, err);
+    if (status != STATUS_OK)
+        return status;
+    report = json_load_file(file, 0, NULL);
+    c->ceiling = json_number_value(json_object_get(report, "ceiling_flop_per_s"));
+    json_decref(report);
+    return c->ceiling > 0 ? STATUS_OK : error_set(err, STATUS_DATA, "no ceiling in '%s'", file);
+}
+
+const struct contender *train_contest_find(const struct train_contest *c, const char *sync)
+{
+    for (size_t i = 0; i < c->length; i++)
+        if (strcmp(c->contenders[i].sync, sync) == 0)
+            return c->contenders[i].absent[0] ? NULL : &c->contenders[i];
+    return NULL;
 }
 
 /* ---- what takes part ---- */
@@ -299,68 +300,32 @@ static enum status list_contenders(struct train_contest *c, struct error *err)
     }
     if (status == STATUS_OK && o->peer[0])
         status = add_contender(c, "torch-local", "none", c->length, err);
+    if (status == STATUS_OK && o->peer[0])
+        status = add_contender(c, "torch-compile", "none", c->length - 1, err);
     if (status == STATUS_OK && o->peer[0] && o->nproc > 1)
-        status = add_contender(c, "torch-ddp", "gloo", c->length - 1, err);
+        status = add_contender(c, "torch-ddp", strcmp(o->device, "cpu") == 0 ? "gloo" : "nccl",
+                               c->length - 2, err);
     return status;
 }
 
-/* random:N,D,C with the model's first and last size. */
-static enum status fit_data(struct train_model *m, struct error *err)
+/* As find_experiment: beside the programs of an installation, else in the source tree. */
+static enum status find_peer_script(struct train_contest *c, struct error *err)
 {
-    const char *first = strchr(m->spec, ':');
-    const char *last = strrchr(m->spec, '-');
+    static const char *const places[] = {"/../share/sparring/experiments/peers",
+                                         "/../../../experiments/peers"};
 
-    if (!first || !last)
-        return error_set(err, STATUS_CONFIG, "model '%s' has no sizes like mlp:784-128-10",
-                         m->spec);
-    (void)snprintf(m->data, sizeof(m->data), "random:%d,%.*s,%.12s", DATA_SAMPLES,
-                   (int)strspn(first + 1, "0123456789"), first + 1, last + 1);
-    return STATUS_OK;
-}
-
-/* SPEC[@BATCH[@STEPS]] */
-static enum status add_model(struct train_contest *c, const char *text, struct error *err)
-{
-    struct train_model *m = &c->models[c->model_count];
-    char copy[OPTION_TEXT_MAX];
-    char *rest = NULL;
-    const char *spec, *batch, *steps;
-    uint64_t number = 0;
-
-    if (c->model_count == MODELS_MAX)
-        return error_set(err, STATUS_INVALID, "--model names more than %d models", MODELS_MAX);
-    *m = (struct train_model){.batch_size = c->options->batch_size, .steps = c->options->steps};
-    (void)snprintf(copy, sizeof(copy), "%s", text);
-    spec = strtok_r(copy, "@", &rest);
-    batch = strtok_r(NULL, "@", &rest);
-    steps = strtok_r(NULL, "@", &rest);
-    (void)snprintf(m->spec, sizeof(m->spec), "%s", spec ? spec : "");
-    if (batch && (!parse_uint64(batch, &number) || number < 1 || number > 1000000))
-        return error_set(err, STATUS_INVALID, "--model '%s': '%s' is no batch size", text, batch);
-    if (batch)
-        m->batch_size = (int64_t)number;
-    if (steps && (!parse_uint64(steps, &number) || number < 10 || number > 1000000))
-        return error_set(err, STATUS_INVALID, "--model '%s': '%s' is no number of steps", text,
-                         steps);
-    if (steps)
-        m->steps = (int64_t)number;
-    c->model_count++;
-    return fit_data(m, err);
-}
-
-static enum status list_models(struct train_contest *c, struct error *err)
-{
-    char names[OPTION_TEXT_MAX];
-    char *rest = NULL;
-    enum status status = STATUS_OK;
-
-    (void)snprintf(names, sizeof(names), "%s", c->options->model);
-    for (const char *name = strtok_r(names, ",", &rest); name && status == STATUS_OK;
-         name = strtok_r(NULL, ",", &rest))
-        status = add_model(c, name, err);
-    if (status == STATUS_OK && c->model_count == 0)
-        return error_set(err, STATUS_INVALID, "--model names none");
-    return status;
+    if (c->options->peer_script[0]) {
+        (void)snprintf(c->peer_script, sizeof(c->peer_script), "%s", c->options->peer_script);
+        return STATUS_OK;
+    }
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        (void)snprintf(c->peer_script, sizeof(c->peer_script), "%s%s/torch_train.py", c->bin,
+                       places[i]);
+        if (access(c->peer_script, R_OK) == 0)
+            return STATUS_OK;
+    }
+    return error_set(err, STATUS_NOT_FOUND, "no torch_train.py: neither '%s%s' nor '%s%s' has it",
+                     c->bin, places[0], c->bin, places[1]);
 }
 
 enum status train_contest_open(struct train_contest *c, const struct train_options *options,
@@ -369,10 +334,13 @@ enum status train_contest_open(struct train_contest *c, const struct train_optio
     const char *temporary = getenv("TMPDIR");
     enum status status;
 
-    *c = (struct train_contest){.options = options};
+    *c = (struct train_contest){.options = options, .ceiling = (double)NAN};
     status = subprocess_program_folder(c->bin, sizeof(c->bin), err);
     if (status == STATUS_OK)
-        status = list_models(c, err);
+        status = train_models_parse(options->model, options->batch_size, options->steps,
+                                    options->nproc, c->models, MODELS_MAX, &c->model_count, err);
+    if (status == STATUS_OK && options->peer[0])
+        status = find_peer_script(c, err);
     if (status == STATUS_OK)
         status = list_contenders(c, err);
     if (status != STATUS_OK)

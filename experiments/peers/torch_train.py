@@ -24,7 +24,7 @@ def parse_arguments():
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--momentum", type=float, default=0)
-    parser.add_argument("--device", default="cpu", help="cpu, cuda (that of LOCAL_RANK) or cuda:I")
+    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda (that of LOCAL_RANK) or cuda:I")
     parser.add_argument("--precision", choices=("float32", "tf32", "bf16", "fp16"), default="float32")
     parser.add_argument("--compile", action="store_true", help="torch.compile, with PyTorch 2")
     parser.add_argument("--compile-mode", default="default", help="default, reduce-overhead, max-autotune")
@@ -56,6 +56,8 @@ class NotMeasured(Exception):
 
 
 def open_device():
+    if a.device == "auto":
+        a.device = "cuda" if torch.cuda.is_available() else "cpu"
     if a.device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -71,7 +73,7 @@ def open_device():
 def open_optimizer(parameters):
     """The fastest that this PyTorch has for the device; which one stands in its defaults."""
     kind = torch.optim.SGD if a.optimizer == "sgd" else torch.optim.AdamW
-    settings = {"lr": a.lr, **({"momentum": a.momentum} if a.optimizer == "sgd" else {})}
+    settings = {"lr": a.lr, "weight_decay": 0, **({"momentum": a.momentum} if a.optimizer == "sgd" else {})}
     if a.device != "cpu":
         for way in ({"fused": True}, {"foreach": True}):
             try:

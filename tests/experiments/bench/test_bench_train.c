@@ -6,6 +6,7 @@
 #include "tests/support/support.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 #define WAIT_MS 100000
@@ -16,6 +17,30 @@ static double number(const json_t *row, const char *name)
 
     ck_assert_msg(json_is_number(value), "no number '%s'", name);
     return json_number_value(value);
+}
+
+/* A step's parts, which add up to it, and what it says of the model. */
+static void check_parts(const json_t *row, double flops)
+{
+    static const char *const parts[] = {"input_ms", "forward_ms", "backward_ms", "exposed_comm_ms",
+                                        "optimizer_ms"};
+    double sum = number(row, "other_ms");
+    double rate;
+
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        ck_assert_double_ge(number(row, parts[i]), 0);
+        sum += number(row, parts[i]);
+    }
+    ck_assert_double_gt(number(row, "forward_ms"), 0);
+    ck_assert_double_eq_tol(sum, number(row, "step_ms"), 1e-5);
+    ck_assert_double_gt(number(row, "peak_rss_bytes"), 1 << 20);
+    ck_assert_double_eq_tol(number(row, "model_flops_per_sample"), flops, 0.1);
+    rate = flops * number(row, "batch") / number(row, "step_ms") * 1e-6;
+    ck_assert_double_eq_tol(number(row, "gflop_per_s"), rate, rate * 1e-5);
+    ck_assert_double_gt(number(row, "ceiling_gflop_per_s"), 0);
+    ck_assert_double_eq_tol(number(row, "model_flop_utilisation") *
+                                number(row, "ceiling_gflop_per_s"),
+                            rate, rate * 1e-5);
 }
 
 START_TEST(test_a_small_run)
@@ -58,6 +83,45 @@ START_TEST(test_a_small_run)
             ck_assert((number(row, "sync_us_max") > 0) == (number(row, "over_control_max") > 1));
         if (strcmp(syncs[i % 5], "allreduce") == 0)
             ck_assert_double_gt(number(row, "exposed_comm_ms"), 0);
+        check_parts(row, i < 5 ? 2304 : 120); /* 6 (20 x 16 + 16 x 4), 6 (10 x 2) */
+    }
+    json_decref(report);
+}
+END_TEST
+
+/* PyTorch's rows, where python3 has it. */
+START_TEST(test_the_peer)
+{
+    const char *file = support_path("peer.json");
+    json_t *report;
+    const json_t *rows;
+
+    if (!process_shell("/usr/bin/python3 -c 'import torch' 2>/dev/null")) {
+        (void)printf("skipped: the peer: /usr/bin/python3 has no PyTorch\n");
+        return;
+    }
+    (void)process_run(0, WAIT_MS, NULL,
+                      ARGS(support_program("sparring"), "bench", "train", "--model",
+                           "mlp:20-16-4@8@30", "--nproc", "1", "--sync", "local", "--repeats", "1",
+                           "--no-ceiling", "--peer", "/usr/bin/python3", "--json", file));
+    report = json_load_file(file, 0, NULL);
+    rows = json_object_get(report, "rows");
+    ck_assert_uint_eq(json_array_size(rows), 3);
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *row = json_array_get(rows, i);
+        const char *sync = json_string_value(json_object_get(row, "sync"));
+
+        ck_assert_pstr_eq(sync, i == 0 ? "local" : i == 1 ? "torch-local" : "torch-compile");
+        if (json_object_get(row, "not_measured")) {
+            ck_assert_pstr_eq(sync, "torch-compile");
+            continue;
+        }
+        ck_assert_double_gt(number(row, "over_torch_eager"), 0);
+        ck_assert_double_gt(number(row, "forward_ms"), 0);
+        ck_assert_double_gt(number(row, "backward_ms"), 0);
+        ck_assert_double_eq_tol(number(row, "model_flops_per_sample"), 2304, 0.1);
+        ck_assert_double_gt(number(row, "peak_rss_bytes"), 1 << 20);
+        ck_assert(json_is_null(json_object_get(row, "model_flop_utilisation")));
     }
     json_decref(report);
 }
@@ -86,6 +150,7 @@ int main(void)
 
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, test_a_small_run);
+    tcase_add_test(tests, test_the_peer);
     tcase_add_test(tests, test_bad_words);
     suite_add_tcase(suite, tests);
     return support_run(suite);

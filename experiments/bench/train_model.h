@@ -1,0 +1,29 @@
+/*
+ * train_model: what `sparring bench train --model` names: a spec of sparring-worker with its batch
+ * and steps, and data that fit it.
+ */
+#ifndef SPARRING_EXPERIMENTS_BENCH_TRAIN_MODEL_H
+#define SPARRING_EXPERIMENTS_BENCH_TRAIN_MODEL_H
+
+#include "common/base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct train_model {
+    char spec[256];
+    char data[128]; /* random data that fit it */
+    int64_t batch_size, steps;
+    uint64_t positions; /* labels per sample: of a sequence its tokens, else 1 */
+    uint64_t flops;     /* per sample, forward and backward, as far as the spec says it; else 0 */
+};
+
+/* text: SPEC[@BATCH[@STEPS]],...; a comma before a letter separates, others belong to the spec
+ * (gpt:4,4,128,64).  batch_size and steps: for those that name none; ranks: the data hold whole
+ * batches of all.  Fills up to `max` models; STATUS_INVALID for more, or none, or numbers that are
+ * none; STATUS_CONFIG for a spec without sizes (the worker judges the rest). */
+enum status train_models_parse(const char *text, int64_t batch_size, int64_t steps, int64_t ranks,
+                               struct train_model *models, size_t max, size_t *ret_count,
+                               struct error *err);
+
+#endif
