@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,17 @@ static void *reserve(struct builder *b, void *array, size_t length, size_t *capa
     free(array);
     *capacity = wanted;
     return grown;
+}
+
+struct module_name build_name(const char *format, ...)
+{
+    struct module_name name;
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(name.text, sizeof(name.text), format, arguments);
+    va_end(arguments);
+    return name;
 }
 
 /* ---- values ---- */

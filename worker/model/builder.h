@@ -17,6 +17,12 @@ struct builder {
     struct error *err;
 };
 
+/* A module's name; one that is too long is cut off, and then refused as there twice or too long. */
+struct module_name {
+    char text[TENSOR_NAME_MAX];
+};
+struct module_name build_name(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Values; shapes as in struct value.  The input comes first. */
 unsigned build_input(struct builder *b, size_t channels, size_t height, size_t width);
 const struct value *build_shape(const struct builder *b, unsigned value);
@@ -60,5 +66,9 @@ void build_block(struct builder *b, size_t first);
 
 /* The architectures, worker/model/build/. */
 void build_mlp(struct builder *b, const struct spec *spec);
+void build_cnn(struct builder *b, const struct spec *spec);
+void build_resnet(struct builder *b, const struct spec *spec);
+void build_vgg(struct builder *b, const struct spec *spec);
+void build_gpt(struct builder *b, const struct spec *spec);
 
 #endif

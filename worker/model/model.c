@@ -40,9 +40,15 @@ static enum status build_state_table(struct model *m, struct error *err)
 
 static enum status build(struct model *m, const struct spec *spec, struct error *err)
 {
+    static void (*const builders[])(struct builder *,
+                                    const struct spec *) = {[SPEC_MLP] = build_mlp,
+                                                            [SPEC_CNN] = build_cnn,
+                                                            [SPEC_RESNET] = build_resnet,
+                                                            [SPEC_VGG] = build_vgg,
+                                                            [SPEC_GPT] = build_gpt};
     struct builder b = {.model = m, .status = STATUS_OK, .err = err};
 
-    build_mlp(&b, spec);
+    builders[spec->kind](&b, spec);
     if (b.status != STATUS_OK)
         return b.status;
     assert(m->operations[m->length - 1].kind == &operation_linear);

@@ -1,9 +1,10 @@
 /*
- * model: layers with forward beside backward, parameters and gradients in one slab each.
- * Specs: "mlp:784-128-10" (Linear, ReLU between), "linear:10-5-2" (Linear only); their parameters
- * are named fc1.weight (out, in), fc1.bias (out), fc2.weight, ...  "mlp-bn:784-128-10" (Linear,
- * BatchNorm1d, ReLU): parameters and buffers are named as in torch.nn.Sequential, 0.weight, 0.bias,
- * 1.weight, 1.bias, 1.running_mean, 1.running_var, 1.num_batches_tracked, 3.weight, ...
+ * model: what is trained, with forward beside backward, parameters and gradients in one slab each.
+ * Specs are those of spec.h; parameters and buffers are named, shaped and ordered as in the PyTorch
+ * code that each one follows: linear, mlp, cnn and lenet fc1.weight, conv1.weight, bn1.weight, ...;
+ * mlp-bn as in an nn.Sequential, 0.weight, 1.running_mean, ...; resnet and vgg as torchvision; gpt
+ * as nanoGPT (transformer.h.0.attn.c_attn.weight; the output layer is transformer.wte.weight).
+ * Inputs are numbers, images channel by channel; of gpt they are the ids of tokens, as float32.
  * Threads: one caller per struct model; `ready` call-backs come on that thread.
  */
 #ifndef SPARRING_WORKER_MODEL_MODEL_H

@@ -3,27 +3,24 @@
  */
 #include "worker/model/builder.h"
 
-#include <stdio.h>
-
 static unsigned build_layer(struct builder *b, unsigned in, const struct spec *spec, size_t l)
 {
     bool hidden = l + 1 < spec->layers;
     bool norm = spec->batch_norm && hidden;
-    char name[TENSOR_NAME_MAX];
+    struct module_name name =
+        spec->batch_norm ? build_name("%zu", 3 * l) : build_name("fc%zu", l + 1);
     unsigned out;
 
-    (void)snprintf(name, sizeof(name), "%s%zu", spec->batch_norm ? "" : "fc",
-                   spec->batch_norm ? 3 * l : l + 1);
     out = build_linear(b, in,
-                       &(struct build_linear){.name = name,
+                       &(struct build_linear){.name = name.text,
                                               .out = spec->widths[l + 1],
                                               .activation = spec->relu && hidden && !norm
                                                                 ? ACTIVATION_RELU
                                                                 : ACTIVATION_NONE});
     if (!norm)
         return out;
-    (void)snprintf(name, sizeof(name), "%zu", 3 * l + 1);
-    return build_batch_norm(b, out, name, ACTIVATION_RELU, INPUT_VALUE);
+    return build_batch_norm(b, out, build_name("%zu", 3 * l + 1).text, ACTIVATION_RELU,
+                            INPUT_VALUE);
 }
 
 void build_mlp(struct builder *b, const struct spec *spec)

@@ -1,0 +1,415 @@
+/*
+ * Every architecture: parameters and buffers named, shaped and ordered as PyTorch's (hashes of its
+ * lists, from experiments/peers/torch_models.py), gradients against differences of the loss along
+ * random directions, the promises of ready, await and accumulate, initial values, ids.
+ */
+#include "tests/support/support.h"
+#include "worker/model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GRADIENT_TOLERANCE 0.03
+
+static struct error err;
+
+/* ---- tables ---- */
+
+static const struct {
+    const char *spec;
+    size_t views, count;
+    uint64_t hash;
+    size_t buffers;
+    uint64_t buffer_hash;
+    uint64_t flops;
+} tables[] = {
+    {"lenet", 10, 61706, UINT64_C(0x90dd2bb9b5b867f2), 0, UINT64_C(0xcbf29ce484222325), 2499120},
+    {"cnn:1x28x28-conv32-pool-conv64-bn-pool-fc128-bn-fc10", 12, 422026,
+     UINT64_C(0x09d4ab358da65f95), 386, UINT64_C(0x0cd6c7106e54a1fa), 25446912},
+    {"resnet18", 62, 11173962, UINT64_C(0x7523900868adbb60), 9620, UINT64_C(0x4dbc672cffd8687b),
+     3332536320},
+    {"resnet50", 161, 23520842, UINT64_C(0x758d423c41f2de09), 53173, UINT64_C(0x20d0c5ab8ee5b624),
+     7786979328},
+    {"resnet18:3x224x224,1000", 62, 11689512, UINT64_C(0x4124e03ab2211f38), 9620,
+     UINT64_C(0x4dbc672cffd8687b), 10884440064},
+    {"resnet50:3x224x224,1000", 161, 25557032, UINT64_C(0x0b34b6e63fb4c0c1), 53173,
+     UINT64_C(0x20d0c5ab8ee5b624), 24535105536},
+    {"vgg11", 22, 9750922, UINT64_C(0x641ef8230af6d6e6), 0, UINT64_C(0xcbf29ce484222325),
+     919762944},
+    {"vgg16", 32, 15245130, UINT64_C(0xda7db89659f9a337), 0, UINT64_C(0xcbf29ce484222325),
+     1882355712},
+    {"vgg11:3x224x224,1000", 22, 132863336, UINT64_C(0xa3edec1f7a5e6c49), 0,
+     UINT64_C(0xcbf29ce484222325), 45654540288},
+    {"mlp-bn:784-128-64-10", 10, 109770, UINT64_C(0x293c3f35e13be9b6), 386,
+     UINT64_C(0x565475dfcc2c3246), 655104},
+    {"gpt:4,4,128,64", 52, 834304, UINT64_C(0x7815c16f88da4c27), 0, UINT64_C(0xcbf29ce484222325),
+     339738624},
+    {"gpt:2,4,32,16,50257", 28, 1634208, UINT64_C(0x25e6c0702abacbea), 0,
+     UINT64_C(0xcbf29ce484222325), 156945408},
+};
+
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(1099511628211);
+    return hash;
+}
+
+/* FNV-1a over lines "name dimension dimension ..." */
+static uint64_t hash_table(const struct tensor_table *t)
+{
+    uint64_t hash = UINT64_C(14695981039346656037);
+
+    for (size_t i = 0; i < t->length; i++) {
+        hash = hash_text(hash, t->views[i].name);
+        for (unsigned d = 0; d < t->views[i].dims; d++) {
+            char number[32];
+
+            (void)snprintf(number, sizeof(number), " %zu", t->views[i].shape[d]);
+            hash = hash_text(hash, number);
+        }
+        hash = hash_text(hash, "\n");
+    }
+    return hash;
+}
+
+static struct model *open_model(const char *spec, size_t batch, struct compute **ret_compute)
+{
+    struct model *m = NULL;
+
+    assert_ok(compute_open("cpu", 0, 1, ret_compute, &err));
+    assert_ok(model_open(spec, *ret_compute, batch, &m, &err));
+    return m;
+}
+
+START_TEST(test_tables)
+{
+    struct compute *compute;
+    struct model *m = open_model(tables[_i].spec, 1, &compute);
+    const struct tensor_table *state = model_state_table(m);
+
+    ck_assert_uint_eq(model_table(m)->length, tables[_i].views);
+    ck_assert_uint_eq(model_table(m)->count, tables[_i].count);
+    ck_assert_uint_eq(hash_table(model_table(m)), tables[_i].hash);
+    ck_assert_uint_eq(model_buffer_table(m)->count, tables[_i].buffers);
+    ck_assert_uint_eq(hash_table(model_buffer_table(m)), tables[_i].buffer_hash);
+    ck_assert_uint_eq(state->count, tables[_i].count + tables[_i].buffers);
+    ck_assert_uint_eq(state->length, tables[_i].views + model_buffer_table(m)->length);
+    ck_assert_uint_eq(model_flops(m), tables[_i].flops);
+    model_close(m);
+    compute_close(compute);
+}
+END_TEST
+
+/* ---- gradients ---- */
+
+struct fixture {
+    struct compute *compute;
+    struct model *model;
+    size_t batch, count;
+    float *x;
+    int32_t *labels;
+    float *params; /* a copy */
+    double loss;
+};
+
+static void *allocate(size_t count, size_t size)
+{
+    void *memory = calloc(count, size);
+
+    ck_assert_ptr_nonnull(memory);
+    return memory;
+}
+
+static double uniform(double from, double to)
+{
+    return from + (to - from) * support_random();
+}
+
+static void random_batch(struct fixture *f)
+{
+    size_t classes = model_classes(f->model);
+    size_t inputs = model_inputs(f->model);
+    bool ids = tensor_table_find(model_table(f->model), "transformer.wte.weight") != NULL;
+
+    for (size_t i = 0; i < f->batch * inputs; i++)
+        f->x[i] = ids ? (float)floor(uniform(0, (double)classes)) : (float)uniform(-1, 1);
+    for (size_t i = 0; i < f->batch * model_positions(f->model); i++)
+        f->labels[i] = (int32_t)uniform(0, (double)classes);
+}
+
+/* Parameters off their symmetric start: biases off 0, norms off 1. */
+static struct fixture fixture_open(const char *spec, size_t batch, float scale)
+{
+    struct fixture f = {.batch = batch};
+
+    f.model = open_model(spec, batch, &f.compute);
+    f.count = model_table(f.model)->count;
+    f.x = allocate(batch * model_inputs(f.model), sizeof(*f.x));
+    f.labels = allocate(batch * model_positions(f.model), sizeof(*f.labels));
+    f.params = allocate(f.count, sizeof(*f.params));
+    assert_ok(model_init(f.model, (uint64_t)uniform(0, 1e9), RANDOM_TWO_ROUNDINGS, &err));
+    for (size_t v = 0; v < model_table(f.model)->length; v++) {
+        const struct tensor_view *view = &model_table(f.model)->views[v];
+        float *values = model_params(f.model) + view->offset;
+
+        for (size_t i = 0; i < view->count; i++) {
+            if (view->dims == 1)
+                values[i] += (float)uniform(-0.2, 0.2);
+            else if (view->dims == 2)
+                values[i] *= scale;
+        }
+    }
+    memcpy(f.params, model_params(f.model), f.count * sizeof(*f.params));
+    random_batch(&f);
+    return f;
+}
+
+static void fixture_close(struct fixture *f)
+{
+    model_close(f->model);
+    compute_close(f->compute);
+    free(f->x);
+    free(f->labels);
+    free(f->params);
+}
+
+static void step(struct fixture *f, bool accumulate)
+{
+    f->loss = NAN;
+    assert_ok(
+        model_step(f->model, f->x, f->labels, f->batch, accumulate, NULL, NULL, &f->loss, &err));
+}
+
+static float *copy_grads(const struct fixture *f)
+{
+    float *copy = allocate(f->count, sizeof(*copy));
+
+    memcpy(copy, model_grads(f->model), f->count * sizeof(*copy));
+    return copy;
+}
+
+static double loss_at(struct fixture *f, const struct tensor_view *view, const double *direction,
+                      double h)
+{
+    for (size_t i = 0; i < view->count; i++)
+        model_params(f->model)[view->offset + i] =
+            (float)((double)f->params[view->offset + i] + h * direction[i]);
+    step(f, false);
+    memcpy(model_params(f->model), f->params, f->count * sizeof(float));
+    return f->loss;
+}
+
+static double norm_of(const float *values, size_t count)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < count; i++)
+        sum += (double)values[i] * (double)values[i];
+    return sqrt(sum);
+}
+
+/*
+ * How far the gradient of a view is from the loss's double-sided difference along a direction, as a
+ * share of it.  The direction is half the gradient's own, so that the loss moves well beyond the
+ * rounding of float32, half random, so that elements without their gradient show.  The step moves
+ * the loss by 2e-4, and its rounding (some 1e-8: a mean over rows) is a small share of that; what
+ * is left is curvature, and the ReLUs and maxima that change sides.
+ */
+static double difference_error(struct fixture *f, const struct tensor_view *view,
+                               const float *grads, double change)
+{
+    double *direction = allocate(view->count, sizeof(*direction));
+    double norm = norm_of(grads + view->offset, view->count);
+    double noise = 0, slope = 0, h, measured;
+
+    for (size_t i = 0; i < view->count; i++) {
+        direction[i] = uniform(-1, 1);
+        noise += direction[i] * direction[i];
+    }
+    for (size_t i = 0; i < view->count; i++) {
+        direction[i] = direction[i] / sqrt(noise) + (double)grads[view->offset + i] / norm;
+        slope += direction[i] * (double)grads[view->offset + i];
+    }
+    h = change / 2 / fabs(slope);
+    measured = (loss_at(f, view, direction, h) - loss_at(f, view, direction, -h)) / (2 * h);
+    free(direction);
+    return fabs(measured - slope) / fabs(slope);
+}
+
+static const struct {
+    const char *spec;
+    size_t batch;
+    size_t every; /* view: large models are looked into here and there */
+    size_t flat;  /* views without a gradient */
+    float scale;  /* of the matrices where their start is too flat for differences */
+} shapes[] = {
+    {"linear:6-5-4", 5, 1, 0, 1},
+    {"mlp-bn:6-9-9-4", 9, 1, 2, 1},
+    {"cnn:2x9x8-conv4-pool-conv6k5s2p1-bn-fc7-bn-fc3", 9, 1, 2, 1},
+    {"cnn:3x7x7-conv5k2p0-conv4k3s2p2-poolk3-fc4", 6, 1, 0, 1},
+    {"lenet", 4, 1, 0, 1},
+    {"resnet18:2x9x8,5", 4, 7, 0, 1},
+    {"vgg11:1x32x33,4", 2, 5, 0, 10},
+    {"gpt:2,2,8,6,13", 3, 1, 0, 10},
+    {"gpt:1,1,4,1,5", 6, 1, 0, 10},
+};
+
+/* A direction on which too many ReLUs change sides says nothing, and the shorter the step the fewer
+ * do; a wrong gradient fails on all. */
+static void check_view(struct fixture *f, const struct tensor_view *view, const float *grads)
+{
+    double best = INFINITY;
+    double change = 2e-4;
+
+    for (int tries = 0; tries < 20 && best > GRADIENT_TOLERANCE; tries++, change *= 0.8)
+        best = fmin(best, difference_error(f, view, grads, change));
+    ck_assert_msg(best <= GRADIENT_TOLERANCE, "%s: off by %g of it", view->name, best);
+}
+
+START_TEST(test_gradients)
+{
+    struct fixture f = fixture_open(shapes[_i].spec, shapes[_i].batch, shapes[_i].scale);
+    const struct tensor_table *t = model_table(f.model);
+    size_t flat = 0;
+    float *grads;
+
+    for (size_t i = 0; i < f.count; i++)
+        model_grads(f.model)[i] = nanf(""); /* poison: every element is written */
+    step(&f, false);
+    grads = copy_grads(&f);
+    for (size_t v = 0; v < t->length; v += shapes[_i].every) {
+        const struct tensor_view *view = &t->views[v];
+
+        if (norm_of(grads + view->offset, view->count) < 1e-6)
+            flat++; /* a bias that a batch norm takes away again */
+        else
+            check_view(&f, view, grads);
+    }
+    ck_assert_uint_eq(flat, shapes[_i].flat);
+    free(grads);
+    fixture_close(&f);
+}
+END_TEST
+
+/* ---- promises ---- */
+
+struct ready_log {
+    struct fixture *f;
+    const float *wanted; /* the whole gradient */
+    size_t last;
+};
+
+/* What is called ready is final. */
+static void log_ready(void *user, size_t ready_count)
+{
+    struct ready_log *log = user;
+
+    ck_assert_uint_gt(ready_count, log->last);
+    ck_assert_uint_le(ready_count, log->f->count);
+    ck_assert_mem_eq(model_grads(log->f->model), log->wanted, ready_count * sizeof(float));
+    log->last = ready_count;
+}
+
+START_TEST(test_ready_is_final)
+{
+    struct fixture f = fixture_open(shapes[_i].spec, shapes[_i].batch, shapes[_i].scale);
+    struct ready_log log = {.f = &f};
+    float *wanted;
+
+    step(&f, false);
+    wanted = copy_grads(&f);
+    log.wanted = wanted;
+    for (size_t i = 0; i < f.count; i++)
+        model_grads(f.model)[i] = nanf("");
+    assert_ok(model_step(f.model, f.x, f.labels, f.batch, false, log_ready, &log, &f.loss, &err));
+    ck_assert_uint_eq(log.last, f.count);
+    free(wanted);
+    fixture_close(&f);
+}
+END_TEST
+
+/* Parameters on their way: each range comes when it is awaited, and not before. */
+static enum status arrive(void *user, size_t offset, size_t count, struct error *why)
+{
+    struct fixture *f = user;
+
+    (void)why;
+    ck_assert_uint_le(offset + count, f->count);
+    memcpy(model_params(f->model) + offset, f->params + offset, count * sizeof(float));
+    return STATUS_OK;
+}
+
+/* And once ready has named an element, what is read of its parameter is read until the next call:
+ * then it may be overwritten. */
+static void overwrite(void *user, size_t ready_count)
+{
+    struct ready_log *log = user;
+
+    for (size_t i = 0; i < log->last; i++)
+        model_params(log->f->model)[i] = nanf("");
+    log->last = ready_count;
+}
+
+START_TEST(test_parameters_come_and_go)
+{
+    struct fixture f = fixture_open(shapes[_i].spec, shapes[_i].batch, shapes[_i].scale);
+    struct ready_log log = {.f = &f};
+    double wanted_loss;
+    float *wanted;
+
+    step(&f, false);
+    wanted_loss = f.loss;
+    wanted = copy_grads(&f);
+    for (size_t i = 0; i < f.count; i++)
+        model_params(f.model)[i] = nanf("");
+    model_set_await(f.model, arrive, &f);
+    assert_ok(model_step(f.model, f.x, f.labels, f.batch, false, overwrite, &log, &f.loss, &err));
+    ck_assert(f.loss == wanted_loss);
+    ck_assert_mem_eq(model_grads(f.model), wanted, f.count * sizeof(float));
+    free(wanted);
+    fixture_close(&f);
+}
+END_TEST
+
+/* The sum over two batches. */
+START_TEST(test_accumulate)
+{
+    struct fixture f = fixture_open(shapes[_i].spec, shapes[_i].batch, shapes[_i].scale);
+    float *first, *second;
+    double scale;
+
+    step(&f, false);
+    first = copy_grads(&f);
+    random_batch(&f);
+    step(&f, false);
+    second = copy_grads(&f);
+    scale = norm_of(first, f.count) + norm_of(second, f.count);
+    for (size_t i = 0; i < f.count; i++)
+        model_grads(f.model)[i] = first[i];
+    step(&f, true);
+    for (size_t i = 0; i < f.count; i++)
+        ck_assert_double_eq_tol((double)model_grads(f.model)[i],
+                                (double)first[i] + (double)second[i], 1e-6 * scale);
+    free(first);
+    free(second);
+    fixture_close(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("architectures");
+    TCase *all = tcase_create("architectures");
+
+    tcase_set_timeout(all, 100);
+    tcase_add_loop_test(all, test_tables, 0, sizeof(tables) / sizeof(tables[0]));
+    tcase_add_loop_test(all, test_gradients, 0, sizeof(shapes) / sizeof(shapes[0]));
+    tcase_add_loop_test(all, test_ready_is_final, 0, sizeof(shapes) / sizeof(shapes[0]));
+    tcase_add_loop_test(all, test_parameters_come_and_go, 0, sizeof(shapes) / sizeof(shapes[0]));
+    tcase_add_loop_test(all, test_accumulate, 0, sizeof(shapes) / sizeof(shapes[0]));
+    suite_add_tcase(suite, all);
+    return support_run(suite);
+}

@@ -1,0 +1,79 @@
+/*
+ * gpt: GPT-2's pre-norm transformer with nanoGPT's names, without dropout.  The output layer is the
+ * token embedding (tied, and so not there twice), whose gradient is complete only at the very end.
+ * Sources: Radford et al. 2019; github.com/karpathy/nanoGPT, model.py.
+ */
+#include "worker/model/builder.h"
+
+#include <math.h>
+
+#define DEVIATION 0.02
+
+/* Of a transformer layer's module. */
+static struct module_name name_of(size_t layer, const char *module)
+{
+    return build_name("transformer.h.%zu.%s", layer, module);
+}
+
+static unsigned build_rows(struct builder *b, unsigned in, const char *name, size_t out,
+                           enum activation activation)
+{
+    return build_linear(
+        b, in,
+        &(struct build_linear){.name = name,
+                               .out = out,
+                               .rows = build_shape(b, in)->height,
+                               .activation = activation,
+                               .initial = {.kind = INITIAL_NORMAL, .deviation = DEVIATION}});
+}
+
+/* Back to the residual stream. */
+static unsigned build_projection(struct builder *b, unsigned in, const char *name,
+                                 const struct spec *spec, unsigned residual)
+{
+    double deviation = DEVIATION / sqrt(2.0 * (double)spec->layers);
+
+    return build_linear(
+        b, in,
+        &(struct build_linear){.name = name,
+                               .out = spec->width,
+                               .rows = spec->positions,
+                               .residual = residual,
+                               .initial = {.kind = INITIAL_NORMAL, .deviation = deviation}});
+}
+
+static unsigned build_transformer_layer(struct builder *b, unsigned in, const struct spec *spec,
+                                        size_t layer)
+{
+    size_t first = b->model->length;
+    unsigned at, middle;
+
+    at = build_layer_norm(b, in, name_of(layer, "ln_1").text);
+    at = build_rows(b, at, name_of(layer, "attn.c_attn").text, 3 * spec->width, ACTIVATION_NONE);
+    at = build_attention(b, at, spec->heads);
+    middle = build_projection(b, at, name_of(layer, "attn.c_proj").text, spec, in);
+    at = build_layer_norm(b, middle, name_of(layer, "ln_2").text);
+    at = build_rows(b, at, name_of(layer, "mlp.c_fc").text, 4 * spec->width, ACTIVATION_GELU);
+    at = build_projection(b, at, name_of(layer, "mlp.c_proj").text, spec, middle);
+    build_block(b, first);
+    return at;
+}
+
+void build_gpt(struct builder *b, const struct spec *spec)
+{
+    static const char tokens[] = "transformer.wte";
+    struct initial initial = {.kind = INITIAL_NORMAL, .deviation = DEVIATION};
+    unsigned at;
+
+    (void)build_input(b, 1, 1, spec->positions);
+    at = build_embedding(b, tokens, "transformer.wpe", spec->vocabulary, spec->width, initial);
+    for (size_t layer = 0; layer < spec->layers; layer++)
+        at = build_transformer_layer(b, at, spec, layer);
+    at = build_layer_norm(b, at, "transformer.ln_f");
+    (void)build_linear(b, at,
+                       &(struct build_linear){.name = tokens,
+                                              .out = spec->vocabulary,
+                                              .rows = spec->positions,
+                                              .no_bias = true,
+                                              .initial = initial});
+}
