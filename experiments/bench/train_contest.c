@@ -116,6 +116,22 @@ static void add_torch_job(const struct train_contest *c, const struct train_mode
 
 /* ---- jobs ---- */
 
+/* The last line of a log that is not empty: why a job failed, as a rule. */
+static void read_last_line(const char *log, char *text, size_t size)
+{
+    char line[256];
+    FILE *file = fopen(log, "re");
+
+    (void)snprintf(text, size, "no output");
+    while (file && fgets(line, sizeof(line), file)) {
+        line[strcspn(line, "\n")] = '\0';
+        if (line[0])
+            (void)snprintf(text, size, "%s", line);
+    }
+    if (file)
+        (void)fclose(file);
+}
+
 /* `what`, for the error. */
 static enum status run_words(const struct train_contest *c, const struct words *w, const char *what,
                              const char *log, struct error *err)
@@ -129,10 +145,12 @@ static enum status run_words(const struct train_contest *c, const struct words *
         return status;
     if (result.outcome != SUBPROCESS_EXITED || result.code != 0) {
         char how[128];
+        char last[256];
 
         subprocess_result_text(&result, how, sizeof(how));
-        return error_set(err, STATUS_INTERNAL, "%s failed: %s; its output is in '%s'", what, how,
-                         log);
+        read_last_line(log, last, sizeof(last));
+        return error_set(err, STATUS_INTERNAL, "%s failed: %s (%s); its output is in '%s'", what,
+                         how, last, log);
     }
     return STATUS_OK;
 }

@@ -184,15 +184,21 @@ static void check_backward(struct compute *c, struct problem *p, bool accumulate
                                  hat * sums[channels + channel].value / (double)p->count);
 
         expect_near("input gradient of batch norm", i, dx->host[i], wanted,
-                    TOLERANCE * (2.0 + hat * hat + inverse) * (1.0 + fabs(scale)));
+                    TOLERANCE * (2.0 + hat * hat + inverse * (1.0 + fabs(hat))) *
+                        (1.0 + fabs(scale)));
     }
     for (size_t i = 0; i < channels; i++) {
+        double inverse;
+
         if (accumulate) {
             exact_add(&sums[channels + i], (double)before[0][i]);
             exact_add(&sums[i], (double)before[1][i]);
         }
+        /* x - mean is rounded as x is, and then as much larger as inverse makes it. */
+        inverse = 1.0 / sqrt(p->exact_var[i] + (double)EPSILON);
         expect_near("weight gradient of batch norm", i, p->dweight.host[i],
-                    sums[channels + i].value, TOLERANCE * (1.0 + sums[channels + i].magnitude));
+                    sums[channels + i].value,
+                    TOLERANCE * (1.0 + sums[channels + i].magnitude + inverse * sums[i].magnitude));
         expect_near("bias gradient of batch norm", i, p->dbias.host[i], sums[i].value,
                     TOLERANCE * (1.0 + sums[i].magnitude));
     }

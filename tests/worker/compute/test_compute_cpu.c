@@ -110,7 +110,7 @@ START_TEST(test_image_widths)
             const struct image_kernels *k = images[i == 0 ? SIMD_BASELINE : _i];
 
             k->norm_gradient(&n, x, dy, out[i], count, 0.01f, -0.02f);
-            k->add_scalar(out[i], count, 0.125f, count % 2);
+            k->add_scalar(out[i], out[i], count, 0.125f, count % 2);
         }
         assert_same(out[0], out[1], count, "norm_gradient");
         for (size_t i = 0; i < 2; i++)

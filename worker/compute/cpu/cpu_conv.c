@@ -1,5 +1,15 @@
 /*
- * Convolution on the CPU, an image at a time: its patches (im2col) times the filters.
+ * Convolution on the CPU: patches of the images (im2col) times the filters, a block at a time.
+ *
+ * A block is as much of the output as makes a matrix product of a good size: several images where
+ * one has few points, some rows of one where its patches would not stay in the cache.  An image is
+ * first copied to planes with a border of zeros and, with a stride, its columns sorted by their
+ * remainder: so what one tap of the kernel sees is a run of a row whatever padding and stride, and
+ * im2col is rows copied by whole vectors (which write over the end of a row: the next row repairs
+ * it).  Backward input goes the same way back.  A 1 x 1 kernel without stride and padding needs no
+ * patches where a block is one image.
+ *
+ * Bits: products are OpenBLAS's, so sums depend on its kernels and threads, not on the run.
  *
  * Source: Chellapilla, Puri and Simard 2006.
  */
@@ -7,42 +17,100 @@
 #include "worker/compute/cpu/cpu.h"
 
 #include <assert.h>
+#include <cblas.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define SLACK       IMAGE_CHUNK /* floats after an array that whole vectors may pass */
+#define POINTS_MIN  192         /* of a block: fewer leave the product's kernels idle */
+#define PATCHES_MAX (1u << 17)  /* floats of a block: half a MiB, in the second-level cache */
+
 struct conv_plan {
-    size_t rows, columns; /* of the output */
-    size_t points;        /* rows * columns */
-    size_t patch;         /* channels * kernel * kernel */
-    bool direct;          /* an image is its own patches: 1 x 1, stride 1, no padding */
+    size_t rows, columns;      /* of the output */
+    size_t points;             /* rows * columns */
+    size_t patch;              /* channels * kernel * kernel */
+    size_t images, block_rows; /* of a block: images > 1 only with all rows */
     size_t max_batch;
-    float *patches; /* (patch, points) of one image; NULL where direct */
+    bool direct;                     /* an image is its own patches */
+    size_t phase_pitch, row_pitch;   /* columns of one remainder; all of them */
+    size_t plane_pitch, image_pitch; /* a padded channel; a padded image */
+    float *padded;                   /* images * image_pitch; NULL where direct */
+    float *patches;                  /* (patch, a block's points); NULL where direct */
+    float *values;                   /* (filters, a block's points); NULL where images is 1 */
 };
+
+/* Part of the output: `rows` rows of `images` images. */
+struct block {
+    size_t image, images, row, rows;
+    size_t points; /* of all */
+};
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static void choose_block(struct conv_plan *plan, size_t max_batch)
+{
+    size_t rows = PATCHES_MAX / (plan->patch * plan->columns);
+    size_t rows_min = (POINTS_MIN + plan->columns - 1) / plan->columns;
+
+    rows = rows < rows_min ? rows_min : rows;
+    plan->block_rows = smaller(rows, plan->rows);
+    plan->images = smaller((POINTS_MIN + plan->points - 1) / plan->points, max_batch);
+    if (plan->images > 1)
+        plan->block_rows = plan->rows;
+}
+
+static enum status reserve(struct conv_plan *plan, const struct convolution *conv,
+                           struct error *err)
+{
+    static const char what[] = "scratch memory of a convolution";
+    size_t points = plan->images * plan->block_rows * plan->columns;
+    enum status status = STATUS_OK;
+
+    if (!plan->direct) {
+        status = mem_calloc_aligned(plan->images * plan->image_pitch + SLACK, sizeof(float), what,
+                                    &plan->padded, err);
+        if (status == STATUS_OK)
+            status = mem_calloc_aligned(plan->patch * points + SLACK, sizeof(float), what,
+                                        &plan->patches, err);
+    }
+    if (status == STATUS_OK && plan->images > 1)
+        status =
+            mem_calloc_aligned(conv->filters * points, sizeof(float), what, &plan->values, err);
+    return status;
+}
 
 enum status cpu_conv_prepare(struct compute *c, struct convolution *conv, size_t max_batch,
                              struct error *err)
 {
     struct conv_plan *plan = NULL;
     enum status status = mem_calloc(1, sizeof(*plan), "plan of a convolution", &plan, err);
+    size_t width = conv->width + 2 * conv->padding;
 
-    (void)c;
     if (status != STATUS_OK)
         return status;
     plan->rows = compute_windows(conv->height, conv->kernel, conv->stride, conv->padding);
     plan->columns = compute_windows(conv->width, conv->kernel, conv->stride, conv->padding);
     plan->points = plan->rows * plan->columns;
     plan->patch = conv->channels * conv->kernel * conv->kernel;
-    plan->direct = conv->kernel == 1 && conv->stride == 1 && conv->padding == 0;
     plan->max_batch = max_batch;
-    if (!plan->direct)
-        status = mem_calloc_aligned(plan->patch * plan->points, sizeof(float),
-                                    "scratch memory of a convolution", &plan->patches, err);
-    if (status != STATUS_OK) {
-        free(plan);
-        return status;
-    }
+    choose_block(plan, max_batch);
+    plan->direct =
+        plan->images == 1 && conv->kernel == 1 && conv->stride == 1 && conv->padding == 0;
+    if (plan->direct)
+        plan->block_rows = plan->rows;
+    plan->phase_pitch = (width + conv->stride - 1) / conv->stride;
+    plan->row_pitch = conv->stride * plan->phase_pitch;
+    plan->plane_pitch = (conv->height + 2 * conv->padding) * plan->row_pitch;
+    plan->image_pitch = conv->channels * plan->plane_pitch;
     conv->plan = plan;
-    return STATUS_OK;
+    status = reserve(plan, conv, err);
+    if (status != STATUS_OK)
+        cpu_conv_release(c, conv);
+    return status;
 }
 
 void cpu_conv_release(struct compute *c, struct convolution *conv)
@@ -50,115 +118,228 @@ void cpu_conv_release(struct compute *c, struct convolution *conv)
     struct conv_plan *plan = conv->plan;
 
     (void)c;
+    free(plan->padded);
     free(plan->patches);
+    free(plan->values);
     free(plan);
     conv->plan = NULL;
 }
 
-/* The output columns [from, to) whose input column, column * stride + k - padding, is inside. */
-static void inside(const struct convolution *conv, size_t columns, size_t k, size_t *ret_from,
-                   size_t *ret_to)
-{
-    size_t from = k < conv->padding ? (conv->padding - k + conv->stride - 1) / conv->stride : 0;
-    size_t end = conv->width + conv->padding;
-    size_t to = end <= k ? 0 : (end - k - 1) / conv->stride + 1;
+/* ---- blocks ---- */
 
-    *ret_to = to < columns ? to : columns;
-    *ret_from = from < *ret_to ? from : *ret_to;
+static struct block first_block(const struct conv_plan *plan, size_t batch)
+{
+    struct block b = {.images = smaller(plan->images, batch), .rows = plan->block_rows};
+
+    b.points = b.images * b.rows * plan->columns;
+    return b;
 }
 
-/* One row of one tap's patches out of one row of x; in: where tap k would lie for column 0. */
-static void gather(const struct convolution *conv, size_t columns, size_t k, const float *row,
-                   float *out)
+/* false: that was the last. */
+static bool next_block(const struct conv_plan *plan, struct block *b, size_t batch)
 {
-    size_t from;
-    size_t to;
-
-    inside(conv, columns, k, &from, &to);
-    for (size_t j = 0; j < from; j++)
-        out[j] = 0.0f;
-    for (size_t j = from; j < to; j++)
-        out[j] = row[j * conv->stride + k - conv->padding];
-    for (size_t j = to; j < columns; j++)
-        out[j] = 0.0f;
+    b->row += b->rows;
+    if (b->row == plan->rows) {
+        b->row = 0;
+        b->image += b->images;
+    }
+    if (b->image == batch)
+        return false;
+    b->images = smaller(plan->images, batch - b->image);
+    b->rows = smaller(plan->block_rows, plan->rows - b->row);
+    b->points = b->images * b->rows * plan->columns;
+    return true;
 }
 
-static void scatter(const struct convolution *conv, size_t columns, size_t k, const float *in,
-                    float *row)
-{
-    size_t from;
-    size_t to;
+/* ---- patches ---- */
 
-    inside(conv, columns, k, &from, &to);
-    for (size_t j = from; j < to; j++)
-        row[j * conv->stride + k - conv->padding] += in[j];
-}
-
-/* im2col: plan->patches (patch, points) of an image. */
-static const float *patches_of(const struct convolution *conv, const float *image)
+/* Where column w, border included, of a padded row lies. */
+static size_t padded_column(const struct convolution *conv, size_t w)
 {
     const struct conv_plan *plan = conv->plan;
+
+    return w % conv->stride * plan->phase_pitch + w / conv->stride;
+}
+
+/* The first element that `tap` sees of a padded image for output row `row`. */
+static size_t seen_from(const struct convolution *conv, size_t tap, size_t row)
+{
+    const struct conv_plan *plan = conv->plan;
+    size_t k = conv->kernel;
+
+    return tap / (k * k) * plan->plane_pitch +
+           (row * conv->stride + tap / k % k) * plan->row_pitch + padded_column(conv, tap % k);
+}
+
+/* A row of an image and its padded one: columns of each remainder are neighbours there. */
+static void pad_row(const struct convolution *conv, const float *row, float *padded)
+{
+    size_t stride = conv->stride;
+
+    if (stride == 1) {
+        memcpy(padded + conv->padding, row, conv->width * sizeof(*row));
+        return;
+    }
+    for (size_t phase = 0; phase < smaller(stride, conv->width); phase++) {
+        float *out = padded + padded_column(conv, conv->padding + phase);
+
+        for (size_t w = phase; w < conv->width; w += stride)
+            *out++ = row[w];
+    }
+}
+
+static void unpad_row(const struct convolution *conv, const float *padded, float *row,
+                      bool accumulate)
+{
+    size_t stride = conv->stride;
+
+    for (size_t phase = 0; phase < smaller(stride, conv->width); phase++) {
+        const float *in = padded + padded_column(conv, conv->padding + phase);
+
+        for (size_t w = phase; w < conv->width; w += stride, in++)
+            row[w] = accumulate ? row[w] + *in : *in;
+    }
+}
+
+/* Row `line` of all the channels' rows, padded. */
+static size_t padded_row(const struct convolution *conv, size_t line)
+{
+    const struct conv_plan *plan = conv->plan;
+
+    return line / conv->height * plan->plane_pitch +
+           (line % conv->height + conv->padding) * plan->row_pitch;
+}
+
+static void pad(const struct convolution *conv, const float *image, float *padded)
+{
+    for (size_t line = 0; line < conv->channels * conv->height; line++)
+        pad_row(conv, image + line * conv->width, padded + padded_row(conv, line));
+}
+
+static void unpad(const struct convolution *conv, const float *padded, float *image,
+                  bool accumulate)
+{
+    for (size_t line = 0; line < conv->channels * conv->height; line++)
+        unpad_row(conv, padded + padded_row(conv, line), image + line * conv->width, accumulate);
+}
+
+/* im2col: the block's patches (patch, points) of x, a batch. */
+static const float *patches_of(const struct image_kernels *kernels, const struct convolution *conv,
+                               const struct block *b, const float *x)
+{
+    const struct conv_plan *plan = conv->plan;
+    size_t image = conv->channels * conv->height * conv->width;
+    size_t length = b->rows * plan->columns;
     float *out = plan->patches;
 
     if (plan->direct)
-        return image;
+        return x + b->image * image;
+    for (size_t i = 0; i < b->images && b->row == 0; i++)
+        pad(conv, x + (b->image + i) * image, plan->padded + i * plan->image_pitch);
     for (size_t tap = 0; tap < plan->patch; tap++) {
-        size_t k = tap % conv->kernel;
-        size_t top = tap / conv->kernel % conv->kernel;
-        const float *plane = image + tap / conv->kernel / conv->kernel * conv->height * conv->width;
+        const float *in = plan->padded + seen_from(conv, tap, b->row);
 
-        for (size_t i = 0; i < plan->rows; i++, out += plan->columns) {
-            size_t row = i * conv->stride + top; /* less padding */
-
-            if (row < conv->padding || row - conv->padding >= conv->height)
-                memset(out, 0, plan->columns * sizeof(*out));
-            else
-                gather(conv, plan->columns, k, plane + (row - conv->padding) * conv->width, out);
-        }
+        for (size_t i = 0; i < b->images; i++, out += length)
+            kernels->copy_rows(in + i * plan->image_pitch, conv->stride * plan->row_pitch, out,
+                               b->rows, plan->columns);
     }
     return plan->patches;
 }
 
-/* col2im: add plan->patches to an image. */
-static void add_patches(const struct convolution *conv, float *image)
+/* col2im: add the block's plan->patches to plan->padded. */
+static void add_patches(const struct image_kernels *kernels, const struct convolution *conv,
+                        const struct block *b)
 {
     const struct conv_plan *plan = conv->plan;
     const float *in = plan->patches;
 
     for (size_t tap = 0; tap < plan->patch; tap++) {
-        size_t k = tap % conv->kernel;
-        size_t top = tap / conv->kernel % conv->kernel;
-        float *plane = image + tap / conv->kernel / conv->kernel * conv->height * conv->width;
+        float *out = plan->padded + seen_from(conv, tap, b->row);
 
-        for (size_t i = 0; i < plan->rows; i++, in += plan->columns) {
-            size_t row = i * conv->stride + top;
+        for (size_t i = 0; i < b->images; i++, in += b->rows * plan->columns)
+            kernels->add_rows(in, out + i * plan->image_pitch, conv->stride * plan->row_pitch,
+                              b->rows, plan->columns);
+    }
+}
 
-            if (row >= conv->padding && row - conv->padding < conv->height)
-                scatter(conv, plan->columns, k, in, plane + (row - conv->padding) * conv->width);
+/* ---- products ---- */
+
+/* c (m, n) = op(a) op(b) + beta c with the lengths of the rows in memory. */
+static void product(CBLAS_TRANSPOSE op_a, CBLAS_TRANSPOSE op_b, size_t m, size_t n, size_t k,
+                    const float *a, size_t a_row, const float *b, size_t b_row, float beta,
+                    float *c, size_t c_row)
+{
+    assert(m <= INT_MAX && n <= INT_MAX && k <= INT_MAX && a_row <= INT_MAX && b_row <= INT_MAX &&
+           c_row <= INT_MAX);
+    cblas_sgemm(CblasRowMajor, op_a, op_b, (blasint)m, (blasint)n, (blasint)k, 1.0f, a,
+                (blasint)a_row, b, (blasint)b_row, beta, c, (blasint)c_row);
+}
+
+/* The block of y or dy as a matrix (filters, points): in place where it is of one image, else
+ * plan->values. */
+static size_t block_at(const struct convolution *conv, const struct block *b)
+{
+    const struct conv_plan *plan = conv->plan;
+
+    return b->image * conv->filters * plan->points + b->row * plan->columns;
+}
+
+static const float *gradients_of(const struct convolution *conv, const struct block *b,
+                                 const float *dy, size_t *ret_row)
+{
+    const struct conv_plan *plan = conv->plan;
+
+    if (!plan->values) {
+        *ret_row = plan->points;
+        return dy + block_at(conv, b);
+    }
+    for (size_t f = 0; f < conv->filters; f++)
+        for (size_t i = 0; i < b->images; i++)
+            memcpy(plan->values + f * b->points + i * plan->points,
+                   dy + ((b->image + i) * conv->filters + f) * plan->points,
+                   plan->points * sizeof(*dy));
+    *ret_row = b->points;
+    return plan->values;
+}
+
+/* The product's result in its place in y, with bias and activation. */
+static void finish(const struct image_kernels *kernels, const struct convolution *conv,
+                   const struct block *b, float *y)
+{
+    const struct conv_plan *plan = conv->plan;
+    bool relu = conv->activation == ACTIVATION_RELU;
+    size_t length = b->rows * plan->columns;
+
+    if (!plan->values && !conv->bias && !relu)
+        return;
+    for (size_t i = 0; i < b->images; i++) {
+        for (size_t f = 0; f < conv->filters; f++) {
+            float *out = y + block_at(conv, b) + (i * conv->filters + f) * plan->points;
+            const float *in = plan->values ? plan->values + f * b->points + i * plan->points : out;
+
+            kernels->add_scalar(in, out, length, conv->bias ? conv->bias[f] : 0.0f, relu);
         }
     }
 }
+
+/* ---- the operations ---- */
 
 enum status cpu_conv_forward(struct compute *c, const struct convolution *conv, const void *x,
                              void *y, size_t batch, struct error *err)
 {
     const struct image_kernels *kernels = ((const struct cpu *)c)->images;
     const struct conv_plan *plan = conv->plan;
-    bool relu = conv->activation == ACTIVATION_RELU;
-    const float *in = x;
-    float *out = y;
+    struct block b = first_block(plan, batch);
 
     (void)err;
-    assert(batch <= plan->max_batch);
-    for (size_t i = 0; i < batch; i++) {
-        cpu_product(false, false, conv->filters, plan->points, plan->patch, conv->weight,
-                    patches_of(conv, in), 0.0f, out);
-        for (size_t f = 0; f < conv->filters && (conv->bias || relu); f++)
-            kernels->add_scalar(out + f * plan->points, plan->points,
-                                conv->bias ? conv->bias[f] : 0.0f, relu);
-        in += conv->channels * conv->height * conv->width;
-        out += conv->filters * plan->points;
-    }
+    assert(batch > 0 && batch <= plan->max_batch);
+    do {
+        product(CblasNoTrans, CblasNoTrans, conv->filters, b.points, plan->patch, conv->weight,
+                plan->patch, patches_of(kernels, conv, &b, x), b.points, 0.0f,
+                plan->values ? plan->values : (float *)y + block_at(conv, &b),
+                plan->values ? b.points : plan->points);
+        finish(kernels, conv, &b, y);
+    } while (next_block(plan, &b, batch));
     return STATUS_OK;
 }
 
@@ -168,25 +349,52 @@ enum status cpu_conv_backward_weight(struct compute *c, const struct convolution
 {
     const struct image_kernels *kernels = ((const struct cpu *)c)->images;
     const struct conv_plan *plan = conv->plan;
-    const float *gradient = dy;
-    const float *in = x;
+    const float *planes = dy;
+    struct block b = first_block(plan, batch);
+    float beta = accumulate ? 1.0f : 0.0f;
 
     (void)err;
-    assert(batch <= plan->max_batch);
-    for (size_t i = 0; i < batch; i++) {
-        cpu_product(false, true, conv->filters, plan->patch, plan->points,
-                    gradient + i * conv->filters * plan->points, patches_of(conv, in),
-                    accumulate || i > 0 ? 1.0f : 0.0f, conv->dweight);
-        in += conv->channels * conv->height * conv->width;
-    }
+    assert(batch > 0 && batch <= plan->max_batch);
+    do {
+        size_t row;
+        const float *gradients = gradients_of(conv, &b, dy, &row);
+
+        product(CblasNoTrans, CblasTrans, conv->filters, plan->patch, b.points, gradients, row,
+                patches_of(kernels, conv, &b, x), b.points, beta, conv->dweight, plan->patch);
+        beta = 1.0f;
+    } while (next_block(plan, &b, batch));
     for (size_t f = 0; f < conv->filters && conv->dbias; f++) {
         double sum = 0.0;
 
         for (size_t i = 0; i < batch; i++)
-            sum += kernels->sum(gradient + (i * conv->filters + f) * plan->points, plan->points);
+            sum += kernels->sum(planes + (i * conv->filters + f) * plan->points, plan->points);
         conv->dbias[f] = (accumulate ? conv->dbias[f] : 0.0f) + (float)sum;
     }
     return STATUS_OK;
+}
+
+/* Before a block's first rows the padded images are zeros again; after its last they are dx. */
+static void backward_input_block(const struct image_kernels *kernels,
+                                 const struct convolution *conv, const struct block *b,
+                                 const float *dy, float *dx, bool accumulate)
+{
+    const struct conv_plan *plan = conv->plan;
+    size_t image = conv->channels * conv->height * conv->width;
+    size_t row;
+    const float *gradients = gradients_of(conv, b, dy, &row);
+
+    product(CblasTrans, CblasNoTrans, plan->patch, b->points, conv->filters, conv->weight,
+            plan->patch, gradients, row, plan->direct && accumulate ? 1.0f : 0.0f,
+            plan->direct ? dx + b->image * image : plan->patches, b->points);
+    if (plan->direct)
+        return;
+    if (b->row == 0)
+        memset(plan->padded, 0, b->images * plan->image_pitch * sizeof(float));
+    add_patches(kernels, conv, b);
+    if (b->row + b->rows < plan->rows)
+        return;
+    for (size_t i = 0; i < b->images; i++)
+        unpad(conv, plan->padded + i * plan->image_pitch, dx + (b->image + i) * image, accumulate);
 }
 
 enum status cpu_conv_backward_input(struct compute *c, const struct convolution *conv,
@@ -194,20 +402,14 @@ enum status cpu_conv_backward_input(struct compute *c, const struct convolution 
                                     struct error *err)
 {
     const struct conv_plan *plan = conv->plan;
-    size_t image = conv->channels * conv->height * conv->width;
-    const float *gradient = dy;
-    float *out = dx;
+    struct block b = first_block(plan, batch);
 
-    (void)c;
     (void)err;
-    assert(batch <= plan->max_batch);
-    for (size_t i = 0; i < batch; i++, out += image, gradient += conv->filters * plan->points) {
-        if (!plan->direct && !accumulate)
-            memset(out, 0, image * sizeof(*out));
-        cpu_product(true, false, plan->patch, plan->points, conv->filters, conv->weight, gradient,
-                    plan->direct && accumulate ? 1.0f : 0.0f, plan->direct ? out : plan->patches);
-        if (!plan->direct)
-            add_patches(conv, out);
-    }
+    assert(batch > 0 && batch <= plan->max_batch);
+    do
+        backward_input_block(((const struct cpu *)c)->images, conv, &b, dy, dx, accumulate);
+    while (next_block(plan, &b, batch));
+    if (plan->padded) /* its border holds zeros between the calls */
+        memset(plan->padded, 0, plan->images * plan->image_pitch * sizeof(float));
     return STATUS_OK;
 }

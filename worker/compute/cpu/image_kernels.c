@@ -12,6 +12,8 @@
 #define LANES 8
 
 typedef float floats __attribute__((vector_size(LANES * sizeof(float))));
+typedef float floats4 __attribute__((vector_size(4 * sizeof(float))));
+typedef float floats16 __attribute__((vector_size(16 * sizeof(float))));
 typedef double doubles __attribute__((vector_size(LANES * sizeof(double))));
 
 #define LOAD(to, from) memcpy(&(to), (from), sizeof(to)) /* one unaligned load */
@@ -120,67 +122,146 @@ static void norm_gradient(const struct norm_channel *n, const float *x, const fl
         dx[i] = scale * (dy[i] - mean_dy - (x[i] - c.mean) * c.inverse_std * mean_product);
 }
 
-static void add_scalar(float *y, size_t count, float bias, bool relu)
+static void add_scalar(const float *x, float *y, size_t count, float scalar, bool relu)
 {
     SIMD_LOOP
     for (size_t i = 0; i < count; i++) {
-        float value = y[i] + bias;
+        float value = x[i] + scalar;
 
         y[i] = relu && value < 0.0f ? 0.0f : value;
     }
 }
 
-/* ---- max pooling ---- */
+/* ---- rows ---- */
 
-/* One row of x against the windows [from, to) of one row of y: in[i * stride] lies at `at` + i *
- * stride in its plane. */
-static inline void larger(const float *in, int32_t at, size_t stride, int32_t *chosen, float *y,
-                          size_t count)
+/* `chunk` is a constant: each memcpy is a load and a store. */
+static inline void copy_chunks(const float *x, size_t x_row, float *y, size_t rows, size_t columns,
+                               size_t chunk)
 {
-    SIMD_LOOP
-    for (size_t i = 0; i < count; i++) {
-        float value = in[i * stride];
-        bool wins = value > y[i] || value != value;
+    for (size_t row = 0; row < rows; row++, x += x_row, y += columns)
+        for (size_t j = 0; j < columns; j += chunk)
+            memcpy(y + j, x + j, chunk * sizeof(*y));
+}
 
-        y[i] = wins ? value : y[i];
-        chosen[i] = wins ? at + (int32_t)(i * stride) : chosen[i];
+static void copy_rows(const float *x, size_t x_row, float *y, size_t rows, size_t columns)
+{
+    if (columns > 8)
+        copy_chunks(x, x_row, y, rows, columns, IMAGE_CHUNK);
+    else if (columns > 4)
+        copy_chunks(x, x_row, y, rows, columns, 8);
+    else
+        copy_chunks(x, x_row, y, rows, columns, 4);
+}
+
+#define ADD_CHUNK(type)                                                                            \
+    do {                                                                                           \
+        type sum;                                                                                  \
+        type terms;                                                                                \
+                                                                                                   \
+        LOAD(sum, y + j);                                                                          \
+        LOAD(terms, x + j);                                                                        \
+        sum += terms;                                                                              \
+        memcpy(y + j, &sum, sizeof(sum));                                                          \
+        j += sizeof(type) / sizeof(float);                                                         \
+    } while (0)
+
+static void add_rows(const float *x, float *y, size_t y_row, size_t rows, size_t columns)
+{
+    for (size_t row = 0; row < rows; row++, x += columns, y += y_row) {
+        size_t j = 0;
+
+        while (j + 16 <= columns)
+            ADD_CHUNK(floats16);
+        if (j + 8 <= columns)
+            ADD_CHUNK(floats);
+        if (j + 4 <= columns)
+            ADD_CHUNK(floats4);
+        for (; j < columns; j++)
+            y[j] += x[j];
     }
 }
 
-static void max_pool_row(const struct pool *p, const float *x, size_t top, int32_t *chosen,
-                         float *y, size_t columns)
+/* ---- max pooling ---- */
+
+typedef int32_t ints4 __attribute__((vector_size(4 * sizeof(int32_t))));
+
+/* A row of y and of chosen; its windows' rows of x are [first, last). */
+struct window_row {
+    size_t first, last;
+    const float *x;
+    int32_t *chosen;
+    float *y;
+};
+
+/* A window that may hang over the left or right border. */
+static void pool_one(const struct pool *p, const struct window_row *r, size_t column)
 {
-    size_t first = top < p->padding ? 0 : top - p->padding; /* rows of x: [first, last) */
-    size_t last = top + p->kernel - p->padding;
+    size_t left = column * p->stride;
+    size_t from = left < p->padding ? 0 : left - p->padding;
+    size_t to = left + p->kernel - p->padding;
+    size_t at = r->first * p->width + from;
+    float best = r->x[at];
 
-    if (last > p->height)
-        last = p->height;
-    for (size_t j = 0; j < columns; j++) {
-        size_t left = j * p->stride;
+    to = to < p->width ? to : p->width;
+    for (size_t row = r->first; row < r->last; row++) {
+        for (size_t w = from; w < to; w++) {
+            float value = r->x[row * p->width + w];
 
-        y[j] = -INFINITY;
-        chosen[j] = (int32_t)(first * p->width + (left < p->padding ? 0 : left - p->padding));
-    }
-    for (size_t row = first; row < last; row++) {
-        for (size_t k = 0; k < p->kernel; k++) {
-            /* Windows whose k-th column is inside: left + k - padding in [0, width). */
-            size_t from = k < p->padding ? (p->padding - k + p->stride - 1) / p->stride : 0;
-            size_t to =
-                p->width + p->padding <= k ? 0 : (p->width + p->padding - k - 1) / p->stride + 1;
-            size_t at;
-
-            to = to < columns ? to : columns;
-            if (from >= to)
-                continue;
-            at = row * p->width + from * p->stride + k - p->padding;
-            if (p->stride == 2)
-                larger(x + at, (int32_t)at, 2, chosen + from, y + from, to - from);
-            else if (p->stride == 1)
-                larger(x + at, (int32_t)at, 1, chosen + from, y + from, to - from);
-            else
-                larger(x + at, (int32_t)at, p->stride, chosen + from, y + from, to - from);
+            if (value > best || value != value) {
+                best = value;
+                at = row * p->width + w;
+            }
         }
     }
+    r->y[column] = best;
+    r->chosen[column] = (int32_t)at;
+}
+
+/* Four windows side by side that do not hang over. */
+static inline void pool_four(const struct pool *p, const struct window_row *r, size_t column,
+                             size_t stride)
+{
+    const ints4 steps = {0, (int32_t)stride, 2 * (int32_t)stride, 3 * (int32_t)stride};
+    size_t left = column * stride - p->padding;
+    floats4 best = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    ints4 chosen = steps + (int32_t)(r->first * p->width + left);
+
+    for (size_t row = r->first; row < r->last; row++) {
+        for (size_t w = left; w < left + p->kernel; w++) {
+            const float *in = r->x + row * p->width + w;
+            floats4 value = {in[0], in[stride], in[2 * stride], in[3 * stride]};
+            ints4 wins = (ints4)(value > best) | (ints4)(value != value);
+
+            best = (floats4)((wins & (ints4)value) | (~wins & (ints4)best));
+            chosen = (wins & (steps + (int32_t)(row * p->width + w))) | (~wins & chosen);
+        }
+    }
+    memcpy(r->y + column, &best, sizeof(best));
+    memcpy(r->chosen + column, &chosen, sizeof(chosen));
+}
+
+static void pool_row(const struct pool *p, const struct window_row *r, size_t columns)
+{
+    size_t from = (p->padding + p->stride - 1) / p->stride; /* [from, to) do not hang over */
+    size_t to =
+        p->width + p->padding < p->kernel ? 0 : (p->width + p->padding - p->kernel) / p->stride + 1;
+    size_t j = 0;
+
+    if (to < from + 4)
+        from = to = 0;
+    for (; j < from; j++)
+        pool_one(p, r, j);
+    for (; j < to; j += 4) {
+        j = j + 4 <= to ? j : to - 4; /* the last four: some of them once more */
+        if (p->stride == 2)
+            pool_four(p, r, j, 2);
+        else if (p->stride == 1)
+            pool_four(p, r, j, 1);
+        else
+            pool_four(p, r, j, p->stride);
+    }
+    for (; j < columns; j++)
+        pool_one(p, r, j);
 }
 
 static void max_pool(const struct pool *p, const float *x, int32_t *chosen, float *y)
@@ -188,8 +269,17 @@ static void max_pool(const struct pool *p, const float *x, int32_t *chosen, floa
     size_t rows = (p->height + 2 * p->padding - p->kernel) / p->stride + 1;
     size_t columns = (p->width + 2 * p->padding - p->kernel) / p->stride + 1;
 
-    for (size_t i = 0; i < rows; i++)
-        max_pool_row(p, x, i * p->stride, chosen + i * columns, y + i * columns, columns);
+    for (size_t i = 0; i < rows; i++) {
+        size_t top = i * p->stride;
+        size_t last = top + p->kernel - p->padding;
+        struct window_row r = {.first = top < p->padding ? 0 : top - p->padding,
+                               .last = last < p->height ? last : p->height,
+                               .x = x,
+                               .chosen = chosen + i * columns,
+                               .y = y + i * columns};
+
+        pool_row(p, &r, columns);
+    }
 }
 
 const struct image_kernels SIMD_NAME(image_kernels) = {
@@ -199,5 +289,7 @@ const struct image_kernels SIMD_NAME(image_kernels) = {
     .norm_gradient_sums = norm_gradient_sums,
     .norm_gradient = norm_gradient,
     .add_scalar = add_scalar,
+    .copy_rows = copy_rows,
+    .add_rows = add_rows,
     .max_pool = max_pool,
 };

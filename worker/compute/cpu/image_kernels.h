@@ -17,6 +17,8 @@ struct norm_channel {
     bool relu;
 };
 
+#define IMAGE_CHUNK 16 /* floats, one AVX-512 register */
+
 /* Arrays do not overlap unless said. */
 struct image_kernels {
     double (*sum)(const float *x, size_t count);
@@ -31,9 +33,14 @@ struct image_kernels {
     /* dx = scale * (dy - mean_dy - (x - mean) * inverse_std * mean_product); dx may be dy. */
     void (*norm_gradient)(const struct norm_channel *n, const float *x, const float *dy, float *dx,
                           size_t count, float mean_dy, float mean_product);
-    /* y = y + bias, with relu then max(y, 0). */
-    void (*add_scalar)(float *y, size_t count, float bias, bool relu);
-    /* One plane of max pooling; y and chosen are (rows, columns) of the output. */
+    /* y = x + scalar, with relu then max(y, 0); y may be x. */
+    void (*add_scalar)(const float *x, float *y, size_t count, float scalar, bool relu);
+    /* y (rows, columns) = rows of x that start x_row apart.  Reads and writes whole chunks: up to
+     * IMAGE_CHUNK - 1 floats after the last row of both. */
+    void (*copy_rows)(const float *x, size_t x_row, float *y, size_t rows, size_t columns);
+    /* Rows of y that start y_row apart += x (rows, columns). */
+    void (*add_rows)(const float *x, float *y, size_t y_row, size_t rows, size_t columns);
+    /* One plane; y and chosen are (rows, columns) of the output. */
     void (*max_pool)(const struct pool *p, const float *x, int32_t *chosen, float *y);
 };
 
