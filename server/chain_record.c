@@ -64,7 +64,8 @@ static void pack(struct chain *c, const struct shard_record *record, size_t *ret
 {
     static const enum record_kind kinds[] = {[SHARD_RECORD_INIT] = RECORD_INIT,
                                              [SHARD_RECORD_STEP] = RECORD_STEP,
-                                             [SHARD_RECORD_RANKS] = RECORD_RANKS};
+                                             [SHARD_RECORD_RANKS] = RECORD_RANKS,
+                                             [SHARD_RECORD_STATE] = RECORD_STATE};
     struct wire_record m = {.kind = kinds[record->kind],
                             .partition = record->partition,
                             .sequence = record->sequence,

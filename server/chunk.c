@@ -151,6 +151,15 @@ static enum status take_init(const struct tie *t, const struct chunk_header *h,
     return STATUS_OK;
 }
 
+/* Initial state of the optimizer, which is no payload: what counts as that are parameters and
+ * gradients. */
+static enum status take_state(const struct tie *t, const struct chunk_header *h,
+                              const struct shard_source *source, struct error *err)
+{
+    return shard_set_state(&t->job->shard, h->partition, h->lane - 1, source,
+                           h->flags & CHUNK_AGAIN, err);
+}
+
 static enum status take_pull(const struct tie *t, const struct chunk_header *h, struct error *err)
 {
     struct job *j = t->job;
@@ -293,9 +302,14 @@ static enum status check_chunk(const struct stream *st, const struct chunk_heade
                          "rank %u sent a chunk for partition %" PRIu32
                          ", which server %u of %u does not hold (the slab has %zu partitions)",
                          t->rank, h->partition, c->index, c->map->server_count, c->map->length);
-    if (h->kind == CHUNK_INIT && t->rank != 0)
+    if ((h->kind == CHUNK_INIT || h->kind == CHUNK_STATE) && t->rank != 0)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent an initial value, which only rank 0 does", t->rank);
+    if (h->kind == CHUNK_STATE && h->lane == 0)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %u sent state 0 of the optimizer, they count "
+                         "from 1",
+                         t->rank);
     if (c->map->partitions[h->partition].slot % lanes != st->lane)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %u sent partition %" PRIu32
@@ -377,6 +391,8 @@ static enum status take_admitted(const struct tie *t, const struct chunk_header 
         status = take_push(t, h, again, source, err);
     else if (h->kind == CHUNK_INIT)
         status = take_init(t, h, source, err);
+    else if (h->kind == CHUNK_STATE)
+        status = take_state(t, h, source, err);
     else if (h->kind == CHUNK_PULL)
         status = take_pull(t, h, err);
     else if (h->kind == CHUNK_NAMES)

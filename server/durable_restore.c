@@ -172,7 +172,7 @@ static enum status take_record(void *user, const struct journal_record *r, struc
         return take_members(d, r, err);
     if (!r->clocks || r->size % sizeof(float) != 0 ||
         (r->kind != SHARD_RECORD_INIT && r->kind != SHARD_RECORD_STEP &&
-         r->kind != SHARD_RECORD_RANKS))
+         r->kind != SHARD_RECORD_RANKS && r->kind != SHARD_RECORD_STATE))
         return error_set(err, STATUS_DATA, "a record of kind %" PRIu32 " with %zu bytes", r->kind,
                          r->size);
     return shard_apply(d->shard, &record, NULL, &applied, err);

@@ -100,6 +100,7 @@ enum status job_build(struct job *j, struct error *err)
                                   .previous = t->on_loss == WORKER_LOSS_WAIT &&
                                               job_is_lockstep(j), /* for a replacement to start */
                                   .optimizer = t->optimizer,
+                                  .steps_before = t->steps_before,
                                   .consistency = t->consistency,
                                   .compression =
                                       compression_make(t->dtype_up, t->dtype_down, t->top_k_ppm),

@@ -112,6 +112,8 @@ static void add_terms(struct strbuf *text, const struct join_request *r)
                  : r->on_loss == WORKER_LOSS_SHRINK ? "shrink"
                                                     : "wait",
                  r->reconnect_ms);
+    if (r->steps_before > 0)
+        manifest_add(text, "steps before", "%" PRIu64, r->steps_before);
     if (r->replica[0])
         manifest_add(text, "replica", "%s", r->replica);
     for (size_t i = 0; i < r->rule_count; i++)

@@ -164,7 +164,8 @@ static enum status apply(struct replicate *r, struct rpc_message *message,
 {
     static const enum shard_record_kind kinds[] = {[RECORD_INIT] = SHARD_RECORD_INIT,
                                                    [RECORD_STEP] = SHARD_RECORD_STEP,
-                                                   [RECORD_RANKS] = SHARD_RECORD_RANKS};
+                                                   [RECORD_RANKS] = SHARD_RECORD_RANKS,
+                                                   [RECORD_STATE] = SHARD_RECORD_STATE};
     struct shard_source source = {.copy = source_copy, .user = message};
     size_t bytes = rpc_message_payload_size(message);
     struct shard_record record = {.kind = kinds[m->kind],
@@ -241,6 +242,7 @@ static enum status take_record(struct replicate *r, struct rpc_call *call,
         return status;
     switch (m->kind) {
     case RECORD_INIT:
+    case RECORD_STATE:
     case RECORD_STEP:
     case RECORD_RANKS:
         answer.partition = m->partition;

@@ -21,6 +21,7 @@
 #define SERVICE_ATTEND    "/sparring.v1.ParameterServer/Attend"
 #define SERVICE_LEAVE     "/sparring.v1.ParameterServer/Leave"
 #define SERVICE_REPLICATE "/sparring.v1.ParameterServer/Replicate"
+#define SERVICE_STATE     "/sparring.v1.ParameterServer/State"
 #define SERVICE_STATS     "/sparring.v1.ParameterServer/Stats"
 
 struct service_config {

@@ -86,6 +86,7 @@ extern const struct rpc_handler join_handler;
 extern const struct rpc_handler leave_handler;
 extern const struct rpc_handler attend_handler;
 extern const struct rpc_handler exchange_handler;
+extern const struct rpc_handler state_handler;
 extern const struct rpc_handler stats_handler;
 
 /* Not in lockstep: a rank has left in order, and contributes no more.  No lock; with a use of the

@@ -61,6 +61,8 @@ struct shard_config {
     bool rank_order; /* ((g0 + g1) + g2) + ...; else in order of arrival */
     bool previous;   /* keep the values before the last step; only with update in lockstep */
     struct optimizer_config optimizer;
+    uint64_t steps_before; /* that the optimizer has made in an earlier job; above 0: its state
+                              comes with the initial values (shard_set_state) */
     struct consistency consistency;      /* checked (consistency_check) */
     struct compression compression;      /* checked (compression_check) */
     const struct exact_staleness *rules; /* borrowed; where each push is a step */
@@ -114,6 +116,7 @@ struct shard_part {
     unsigned summed;    /* contributions in the accumulator */
     unsigned turn;      /* rank order: those below it are in the accumulator or will not come; 0 as
                            long as that is not so of both 0 and 1 */
+    unsigned stated;    /* bit i: initial state i of the optimizer is here */
     bool failed;        /* a record is lost: nobody is told anything any more, the job ends */
     unsigned uncounted; /* whole rounds that wait for shard_counted */
     uint64_t sequence;  /* of the newest record */
@@ -160,6 +163,14 @@ size_t shard_partition_count(const struct shard *s, uint32_t partition);
  */
 enum status shard_set(struct shard *s, uint32_t partition, const struct shard_source *source,
                       bool again, bool *ret_again, struct error *err);
+
+/*
+ * Rank 0's initial state `index` (from 0) of the optimizer, before the partition's shard_set, which
+ * wants all of them.  again: nothing happens when the initial values are here already.
+ * STATUS_PROTOCOL: the job goes on with no other one, or there is no such state.
+ */
+enum status shard_set_state(struct shard *s, uint32_t partition, unsigned index,
+                            const struct shard_source *source, bool again, struct error *err);
 
 /* Numbers of rows, read at most once. */
 struct shard_namer {

@@ -198,6 +198,24 @@ void shard_forget_names(struct shard *s, const struct shard_part *part, unsigned
 
 /* ------------------------------------------------------------------ initial values */
 
+/* The optimizer's state is told right before the values, so that a copy of this shard has both or
+ * neither.  Lock held. */
+static enum status tell_states(struct shard *s, struct shard_part *part, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    if (s->config.steps_before == 0 || !s->config.update)
+        return STATUS_OK;
+    if (part->stated != (1u << s->optimizer.states) - 1)
+        return error_set(err, STATUS_PROTOCOL,
+                         "the initial value of partition %" PRIu32
+                         " came without the optimizer's state after %" PRIu64 " steps",
+                         part->partition, s->config.steps_before);
+    for (unsigned i = 0; status == STATUS_OK && i < s->optimizer.states; i++)
+        status = shard_tell_state(s, part, i, err);
+    return status;
+}
+
 /* Lock held. */
 static enum status set(struct shard *s, struct shard_part *part, const struct shard_source *source,
                        struct error *err)
@@ -207,9 +225,40 @@ static enum status set(struct shard *s, struct shard_part *part, const struct sh
 
     if (status != STATUS_OK)
         return status;
+    status = tell_states(s, part, err);
+    if (status != STATUS_OK)
+        return status;
     (void)policy_set(&part->policy);
     shard_down_begin(&s->down, values, part->offset, part->count);
     return shard_tell(s, part, SHARD_RECORD_INIT, 0, values, err);
+}
+
+enum status shard_set_state(struct shard *s, uint32_t partition, unsigned index,
+                            const struct shard_source *source, bool again, struct error *err)
+{
+    struct shard_part *part = NULL;
+    enum status status = shard_look_up(s, partition, &part, err);
+
+    if (status != STATUS_OK)
+        return status;
+    if (!s->config.update || s->config.steps_before == 0 || index >= s->optimizer.states)
+        return error_set(err, STATUS_PROTOCOL,
+                         "state %u of the optimizer of partition %" PRIu32
+                         " came where none is wanted",
+                         index, partition);
+    (void)pthread_mutex_lock(&part->lock);
+    if (!part->policy.initialised) {
+        status =
+            source->copy(source->user, s->optimizer.state[index] + part->offset, part->count, err);
+        part->stated |= status == STATUS_OK ? 1u << index : 0;
+    } else if (!again) {
+        status = error_set(err, STATUS_PROTOCOL,
+                           "state %u of the optimizer of partition %" PRIu32
+                           " came behind the initial value",
+                           index, partition);
+    }
+    (void)pthread_mutex_unlock(&part->lock);
+    return status;
 }
 
 enum status shard_set(struct shard *s, uint32_t partition, const struct shard_source *source,

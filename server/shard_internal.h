@@ -63,4 +63,8 @@ enum status shard_refuse_failed(const struct shard_part *part, struct error *err
 enum status shard_tell(struct shard *s, struct shard_part *part, enum shard_record_kind kind,
                        double rate, const float *payload, struct error *err);
 
+/* The same of initial state `index` of the optimizer. */
+enum status shard_tell_state(struct shard *s, struct shard_part *part, unsigned index,
+                             struct error *err);
+
 #endif

@@ -114,8 +114,8 @@ enum status shard_complete(struct shard *s, struct shard_part *part, struct shar
         vector_scale(sum, (float)((double)divisor / p->contributions), part->count);
     if (s->config.update) {
         shard_keep_previous(s, part);
-        optimizer_update(&s->optimizer, p->steps, part->offset, part->count,
-                         s->values + part->offset, sum);
+        optimizer_update(&s->optimizer, s->config.steps_before + p->steps, part->offset,
+                         part->count, s->values + part->offset, sum);
     }
     ret->complete = true;
     ret->contributions = p->contributions;
@@ -158,8 +158,8 @@ static enum status step(struct shard *s, struct shard_part *part, unsigned rank,
     if (c->delay_compensation > 0)
         compensate(gradient, (float)c->delay_compensation, values,
                    s->sent + rank * s->count + part->offset, part->count);
-    optimizer_update_at(&s->optimizer, rate, part->policy.steps, part->offset, part->count, values,
-                        gradient);
+    optimizer_update_at(&s->optimizer, rate, s->config.steps_before + part->policy.steps,
+                        part->offset, part->count, values, gradient);
     ret->complete = true;
     ret->contributions = 1;
     part->summed = 0;

@@ -25,15 +25,15 @@ void shard_set_sink(struct shard *s, const struct shard_sink *sink)
     s->sink = sink ? *sink : (struct shard_sink){0};
 }
 
-enum status shard_tell(struct shard *s, struct shard_part *part, enum shard_record_kind kind,
-                       double rate, const float *payload, struct error *err)
+static enum status tell(struct shard *s, struct shard_part *part, enum shard_record_kind kind,
+                        uint64_t step, double rate, const float *payload, struct error *err)
 {
     size_t ranks = (size_t)(part - s->parts) * s->config.world_size;
     enum status status;
     struct shard_record record = {.kind = kind,
                                   .partition = part->partition,
                                   .sequence = part->sequence + 1,
-                                  .step = part->policy.steps,
+                                  .step = step,
                                   .rate = rate,
                                   .world_size = s->config.world_size,
                                   .clocks = s->clocks + ranks,
@@ -48,6 +48,19 @@ enum status shard_tell(struct shard *s, struct shard_part *part, enum shard_reco
     status = s->sink.put(s->sink.user, &record, err);
     part->failed = part->failed || status != STATUS_OK;
     return status;
+}
+
+enum status shard_tell(struct shard *s, struct shard_part *part, enum shard_record_kind kind,
+                       double rate, const float *payload, struct error *err)
+{
+    return tell(s, part, kind, part->policy.steps, rate, payload, err);
+}
+
+enum status shard_tell_state(struct shard *s, struct shard_part *part, unsigned index,
+                             struct error *err)
+{
+    return tell(s, part, SHARD_RECORD_STATE, index, 0, s->optimizer.state[index] + part->offset,
+                err);
 }
 
 enum status shard_refuse_failed(const struct shard_part *part, struct error *err)
@@ -66,7 +79,8 @@ static enum status check_record(const struct shard *s, const struct shard_part *
     size_t count = r->kind == SHARD_RECORD_RANKS ? 0 : part->count;
     bool step = r->kind == SHARD_RECORD_STEP;
 
-    if (r->kind < SHARD_RECORD_INIT || r->kind > SHARD_RECORD_RANKS ||
+    if (r->kind < SHARD_RECORD_INIT || r->kind > SHARD_RECORD_STATE ||
+        (r->kind == SHARD_RECORD_STATE && (!s->config.update || r->step >= s->optimizer.states)) ||
         r->world_size != s->config.world_size || r->count != count ||
         (r->kind == SHARD_RECORD_INIT && r->step != 0) || (step && r->step == 0) ||
         !isfinite(r->rate) || r->rate < 0)
@@ -75,6 +89,10 @@ static enum status check_record(const struct shard *s, const struct shard_part *
                          ", %u ranks and %zu elements (this one has %u and %zu)",
                          part->partition, (int)r->kind, r->step, r->world_size, r->count,
                          s->config.world_size, part->count);
+    if (r->kind == SHARD_RECORD_STATE) {
+        *ret_known = p->initialised || part->stated & 1u << r->step;
+        return STATUS_OK;
+    }
     *ret_known = r->kind == SHARD_RECORD_INIT ? p->initialised
                  : step                       ? r->step <= p->steps
                                               : r->step < p->steps;
@@ -86,6 +104,28 @@ static enum status check_record(const struct shard *s, const struct shard_part *
     return STATUS_OK;
 }
 
+static enum status copy_payload(const struct shard_record *r, const struct shard_source *source,
+                                float *to, size_t count, struct error *err)
+{
+    if (source)
+        return source->copy(source->user, to, count, err);
+    memcpy(to, r->payload, count * sizeof(float));
+    return STATUS_OK;
+}
+
+/* Lock held. */
+static enum status apply_state(struct shard *s, struct shard_part *part,
+                               const struct shard_record *r, const struct shard_source *source,
+                               struct error *err)
+{
+    unsigned index = (unsigned)r->step;
+    enum status status =
+        copy_payload(r, source, s->optimizer.state[index] + part->offset, part->count, err);
+
+    part->stated |= 1u << index;
+    return status == STATUS_OK ? shard_tell_state(s, part, index, err) : status;
+}
+
 /* The payload is in `payload`.  Lock held. */
 static void apply_payload(struct shard *s, struct shard_part *part, const struct shard_record *r,
                           float *payload)
@@ -95,8 +135,8 @@ static void apply_payload(struct shard *s, struct shard_part *part, const struct
     if (r->kind != SHARD_RECORD_STEP || !s->config.update)
         return;
     shard_keep_previous(s, part);
-    optimizer_update_at(&s->optimizer, r->rate, r->step, part->offset, part->count,
-                        s->values + part->offset, payload);
+    optimizer_update_at(&s->optimizer, r->rate, s->config.steps_before + r->step, part->offset,
+                        part->count, s->values + part->offset, payload);
 }
 
 /* What the ranks are told of the record, and what they are not.  Lock held. */
@@ -118,10 +158,8 @@ static enum status apply(struct shard *s, struct shard_part *part, const struct 
     bool was = part->policy.initialised;
     enum status status = STATUS_OK;
 
-    if (source && r->count > 0)
-        status = source->copy(source->user, payload, part->count, err);
-    else if (r->count > 0)
-        memcpy(payload, r->payload, part->count * sizeof(float));
+    if (r->count > 0)
+        status = copy_payload(r, source, payload, part->count, err);
     if (status != STATUS_OK)
         return status;
     part->policy.initialised = was || init;
@@ -152,7 +190,8 @@ enum status shard_apply(struct shard *s, const struct shard_record *record,
     (void)pthread_mutex_lock(&part->lock);
     status = check_record(s, part, record, &known, err);
     if (status == STATUS_OK && !known)
-        status = apply(s, part, record, source, err);
+        status = record->kind == SHARD_RECORD_STATE ? apply_state(s, part, record, source, err)
+                                                    : apply(s, part, record, source, err);
     (void)pthread_mutex_unlock(&part->lock);
     if (status == STATUS_OK)
         *ret_applied = !known;

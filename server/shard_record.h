@@ -33,6 +33,7 @@ enum shard_record_kind {
     SHARD_RECORD_INIT = 1, /* the initial values came; step 0 */
     SHARD_RECORD_STEP,     /* the optimizer stepped here, or a sum is whole */
     SHARD_RECORD_RANKS,    /* a rank finished, or its slot was vacated or occupied */
+    SHARD_RECORD_STATE,    /* initial state `step` of the optimizer came; before INIT */
 };
 
 struct shard_record {
@@ -44,8 +45,8 @@ struct shard_record {
     unsigned world_size;    /* of clocks and flags */
     const uint64_t *clocks; /* of the ranks, behind the change; borrowed, as all is here */
     const uint8_t *flags;   /* POLICY_SAVED_... */
-    const float *payload;   /* INIT: the values.  STEP: the gradient that the optimizer took, or the
-                               sum.  RANKS: NULL */
+    const float *payload;   /* INIT: the values.  STATE: that state.  STEP: the gradient that the
+                               optimizer took, or the   sum.  RANKS: NULL */
     size_t count;           /* elements of payload; 0 with RANKS */
 };
 
@@ -89,6 +90,12 @@ struct shard_state {
     float *previous;   /* the same; where the shard keeps it */
     float *kept;       /* the same; of compressed answers, where shard_down_is_kept */
 };
+
+/* The values and each state of the optimizer (count of the partition each) as they are at one
+ * moment, and the number of steps that the optimizer has made.  STATUS_PROTOCOL: it is not held
+ * here or has no values yet; STATUS_UNSUPPORTED: no optimizer runs here. */
+enum status shard_read_state(struct shard *s, uint32_t partition, float *values,
+                             float *const *moments, uint64_t *ret_steps, struct error *err);
 
 /* Copy the partition out, or into a shard that nobody uses yet.  STATUS_PROTOCOL: it is not held
  * here; import: STATUS_DATA when there is no such state. */

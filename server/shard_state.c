@@ -32,6 +32,32 @@ static void copy(float *to, const float *from, size_t count)
         memcpy(to, from, count * sizeof(float));
 }
 
+enum status shard_read_state(struct shard *s, uint32_t partition, float *values,
+                             float *const *moments, uint64_t *ret_steps, struct error *err)
+{
+    struct shard_part *part = NULL;
+    enum status status = shard_look_up(s, partition, &part, err);
+    struct slabs from;
+
+    if (status == STATUS_OK && !s->config.update)
+        status = error_set(err, STATUS_UNSUPPORTED, "the optimizer does not run here");
+    if (status != STATUS_OK)
+        return status;
+    (void)pthread_mutex_lock(&part->lock);
+    from = slabs_of(s, part, part->policy.steps);
+    if (!part->policy.initialised) {
+        status =
+            error_set(err, STATUS_PROTOCOL, "partition %" PRIu32 " has no values yet", partition);
+    } else {
+        copy(values, from.values, part->count);
+        for (unsigned i = 0; i < s->optimizer.states; i++)
+            copy(moments[i], from.moments[i], part->count);
+        *ret_steps = s->config.steps_before + part->policy.steps;
+    }
+    (void)pthread_mutex_unlock(&part->lock);
+    return status;
+}
+
 enum status shard_export(struct shard *s, uint32_t partition, struct shard_state *state,
                          struct error *err)
 {

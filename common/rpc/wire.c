@@ -106,7 +106,7 @@ enum status wire_unpack_chunk(const uint8_t *head, size_t size, struct chunk_hea
     if (status != STATUS_OK)
         goto out;
     m = (const Sparring__V1__Chunk *)message;
-    if (m->kind < CHUNK_PUSH || m->kind > CHUNK_NAMES) {
+    if (m->kind < CHUNK_PUSH || m->kind > CHUNK_STATE) {
         status = error_set(err, STATUS_DATA, "chunk of unknown kind %u", m->kind);
         goto out;
     }

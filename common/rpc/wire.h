@@ -27,6 +27,7 @@
 #define WIRE_ARENA_MAX      128
 #define WIRE_WEIGHTS_MAX    4096u
 #define WIRE_LANES_MAX      16u
+#define WIRE_STEPS_MAX      ((uint64_t)1 << 53)
 
 enum chunk_kind {
     CHUNK_PUSH = 1,   /* worker -> server: a gradient partition of `round` */
@@ -39,6 +40,7 @@ enum chunk_kind {
     CHUNK_HELLO = 7,  /* worker -> server: whose stream and which lane this is; its first chunk */
     CHUNK_NAMES = 8,  /* worker -> server, before a PUSH or PULL of the partition: the rows that its
                          answer is to hold (common/codec/codec_names.h) */
+    CHUNK_STATE = 9,  /* state of the optimizer, or a question for it; see the proto file */
 };
 
 /* Flags of a chunk. */
@@ -63,8 +65,8 @@ struct chunk_header {
     uint32_t dtype;
     uint64_t length; /* payload bytes */
     uint32_t flags;
-    uint64_t session;    /* HELLO */
-    uint32_t lane;       /* HELLO */
+    uint64_t session;    /* HELLO; STATE, the question */
+    uint32_t lane;       /* HELLO; STATE: 0 values, 1 and 2 states */
     uint64_t place;      /* BY_REFERENCE: bytes from the start of the sender's arena */
     uint64_t connection; /* HELLO: of the join's reply; 0: not said */
 };
@@ -102,6 +104,7 @@ enum record_kind {
     RECORD_BEAT = 6,   /* nothing happened, I am alive */
     RECORD_END = 7,    /* the job is over */
     RECORD_ASK = 8,    /* alone on a stream, with terms: does the replica serve by now? */
+    RECORD_STATE = 9,  /* initial state `step` of a partition's optimizer */
 };
 
 struct join_request;
@@ -163,6 +166,8 @@ struct join_request {
     uint32_t *weights; /* as rules; at most WIRE_WEIGHTS_MAX, none: equal */
     size_t weight_count;
     char arena[WIRE_ARENA_MAX];
+    uint64_t steps_before; /* optimizer steps of the run that it goes on with; at most
+                              WIRE_STEPS_MAX */
 };
 
 struct join_reply {

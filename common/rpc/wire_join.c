@@ -5,6 +5,7 @@
 #include "common/base/memory.h"
 
 #include <math.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,6 +56,7 @@ static void pack_session(const struct join_request *m, Sparring__V1__JoinRequest
     p->dtype_up = m->dtype_up;
     p->dtype_down = m->dtype_down;
     p->top_k_ppm = m->top_k_ppm;
+    p->steps_before = m->steps_before;
     p->n_weights = m->weight_count;
     p->weights = m->weights;
 }
@@ -235,6 +237,9 @@ static enum status take_session(const Sparring__V1__JoinRequest *m, struct join_
 {
     enum status status;
 
+    if (m->steps_before > WIRE_STEPS_MAX)
+        return error_set(err, STATUS_DATA, "join request behind %" PRIu64 " steps",
+                         m->steps_before);
     if (m->lanes > WIRE_LANES_MAX || m->on_loss >= WORKER_LOSS_COUNT ||
         m->dtype_up >= CODEC_KINDS || m->dtype_down >= CODEC_KINDS || m->top_k_ppm > CODEC_PPM)
         return error_set(err, STATUS_DATA,
@@ -254,6 +259,7 @@ static enum status take_session(const Sparring__V1__JoinRequest *m, struct join_
     ret->dtype_up = m->dtype_up;
     ret->dtype_down = m->dtype_down;
     ret->top_k_ppm = m->top_k_ppm;
+    ret->steps_before = m->steps_before;
     status = wire_take_text(m->replica, "replica address", ret->replica, sizeof(ret->replica), err);
     if (status == STATUS_OK)
         status = wire_take_text(m->arena, "arena name", ret->arena, sizeof(ret->arena), err);

@@ -55,7 +55,7 @@ enum status wire_pack_terms(const struct wire_record *m, uint8_t **ret_bytes, si
 static enum status check(const Sparring__V1__Record *m, const struct wire_record *room,
                          struct error *err)
 {
-    if (m->kind < RECORD_TERMS || m->kind > RECORD_ASK)
+    if (m->kind < RECORD_TERMS || m->kind > RECORD_STATE)
         return error_set(err, STATUS_DATA, "record of unknown kind %u", m->kind);
     if ((m->terms != NULL) != (m->kind == RECORD_TERMS || m->kind == RECORD_ASK))
         return error_set(err, STATUS_DATA, "record of kind %u %s terms", m->kind,

@@ -29,20 +29,21 @@ struct mode {
     const char *name;
     const char *backend;
     unsigned servers;
-    const char *words[4];
+    const char *words[6];
 };
 
 static const struct mode modes[] = {
     {"shm", "shm", 0, {"--sync", "allreduce"}},
     {"ring", "ring", 0, {"--sync", "allreduce"}},
+    {"server", NULL, 2, {"--sync", "ps", "--partition-bytes", "4K"}},
     {"worker", NULL, 2, {"--sync", "ps", "--ps-update", "worker"}},
 };
 #define MODES (sizeof(modes) / sizeof(modes[0]))
 
 /* With running statistics, and with a state that depends on the number of steps. */
 static const char *const optimizers[][6] = {
-    {"--model", "mlp-bn:24-20-20-8", "--momentum", "0.9", "--nesterov"},
-    {"--model", "mlp:24-20-8", "--optimizer", "adamw", "--weight-decay", "0.1"},
+    {"--model", "mlp-bn:24-64-64-8", "--momentum", "0.9", "--nesterov"},
+    {"--model", "mlp:24-96-8", "--optimizer", "adamw", "--weight-decay", "0.1"},
 };
 #define OPTIMIZERS (sizeof(optimizers) / sizeof(optimizers[0]))
 
@@ -56,7 +57,7 @@ static const char *run_job(const struct mode *mode, unsigned ranks, const char *
 
     while (words[count])
         count++;
-    for (size_t i = 0; i < 4 && mode->words[i]; i++)
+    for (size_t i = 0; i < 6 && mode->words[i]; i++)
         words[count++] = mode->words[i];
     for (size_t i = 0; i < 6 && optimizer[i]; i++)
         words[count++] = optimizer[i];
@@ -81,6 +82,18 @@ static const char *hash_of(const char *run_dir, unsigned ranks)
     for (unsigned rank = 1; rank < ranks; rank++)
         ck_assert_str_eq(job_record_text(run_dir, rank, "end", "parameters_hash"), text);
     return text;
+}
+
+static void read_facts(const char *path, struct checkpoint_facts *ret)
+{
+    char file[CHECKPOINT_PATH_MAX];
+    struct safetensors s;
+    struct error err;
+
+    assert_ok(checkpoint_find(path, file, &err));
+    assert_ok(safetensors_read(file, 1 << 20, &s, &err));
+    assert_ok(checkpoint_read_facts(&s, ret, &err));
+    safetensors_release(&s);
 }
 
 static const char *name_folder(const char *stem)
@@ -185,6 +198,51 @@ START_TEST(test_alone_and_with_generators)
 }
 END_TEST
 
+/* Ranks that are not in step: the servers' state, each partition by itself, and rank 0's place.
+ * What goes on with it is any other run. */
+START_TEST(test_ranks_that_are_not_in_step)
+{
+    static const struct mode asp = {
+        "asp", NULL, 2, {"--sync", "ps", "--consistency", "asp", "--reduce", "fast"}};
+    const char *folder = name_folder("asp");
+    struct checkpoint_facts facts;
+    const char *run_dir;
+
+    (void)run_job(&asp, 2, optimizers[1],
+                  ARGS("--steps", "22", "--checkpoint-dir", folder, "--checkpoint-every", "7"), 0);
+    read_facts(name_in(folder, "step-000014.safetensors"), &facts);
+    ck_assert_uint_eq(facts.step, 14);
+    ck_assert_uint_ge(facts.optimizer_step, 14);
+    ck_assert_uint_le(facts.optimizer_step, 14 + 22);
+    read_facts(folder, &facts);
+    ck_assert_uint_eq(facts.step, 22);
+    ck_assert_uint_eq(facts.optimizer_step, 2 * 22);
+    (void)run_job(&asp, 2, optimizers[1], ARGS("--steps", "30", "--resume", folder), 0);
+    run_dir = run_job(&modes[1], 2, optimizers[1], ARGS("--steps", "30", "--resume", folder), 0);
+    ck_assert_int_eq(job_record_int(run_dir, 0, "end", "steps"), 8);
+}
+END_TEST
+
+/* A stop that is wished for costs no update. */
+START_TEST(test_stopped)
+{
+    const char *folder = name_folder("stopped");
+    const char *run_dir = support_path("stopped-run");
+    struct process worker;
+    struct checkpoint_facts facts;
+
+    process_start(&worker, NULL,
+                  ARGS(support_program("sparring-worker"), "--standalone", "--run-dir", run_dir,
+                       JOB, "--model", "mlp:24-96-8", "--sync", "local", "--steps", "100000000",
+                       "--checkpoint-dir", folder));
+    job_await_step(run_dir, 0, 30);
+    ck_assert_int_eq(kill((pid_t)job_record_int(run_dir, 0, "start", "pid"), SIGTERM), 0);
+    ck_assert_int_eq(process_wait(&worker, JOB_TIMEOUT_MS), 6);
+    read_facts(folder, &facts);
+    ck_assert_int_eq(job_record_int(run_dir, 0, "end", "steps"), (int64_t)facts.step);
+}
+END_TEST
+
 /* Killed, all of it; `auto` finds whatever was saved last, or nothing. */
 START_TEST(test_killed_and_started_again)
 {
@@ -196,7 +254,7 @@ START_TEST(test_killed_and_started_again)
     process_start(&launch, NULL,
                   ARGS(support_program("sparring"), "launch", "--standalone", "--nproc-per-node",
                        "2", "--run-dir", run_dir, "--", support_program("sparring-worker"), JOB,
-                       "--model", "mlp-bn:24-20-20-8", "--momentum", "0.9", "--nesterov",
+                       "--model", "mlp-bn:24-64-64-8", "--momentum", "0.9", "--nesterov",
                        "--backend", "shm", "--steps", "1000000", "--resume", "auto",
                        "--checkpoint-dir", folder, "--checkpoint-every", "3"));
     job_await_step(run_dir, 0, at);
@@ -238,9 +296,9 @@ END_TEST
 
 START_TEST(test_other_models_and_settings)
 {
-    static const char *const wide[6] = {"--model", "mlp:24-21-8", "--optimizer", "adamw"};
-    static const char *const sgd[6] = {"--model", "mlp:24-20-8", "--optimizer", "sgd"};
-    static const char *const rate[6] = {"--model", "mlp:24-20-8",    "--optimizer",
+    static const char *const wide[6] = {"--model", "mlp:24-97-8", "--optimizer", "adamw"};
+    static const char *const sgd[6] = {"--model", "mlp:24-96-8", "--optimizer", "sgd"};
+    static const char *const rate[6] = {"--model", "mlp:24-96-8",    "--optimizer",
                                         "adamw",   "--weight-decay", "0.2"};
     static const struct mode local = {"local", NULL, 0, {"--sync", "local"}};
     const char *folder = name_folder("other");
@@ -248,10 +306,10 @@ START_TEST(test_other_models_and_settings)
     (void)run_job(&local, 1, optimizers[1], ARGS("--steps", "3", "--checkpoint-dir", folder), 0);
     (void)run_job(&local, 1, wide, ARGS("--steps", "5", "--resume", folder), 3);
     ck_assert_ptr_nonnull(strstr(job_output(), "step-000003.safetensors' does not fit the model"));
-    ck_assert_ptr_nonnull(strstr(job_output(), "is (20, 24), the model has (21, 24)"));
+    ck_assert_ptr_nonnull(strstr(job_output(), "is (96, 24), the model has (97, 24)"));
     (void)run_job(&local, 1, wide,
                   ARGS("--steps", "5", "--init", name_in(folder, "step-000003.safetensors")), 3);
-    ck_assert_ptr_nonnull(strstr(job_output(), "is (20, 24), the model has (21, 24)"));
+    ck_assert_ptr_nonnull(strstr(job_output(), "is (96, 24), the model has (97, 24)"));
     (void)run_job(&local, 1, sgd, ARGS("--steps", "5", "--resume", folder), 3);
     ck_assert_ptr_nonnull(strstr(job_output(), "optimizer is sgd (was adamw)"));
     (void)run_job(&local, 1, rate, ARGS("--steps", "5", "--resume", folder), 0);
@@ -264,7 +322,7 @@ END_TEST
 /* A loss that is not finite ends the run, says where, and leaves the last good checkpoint. */
 START_TEST(test_a_loss_that_is_no_number)
 {
-    static const char *const explodes[6] = {"--model", "mlp:24-20-8", "--lr", "1e6"};
+    static const char *const explodes[6] = {"--model", "mlp:24-96-8", "--lr", "1e6"};
     const char *folder = name_folder("nan");
     const char *run_dir;
     char file[CHECKPOINT_PATH_MAX];
@@ -291,9 +349,9 @@ START_TEST(test_a_loss_that_is_no_number)
     ck_assert_uint_ge(facts.step, 1);
     ck_assert_uint_lt(facts.step, 500);
     for (size_t i = 0; i < s.length; i++) {
-        static float values[2000];
+        static float values[8000];
 
-        ck_assert_uint_le(s.entries[i].count, 2000);
+        ck_assert_uint_le(s.entries[i].count, 8000);
         assert_ok(safetensors_copy_floats(&s, &s.entries[i], values, &err)); /* all finite */
     }
     safetensors_release(&s);
@@ -308,6 +366,8 @@ int main(void)
     tcase_add_unchecked_fixture(cases, run_undisturbed, NULL);
     tcase_add_loop_test(cases, test_goes_on_in_another_mode, 0, (int)(MODES * OPTIMIZERS));
     tcase_add_test(cases, test_alone_and_with_generators);
+    tcase_add_test(cases, test_ranks_that_are_not_in_step);
+    tcase_add_test(cases, test_stopped);
     tcase_add_test(cases, test_killed_and_started_again);
     tcase_add_test(cases, test_other_numbers_of_ranks);
     tcase_add_test(cases, test_other_models_and_settings);

@@ -416,6 +416,7 @@ const struct sync_ops sync_ps_ops = {
     .await = ps_await,
     .skipped = ps_skipped,
     .end = ps_end,
+    .fetch_state = ps_fetch_state,
     .counters = ps_counters,
     .expected_bytes = ps_expected_bytes,
     .backend = ps_backend,

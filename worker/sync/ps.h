@@ -7,6 +7,7 @@
  *   ps_tend.c    the thread that beats, judges silence and sees lost links off to ...
  *   ps_resume.c  ... their way back,
  *   ps_replica.c which leads to the other one of two servers with the same shard
+ *   ps_fetch.c   all that the servers have, for a checkpoint
  *   ps_open.c, ps_close.c
  */
 #ifndef SPARRING_WORKER_SYNC_PS_H
@@ -28,6 +29,8 @@ struct sync_ps {
     struct sync base;
     float *params;
     float *grads;
+    const float *moments[2]; /* borrowed: initial state of the servers' optimizer; rank 0's */
+    unsigned states;         /* that it has */
     size_t count;
     float scale;    /* of a gradient before it is summed: 1 / consistency_divisor */
     bool undivided; /* the server does it */
@@ -160,6 +163,15 @@ void *ps_resume(void *link);
 
 enum status ps_tend_start(struct sync_ps *s, struct error *err);
 void ps_tend_stop(struct sync_ps *s); /* and whatever is on its way back */
+
+/* May this link be talked to?  So may one that is over because this rank refused what came.  Waits
+ * for one that is on its way back.  Until ps_let_go it stays. */
+bool ps_hold_link(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns);
+void ps_let_go(struct sync_ps *s, struct ps_link *l);
+
+/* See sync_fetch_state. */
+enum status ps_fetch_state(struct sync *base, float *values, float *const *moments,
+                           uint64_t *ret_steps, struct error *err);
 
 enum status ps_open(const struct sync_config *config, struct sync **ret_sync, struct error *err);
 bool ps_close(struct sync *base, const struct error *failure); /* half-built ones too */

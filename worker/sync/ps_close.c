@@ -12,9 +12,7 @@
 #define LEAVE_FAILED_MS 2000 /* for telling the servers that we go because of a failure */
 #define RELEASE_MS      2000 /* for gRPC to let go of the slabs of calls that are over */
 
-/* May this link be talked to?  So may one that is over because this rank refused what came.  Waits
- * for one that is on its way back.  Until let_go it stays. */
-static bool hold_link(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
+bool ps_hold_link(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
 {
     struct timespec until = ps_timespec(deadline_ns);
     int late = 0;
@@ -31,7 +29,7 @@ static bool hold_link(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
     return held;
 }
 
-static void let_go(struct sync_ps *s, struct ps_link *l)
+void ps_let_go(struct sync_ps *s, struct ps_link *l)
 {
     (void)pthread_mutex_lock(&s->lock);
     l->busy = false;
@@ -44,13 +42,13 @@ static void leave(struct sync_ps *s, struct ps_link *l, const char *reason, int6
 {
     enum status status = STATUS_UNAVAILABLE;
 
-    while (status != STATUS_OK && hold_link(s, l, deadline_ns)) {
+    while (status != STATUS_OK && ps_hold_link(s, l, deadline_ns)) {
         struct error err = {0};
 
         status = ps_link_leave(l, s->terms.job, reason, deadline_ns, &err);
         if (status != STATUS_OK)
             ps_link_closed(s, l, &err, clock_now_ns() < deadline_ns);
-        let_go(s, l);
+        ps_let_go(s, l);
     }
 }
 

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define METHOD(name)      "/sparring.v1.ParameterServer/" name
 #define GRPC_PREFIX_BYTES 5
 
 static enum status name_failure(const struct ps_link *l, enum status status, struct error *err)
@@ -45,8 +44,8 @@ enum status ps_link_join(struct ps_link *l, const struct join_request *request, 
     enum status status = wire_pack_join_request(request, &bytes, &size, err);
 
     if (status == STATUS_OK)
-        status = rpc_client_unary_told(l->lanes[0].client, METHOD("Join"), bytes, size, deadline_ns,
-                                       &reply, &reply_size, &l->told, err);
+        status = rpc_client_unary_told(l->lanes[0].client, PS_METHOD("Join"), bytes, size,
+                                       deadline_ns, &reply, &reply_size, &l->told, err);
     if (status == STATUS_OK)
         atomic_store(&l->joined, true);
     if (status == STATUS_OK)
@@ -167,7 +166,7 @@ static enum status start_lane(struct ps_link *l, unsigned index, struct error *e
                                  .lane = index,
                                  .connection = l->connection};
     size_t wire_bytes;
-    enum status status = rpc_client_call(lane->client, METHOD("Exchange"), INT64_MAX,
+    enum status status = rpc_client_call(lane->client, PS_METHOD("Exchange"), INT64_MAX,
                                          &stream_handler, lane, &lane->stream, err);
 
     if (status != STATUS_OK)
@@ -185,7 +184,7 @@ static enum status start_attending(struct ps_lane *lane, struct error *err)
 
     atomic_store(&lane->attended, true);
     atomic_store(&lane->heard, true);
-    status = rpc_client_call(lane->client, METHOD("Attend"), INT64_MAX, &attend_handler, lane,
+    status = rpc_client_call(lane->client, PS_METHOD("Attend"), INT64_MAX, &attend_handler, lane,
                              &lane->attend, err);
     if (status == STATUS_OK)
         rpc_call_receive(lane->attend);
@@ -253,7 +252,7 @@ enum status ps_link_leave(struct ps_link *l, const char *job, const char *reason
     (void)snprintf(request.reason, sizeof(request.reason), "%s", reason);
     status = wire_pack_leave_request(&request, &bytes, &size, err);
     if (status == STATUS_OK)
-        status = rpc_client_unary_told(l->lanes[0].client, METHOD("Leave"), bytes, size,
+        status = rpc_client_unary_told(l->lanes[0].client, PS_METHOD("Leave"), bytes, size,
                                        deadline_ns, &reply, &reply_size, &l->told, err);
     free(bytes);
     free(reply);

@@ -26,6 +26,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define PS_METHOD(name) "/sparring.v1.ParameterServer/" name
+
 struct ps_link;
 
 struct ps_lane {

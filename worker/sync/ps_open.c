@@ -177,6 +177,7 @@ static enum status make_terms(struct sync_ps *s, const struct sync_config *confi
     r->update = config->update_on_server ? 0 : 1;
     r->order = config->order == REDUCE_REPRODUCIBLE ? 1 : 0;
     r->optimizer = config->optimizer;
+    r->steps_before = config->update_on_server ? config->steps_before : 0;
     r->consistency = config->consistency;
     r->dtype_up = (uint32_t)config->compression.up.kind;
     r->dtype_down = (uint32_t)config->compression.down.kind;
@@ -284,6 +285,9 @@ enum status ps_open(const struct sync_config *config, struct sync **ret_sync, st
     s->base.yields = config->update_on_server ? SYNC_YIELDS_PARAMETERS : SYNC_YIELDS_GRADIENTS;
     s->params = config->params;
     s->grads = config->grads;
+    s->states = config->moment_count;
+    for (unsigned i = 0; i < s->states; i++)
+        s->moments[i] = config->moments[i];
     s->count = config->table->count;
     s->consistency = config->consistency;
     s->overlaps = config->overlap_forward && config->update_on_server &&

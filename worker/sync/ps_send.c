@@ -114,11 +114,39 @@ static void send_names(struct sync_ps *s, const struct question *q, const struct
     (void)pthread_mutex_unlock(&s->lock);
 }
 
+/* The state of the optimizer that the servers are to go on with.  Like names it is no payload, and
+ * it does not lie in shared memory. */
+static void send_state(struct sync_ps *s, const struct question *q, unsigned index)
+{
+    const struct partition *p = &s->map.partitions[q->header.partition];
+    struct rpc_payload payload = {.data = s->moments[index] + p->offset,
+                                  .size = p->count * sizeof(float),
+                                  .release = ps_payload_release,
+                                  .user = &s->outstanding};
+    struct chunk_header header = {.kind = CHUNK_STATE,
+                                  .rank = q->header.rank,
+                                  .partition = q->header.partition,
+                                  .lane = index + 1,
+                                  .flags = q->header.flags & CHUNK_AGAIN,
+                                  .length = payload.size};
+    size_t wire_bytes;
+
+    (void)atomic_fetch_add(&s->outstanding, 1);
+    if (ps_link_send(q->stream, s->priority ? header.partition + 1 : 0, &header, &payload,
+                     &wire_bytes) != STATUS_OK)
+        return;
+    (void)pthread_mutex_lock(&s->lock);
+    s->counters.tx_wire_bytes += wire_bytes;
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
 static void send_question(struct sync_ps *s, struct question *q)
 {
     const struct ps_named *named =
         q->header.kind == CHUNK_PUSH ? ps_names_of(&s->names, q->header.partition) : NULL;
 
+    for (unsigned i = 0; q->with_initial && s->terms.steps_before > 0 && i < s->states; i++)
+        send_state(s, q, i);
     if (q->with_initial)
         send_chunk(s, q, CHUNK_INIT, s->params);
     if (named)

@@ -72,6 +72,10 @@ struct sync_config {
     size_t rule_count;
     size_t partition_bytes;
     struct optimizer_config optimizer;
+    float *const *moments; /* its state (slabs), for rank 0 to bring where steps_before > 0;
+                              borrowed until sync_close */
+    unsigned moment_count; /* slabs of state that it has */
+    uint64_t steps_before; /* optimizer steps of the run that this one goes on with */
     struct compression compression; /* zeroed: none */
     bool overlap_forward;           /* finish may return before parameters are here: sync_await */
     struct rpc_security security;   /* its texts are borrowed until sync_close */

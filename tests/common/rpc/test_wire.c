@@ -26,6 +26,7 @@ static void check_session(const struct join_request *got, const struct join_requ
     ck_assert_uint_eq(got->dtype_up, m->dtype_up);
     ck_assert_uint_eq(got->dtype_down, m->dtype_down);
     ck_assert_uint_eq(got->top_k_ppm, m->top_k_ppm);
+    ck_assert_uint_eq(got->steps_before, m->steps_before);
     ck_assert_uint_eq(got->weight_count, m->weight_count);
     ck_assert_mem_eq(got->weights, m->weights, m->weight_count * sizeof(*m->weights));
     ck_assert_str_eq(got->arena, m->arena);
@@ -173,10 +174,10 @@ START_TEST(record_there_and_back)
     got = record_room();
     got.clock_count--; /* one too many */
     assert_fails(wire_unpack_record(head, size, &got, &err), STATUS_DATA, "1024 clocks");
-    m.kind = RECORD_ASK + 1;
+    m.kind = RECORD_STATE + 1;
     got = record_room();
     assert_fails(wire_unpack_record(head, wire_pack_record(&m, head), &got, &err), STATUS_DATA,
-                 "unknown kind 9");
+                 "unknown kind 10");
     m.kind = RECORD_TERMS;
     assert_fails(wire_unpack_record(head, wire_pack_record(&m, head), &got, &err), STATUS_DATA,
                  "without terms");

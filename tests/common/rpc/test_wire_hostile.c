@@ -122,7 +122,7 @@ START_TEST(values_outside_their_range_are_refused)
         enum status status = wire_unpack_chunk(head, sizeof(head), &chunk, &err);
 
         ck_assert_int_eq(status,
-                         kind >= CHUNK_PUSH && kind <= CHUNK_NAMES ? STATUS_OK : STATUS_DATA);
+                         kind >= CHUNK_PUSH && kind <= CHUNK_STATE ? STATUS_OK : STATUS_DATA);
     }
     m.update = 2;
     assert_ok(wire_pack_join_request(&m, &bytes, &size, &err));

@@ -39,6 +39,7 @@ struct join_request example_join(void)
         .dtype_up = CODEC_ONE_BIT,
         .dtype_down = CODEC_BF16,
         .top_k_ppm = 10000,
+        .steps_before = WIRE_STEPS_MAX,
         .weights = weights,
         .weight_count = 4,
         .arena = "sparring-1-2",
