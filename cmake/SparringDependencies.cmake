@@ -47,7 +47,7 @@ set(SPARRING_CUDA_HINTS ${CUDAToolkit_INCLUDE_DIRS} /usr/local/cuda/include)
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${SPARRING_CUDA_HINTS})
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${SPARRING_CUDA_HINTS})
 sparring_report_optional("cuDNN" "${CUDNN_INCLUDE_DIR}"
-    "reserved for the convolution layers" "no convolution layers on CUDA")
+    "the CUDA module has convolution, where the library is at run time" "no convolution layers on CUDA")
 sparring_report_optional("NCCL" "${NCCL_INCLUDE_DIR}"
     "the CUDA module holds the nccl backend" "no nccl backend; GPUs synchronise through host memory")
 

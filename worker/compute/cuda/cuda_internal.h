@@ -1,0 +1,232 @@
+/*
+ * cuda_internal: one GPU behind struct compute_ops; what the families of operations share.  Work
+ * goes to one stream in the order of the calls; downloads go to a second one, each behind an event.
+ * Every cuda_<operation> is the function of the same name in compute.h.
+ */
+#ifndef SPARRING_WORKER_COMPUTE_CUDA_CUDA_INTERNAL_H
+#define SPARRING_WORKER_COMPUTE_CUDA_CUDA_INTERNAL_H
+
+#include "worker/compute/compute.h"
+#include "worker/compute/compute_ops.h"
+#include "worker/compute/cuda/cuda_error.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+struct download {
+    cudaEvent_t made;    /* on the work stream: the source is complete */
+    cudaEvent_t arrived; /* on the copy stream */
+};
+
+struct cuda_row { /* of softmax and cross-entropy */
+    double loss;
+    unsigned long long correct; /* 1: the label has the first largest logit */
+};
+
+/* Memory that grows to the largest request and is reused by every call: what is in it lives until
+ * the call's last kernel. */
+struct cuda_scratch {
+    void *memory; /* owned, device */
+    size_t bytes;
+};
+
+struct product_plans; /* cuda_product.cu */
+struct conv_library;  /* cuda_conv.cu */
+
+struct cuda {
+    struct compute base;
+    cudaDataType type; /* of values */
+    size_t value_size;
+    cublasComputeType_t product_type;
+    bool deterministic;
+    float gradient_scale; /* of values' gradients: 1 but with fp16 */
+    cudaStream_t work, copies;
+    struct product_plans *plans;
+    struct conv_library *conv; /* opened by the first convolution */
+    struct download downloads[COMPUTE_DOWNLOADS_MAX];
+    size_t started, waited; /* downloads so far; their difference is under way */
+
+    size_t rows_capacity;   /* labels and rows hold; grows to the largest batch */
+    int32_t *labels;        /* owned, device */
+    int32_t *pinned_labels; /* owned, two batches by turns */
+    unsigned labels_turn;
+    cudaEvent_t labels_read[2];
+    struct cuda_row *rows; /* owned, device */
+    struct cuda_row *loss; /* owned, page-locked host: of the last batch */
+
+    struct cuda_scratch partials; /* of sums over rows, and the like */
+    struct cuda_scratch staged;   /* float32 of uploads and downloads in 16 bits */
+    struct cuda_scratch cast[2];  /* 16-bit copies of a weight and a bias outside the shadows */
+    char text[320];
+};
+
+static inline struct cuda *cuda_of(struct compute *c)
+{
+    return reinterpret_cast<struct cuda *>(c);
+}
+
+/* Values are passed untyped; v + i elements. */
+static inline void *value_at(const struct cuda *cuda, const void *values, size_t i)
+{
+    return const_cast<char *>(static_cast<const char *>(values)) + i * cuda->value_size;
+}
+
+/* compute_windows, which stays in the worker. */
+static inline size_t cuda_windows(size_t size, size_t kernel, size_t stride, size_t padding)
+{
+    return (size + 2 * padding - kernel) / stride + 1;
+}
+
+/* cuda_memory.cu */
+enum status cuda_reserve(struct cuda *cuda, struct cuda_scratch *s, size_t bytes, const char *what,
+                         struct error *err);
+enum status cuda_alloc(struct compute *c, size_t count, const char *what, float **ret,
+                       struct error *err);
+enum status cuda_alloc_values(struct compute *c, size_t count, const char *what, void **ret,
+                              struct error *err);
+void cuda_free(struct compute *c, void *memory);
+enum status cuda_alloc_host(struct compute *c, size_t count, float **ret, struct error *err);
+void cuda_free_host(struct compute *c, float *memory);
+enum status cuda_upload(struct compute *c, float *device, const float *host, size_t count,
+                        struct error *err);
+enum status cuda_download_start(struct compute *c, float *host, const float *device, size_t count,
+                                struct error *err);
+enum status cuda_download_wait(struct compute *c, struct error *err);
+enum status cuda_upload_values(struct compute *c, void *device, const float *host, size_t count,
+                               struct error *err);
+enum status cuda_download_values(struct compute *c, float *host, const void *device, size_t count,
+                                 struct error *err);
+enum status cuda_synchronize(struct compute *c, struct error *err);
+
+/* cuda_elementwise.cu */
+enum status cuda_activation_backward(struct compute *c, enum activation activation,
+                                     const void *kept, void *dy, size_t count, struct error *err);
+/* What a product's epilogue does, in a pass of its own over y (rows, out). */
+enum status cuda_finish_linear(struct cuda *cuda, const struct linear *l, const void *residual,
+                               void *pre, void *y, size_t rows, struct error *err);
+/* sums (out) = or += the sums of dy's columns, divided by the gradient scale; dy (rows, out). */
+enum status cuda_column_sums(struct cuda *cuda, const void *dy, float *sums, size_t rows,
+                             size_t out, bool accumulate, struct error *err);
+/* Sums in two steps: rows come in chunks of cuda_chunk_rows, and a sum over the chunks of partials
+ * (chunks, out), divided by the gradient scale, ends it. */
+size_t cuda_chunk_rows(size_t rows);
+enum status cuda_add_chunks(struct cuda *cuda, const float *partials, float *sums, size_t chunks,
+                            size_t out, bool accumulate, struct error *err);
+/* count values to float32 and back. */
+enum status cuda_to_float(struct cuda *cuda, const void *values, float *to, size_t count,
+                          struct error *err);
+enum status cuda_from_float(struct cuda *cuda, const float *from, void *values, size_t count,
+                            struct error *err);
+/* A parameter as values: itself in float32, else its 16-bit copy; slot: of cast. */
+enum status cuda_parameter(struct cuda *cuda, const float *parameter, size_t count, unsigned slot,
+                           const void **ret, struct error *err);
+
+/* cuda_product.cu: D = alpha op(A) op(B) + beta C and an epilogue, row-major and dense. */
+struct product {
+    bool transpose_a, transpose_b;
+    size_t m, n, k;
+    const void *a, *b;
+    const void *c; /* as d; NULL: d */
+    void *d;
+    cudaDataType d_type; /* a and b are values */
+    float alpha, beta;
+    uint32_t epilogue; /* of cuBLASLt */
+    const void *bias;  /* (n), as d */
+    void *aux;         /* (m, n), as d */
+};
+
+/* The gradient scale's inverse, for what becomes a parameter's gradient. */
+static inline float cuda_unscale(const struct cuda *cuda)
+{
+    return 1.0f / cuda->gradient_scale;
+}
+
+enum status cuda_products_open(struct cuda *cuda, struct error *err);
+void cuda_products_close(struct cuda *cuda);
+/* ret_done NULL: a product that cuBLASLt cannot do is an error; else false is said there. */
+enum status cuda_product(struct cuda *cuda, const struct product *p, bool *ret_done,
+                         struct error *err);
+
+/* cuda_linear.cu */
+enum status cuda_linear_forward(struct compute *c, const struct linear *l, const void *x,
+                                const void *residual, void *pre, void *y, size_t rows,
+                                struct error *err);
+enum status cuda_linear_backward_weight(struct compute *c, const struct linear *l, const void *x,
+                                        const void *dy, size_t rows, bool accumulate,
+                                        struct error *err);
+enum status cuda_linear_backward_input(struct compute *c, const struct linear *l, const void *dy,
+                                       void *dx, size_t rows, bool accumulate, struct error *err);
+
+/* cuda_softmax.cu */
+enum status cuda_softmax_open(struct cuda *cuda, struct error *err);
+void cuda_softmax_close(struct cuda *cuda);
+enum status cuda_softmax_cross_entropy(struct compute *c, const void *logits,
+                                       const int32_t *host_labels, void *dlogits, size_t rows,
+                                       size_t classes, struct error *err);
+enum status cuda_loss_wait(struct compute *c, double *ret_loss, size_t *ret_correct,
+                           struct error *err);
+/* cudaErrorNoKernelImageForDevice when the module has no code for the current device. */
+cudaError_t cuda_kernels_check(void);
+
+/* cuda_pool.cu */
+enum status cuda_max_pool_forward(struct compute *c, const struct pool *p, const void *x,
+                                  int32_t *chosen, void *y, size_t batch, struct error *err);
+enum status cuda_max_pool_backward(struct compute *c, const struct pool *p, const int32_t *chosen,
+                                   const void *dy, void *dx, size_t batch, bool accumulate,
+                                   struct error *err);
+enum status cuda_mean_forward(struct compute *c, const void *x, void *y, size_t images,
+                              size_t inner, struct error *err);
+enum status cuda_mean_backward(struct compute *c, const void *dy, void *dx, size_t images,
+                               size_t inner, bool accumulate, struct error *err);
+
+/* cuda_batch_norm.cu */
+enum status cuda_batch_norm_forward(struct compute *c, const struct batch_norm *n, void *x,
+                                    const void *residual, void *y, size_t batch, struct error *err);
+enum status cuda_batch_norm_evaluate(struct compute *c, const struct batch_norm *n, const void *x,
+                                     const void *residual, void *y, size_t batch,
+                                     struct error *err);
+enum status cuda_batch_norm_backward(struct compute *c, const struct batch_norm *n, const void *x,
+                                     const void *dy, void *dx, size_t batch,
+                                     bool accumulate_parameters, struct error *err);
+
+/* cuda_layer_norm.cu */
+enum status cuda_layer_norm_forward(struct compute *c, const struct layer_norm *n, const void *x,
+                                    void *y, size_t rows, struct error *err);
+enum status cuda_layer_norm_backward(struct compute *c, const struct layer_norm *n, const void *x,
+                                     const void *dy, void *dx, size_t rows, bool accumulate_input,
+                                     bool accumulate_parameters, struct error *err);
+
+/* cuda_embedding.cu */
+enum status cuda_embedding_forward(struct compute *c, const struct embedding *e, const float *ids,
+                                   void *y, size_t batch, struct error *err);
+enum status cuda_embedding_backward(struct compute *c, const struct embedding *e, const float *ids,
+                                    const void *dy, size_t batch, bool accumulate_tokens,
+                                    bool accumulate, struct error *err);
+
+/* cuda_attention.cu, cuda_attention_backward.cu */
+enum status cuda_attention_prepare(struct compute *c, struct attention *a, size_t max_batch,
+                                   struct error *err);
+void cuda_attention_release(struct compute *c, struct attention *a);
+enum status cuda_attention_forward(struct compute *c, const struct attention *a, const void *qkv,
+                                   float *log_sums, void *y, size_t batch, struct error *err);
+enum status cuda_attention_backward(struct compute *c, const struct attention *a, const void *qkv,
+                                    const float *log_sums, const void *y, const void *dy,
+                                    void *dqkv, size_t batch, struct error *err);
+
+/* cuda_conv.cu, where cuDNN was found */
+#ifdef SPARRING_HAVE_CUDNN
+void cuda_conv_close(struct cuda *cuda);
+enum status cuda_conv_prepare(struct compute *c, struct convolution *conv, size_t max_batch,
+                              struct error *err);
+void cuda_conv_release(struct compute *c, struct convolution *conv);
+enum status cuda_conv_forward(struct compute *c, const struct convolution *conv, const void *x,
+                              void *y, size_t batch, struct error *err);
+enum status cuda_conv_backward_weight(struct compute *c, const struct convolution *conv,
+                                      const void *x, const void *dy, size_t batch, bool accumulate,
+                                      struct error *err);
+enum status cuda_conv_backward_input(struct compute *c, const struct convolution *conv,
+                                     const void *dy, void *dx, size_t batch, bool accumulate,
+                                     struct error *err);
+#endif
+
+#endif

@@ -1,0 +1,193 @@
+/*
+ * Memory and transfers.  Downloads go to a second stream, each behind an event of the first, so
+ * that a layer's gradient travels while the layers before it compute; a ring of event pairs keeps
+ * their order.  In 16 bits, values are converted on the device.
+ */
+#include "worker/compute/cuda/cuda_internal.h"
+
+static enum status alloc_bytes(struct cuda *cuda, size_t count, size_t size, const char *what,
+                               void **ret, struct error *err)
+{
+    void *memory = NULL;
+    size_t available = 0;
+    size_t total = 0;
+    enum status status;
+
+    if (count > SIZE_MAX / 2 / size)
+        return error_set(err, STATUS_NO_MEMORY, "%s: %zu elements of GPU memory overflow", what,
+                         count);
+    status = status_from_cuda(cudaMalloc(&memory, count * size + size), "cudaMalloc", err);
+    if (status != STATUS_OK) {
+        (void)cudaGetLastError(); /* a failed allocation is no reason to fail what follows */
+        (void)cudaMemGetInfo(&available, &total);
+        return err ? error_prefix(err, "%s: %zu bytes of GPU memory, %zu of %zu are free: ", what,
+                                  count * size, available, total)
+                   : status;
+    }
+    status = status_from_cuda(cudaMemsetAsync(memory, 0, count * size, cuda->work),
+                              "cudaMemsetAsync", err);
+    if (status != STATUS_OK) {
+        (void)cudaFree(memory);
+        return status;
+    }
+    *ret = memory;
+    return STATUS_OK;
+}
+
+enum status cuda_reserve(struct cuda *cuda, struct cuda_scratch *s, size_t bytes, const char *what,
+                         struct error *err)
+{
+    enum status status;
+
+    if (bytes <= s->bytes)
+        return STATUS_OK;
+    (void)cudaFree(s->memory); /* waits for the kernels that use it */
+    *s = {};
+    status = alloc_bytes(cuda, bytes, 1, what, &s->memory, err);
+    if (status == STATUS_OK)
+        s->bytes = bytes;
+    return status;
+}
+
+enum status cuda_alloc(struct compute *c, size_t count, const char *what, float **ret,
+                       struct error *err)
+{
+    void *memory = NULL;
+    enum status status = alloc_bytes(cuda_of(c), count, sizeof(float), what, &memory, err);
+
+    if (status == STATUS_OK)
+        *ret = static_cast<float *>(memory);
+    return status;
+}
+
+enum status cuda_alloc_values(struct compute *c, size_t count, const char *what, void **ret,
+                              struct error *err)
+{
+    return alloc_bytes(cuda_of(c), count, cuda_of(c)->value_size, what, ret, err);
+}
+
+void cuda_free(struct compute *c, void *memory)
+{
+    (void)c;
+    (void)cudaFree(memory); /* an earlier kernel's failure would show here again; it is known */
+}
+
+enum status cuda_alloc_host(struct compute *c, size_t count, float **ret, struct error *err)
+{
+    void *memory = NULL;
+    enum status status;
+
+    (void)c;
+    if (count > SIZE_MAX / sizeof(float) - 1)
+        return error_set(err, STATUS_NO_MEMORY, "%zu elements of host memory overflow", count);
+    status = status_from_cuda(cudaMallocHost(&memory, count * sizeof(float) + sizeof(float)),
+                              "cudaMallocHost", err);
+    if (status != STATUS_OK) {
+        (void)cudaGetLastError();
+        return err ? error_prefix(err, "%zu bytes of page-locked memory: ", count * sizeof(float))
+                   : status;
+    }
+    *ret = static_cast<float *>(memory);
+    for (size_t i = 0; i < count; i++)
+        (*ret)[i] = 0.0f;
+    return STATUS_OK;
+}
+
+void cuda_free_host(struct compute *c, float *memory)
+{
+    (void)c;
+    (void)cudaFreeHost(memory);
+}
+
+enum status cuda_upload(struct compute *c, float *device, const float *host, size_t count,
+                        struct error *err)
+{
+    return status_from_cuda(cudaMemcpyAsync(device, host, count * sizeof(float),
+                                            cudaMemcpyHostToDevice, cuda_of(c)->work),
+                            "cudaMemcpyAsync to the GPU", err);
+}
+
+enum status cuda_download_start(struct compute *c, float *host, const float *device, size_t count,
+                                struct error *err)
+{
+    struct cuda *cuda = cuda_of(c);
+    struct download *d = &cuda->downloads[cuda->started % COMPUTE_DOWNLOADS_MAX];
+    enum status status;
+
+    if (cuda->started - cuda->waited == COMPUTE_DOWNLOADS_MAX)
+        return error_set(err, STATUS_INTERNAL, "more than %d downloads under way",
+                         COMPUTE_DOWNLOADS_MAX);
+    status = status_from_cuda(cudaEventRecord(d->made, cuda->work), "cudaEventRecord", err);
+    if (status == STATUS_OK)
+        status = status_from_cuda(cudaStreamWaitEvent(cuda->copies, d->made, 0),
+                                  "cudaStreamWaitEvent", err);
+    if (status == STATUS_OK)
+        status = status_from_cuda(cudaMemcpyAsync(host, device, count * sizeof(float),
+                                                  cudaMemcpyDeviceToHost, cuda->copies),
+                                  "cudaMemcpyAsync to the host", err);
+    if (status == STATUS_OK)
+        status =
+            status_from_cuda(cudaEventRecord(d->arrived, cuda->copies), "cudaEventRecord", err);
+    if (status == STATUS_OK)
+        cuda->started++;
+    return status;
+}
+
+enum status cuda_download_wait(struct compute *c, struct error *err)
+{
+    struct cuda *cuda = cuda_of(c);
+    struct download *d = &cuda->downloads[cuda->waited % COMPUTE_DOWNLOADS_MAX];
+
+    if (cuda->waited == cuda->started)
+        return error_set(err, STATUS_INTERNAL, "no download is under way");
+    cuda->waited++;
+    return status_from_cuda(cudaEventSynchronize(d->arrived), "waiting for a download", err);
+}
+
+enum status cuda_upload_values(struct compute *c, void *device, const float *host, size_t count,
+                               struct error *err)
+{
+    struct cuda *cuda = cuda_of(c);
+    enum status status;
+
+    if (cuda->type == CUDA_R_32F)
+        return cuda_upload(c, static_cast<float *>(device), host, count, err);
+    status = cuda_reserve(cuda, &cuda->staged, count * sizeof(float), "staged values", err);
+    if (status == STATUS_OK)
+        status = cuda_upload(c, static_cast<float *>(cuda->staged.memory), host, count, err);
+    if (status == STATUS_OK)
+        status =
+            cuda_from_float(cuda, static_cast<float *>(cuda->staged.memory), device, count, err);
+    return status;
+}
+
+enum status cuda_download_values(struct compute *c, float *host, const void *device, size_t count,
+                                 struct error *err)
+{
+    struct cuda *cuda = cuda_of(c);
+    const float *from = static_cast<const float *>(device);
+    enum status status = STATUS_OK;
+
+    if (cuda->type != CUDA_R_32F) {
+        status = cuda_reserve(cuda, &cuda->staged, count * sizeof(float), "staged values", err);
+        if (status == STATUS_OK)
+            status =
+                cuda_to_float(cuda, device, static_cast<float *>(cuda->staged.memory), count, err);
+        from = static_cast<const float *>(cuda->staged.memory);
+    }
+    if (status == STATUS_OK)
+        status = cuda_download_start(c, host, from, count, err);
+    return status == STATUS_OK ? cuda_download_wait(c, err) : status;
+}
+
+enum status cuda_synchronize(struct compute *c, struct error *err)
+{
+    struct cuda *cuda = cuda_of(c);
+    enum status status =
+        status_from_cuda(cudaStreamSynchronize(cuda->work), "cudaStreamSynchronize", err);
+
+    if (status == STATUS_OK)
+        status =
+            status_from_cuda(cudaStreamSynchronize(cuda->copies), "cudaStreamSynchronize", err);
+    return status;
+}
