@@ -1,0 +1,151 @@
+/*
+ * cuda_emulator: our CUDA sources compiled as C++ for the host.  This header is included before
+ * each of them (-include) and gives what nvcc would: the indices, shared memory, barriers, warp
+ * exchanges, atomics, the launch and WMMA.  A block's threads are fibers of one system thread that
+ * switch where they wait; README.md says what this shows and what it cannot.
+ */
+#ifndef SPARRING_TESTS_CUDA_EMULATOR_H
+#define SPARRING_TESTS_CUDA_EMULATOR_H
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <dlfcn.h>
+#include <functional>
+
+#define CUDA_EMULATOR 1
+
+#undef __shared__
+#undef __launch_bounds__
+#define __shared__             static /* blocks run one after the other */
+#define __launch_bounds__(...)        /* registers are not modelled */
+#define DYNAMIC_SHARED(name)   unsigned char *name = cuda_emulator::dynamic_shared()
+
+#define threadIdx cuda_emulator::thread_index
+#define blockIdx  cuda_emulator::block_index
+#define blockDim  cuda_emulator::block_size
+#define gridDim   cuda_emulator::grid_size
+
+#define dlopen cuda_emulator::open_library
+
+#define __syncthreads() cuda_emulator::block_barrier(__FILE__, __LINE__)
+#define __syncwarp()    cuda_emulator::warp_barrier(0xffffffffu, __FILE__, __LINE__)
+#define __shfl_sync(mask, value, lane)                                                             \
+    cuda_emulator::shuffle(mask, value, (unsigned)(lane), __FILE__, __LINE__)
+#define __shfl_xor_sync(mask, value, bits)                                                         \
+    cuda_emulator::shuffle(mask, value, cuda_emulator::lane() ^ (unsigned)(bits), __FILE__,        \
+                           __LINE__)
+#define __shfl_down_sync(mask, value, by)                                                          \
+    cuda_emulator::shuffle(mask, value,                                                            \
+                           cuda_emulator::lane() + (unsigned)(by) < 32                             \
+                               ? cuda_emulator::lane() + (unsigned)(by)                            \
+                               : cuda_emulator::lane(),                                            \
+                           __FILE__, __LINE__)
+
+namespace cuda_emulator
+{
+
+extern uint3 thread_index, block_index;
+extern dim3 block_size, grid_size;
+
+/* Each names where the caller waits: threads that wait together must wait at one place. */
+void block_barrier(const char *file, int line);
+void warp_barrier(unsigned mask, const char *file, int line);
+
+unsigned char *dynamic_shared(); /* of the running block; starts as NaNs */
+unsigned lane();
+
+/* Gives `value` to the warp; returns when every lane of `mask` has, with where lane i's stands at
+ * [i].  The memory stays valid until the warp's next exchange but one. */
+void *const *exchange(unsigned mask, const void *value, size_t size, const char *file, int line);
+
+template <typename T> T shuffle(unsigned mask, T value, unsigned from, const char *file, int line)
+{
+    T result;
+
+    memcpy(&result, exchange(mask, &value, sizeof(value), file, line)[from], sizeof(result));
+    return result;
+}
+
+/* Every thread of every block runs `thread`; errors of programming end the process with a line on
+ * stderr. */
+void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread);
+
+/* Put work on a stream: it runs when something waits for it (emulator_runtime.cc). */
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
+
+/* cudaErrorInvalidValue and the like for what no GPU takes. */
+cudaError_t check_launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes);
+
+/* Of this module, whose own functions stand for those of a library to load. */
+void *open_library(const char *name, int flags);
+
+} // namespace cuda_emulator
+
+/* ---- device functions that the toolkit's headers give to nvcc only ---- */
+
+using std::max;
+using std::min;
+
+static inline float rsqrtf(float x)
+{
+    return 1.0f / sqrtf(x);
+}
+
+static inline int __float_as_int(float x)
+{
+    int bits;
+
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
+template <typename T> static inline T __ldg(const T *p)
+{
+    return *p;
+}
+
+template <typename T> static inline T atomicAdd(T *at, T value)
+{
+    T before = *at;
+
+    *at = before + value;
+    return before;
+}
+
+template <typename T> static inline T atomicExch(T *at, T value)
+{
+    T before = *at;
+
+    *at = value;
+    return before;
+}
+
+static inline void __threadfence()
+{
+}
+
+/* ---- launching ---- */
+
+template <typename... Parameters, typename... Arguments>
+static inline cudaError_t cuda_launch(void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                                      size_t shared_bytes, cudaStream_t stream,
+                                      Arguments... arguments)
+{
+    cudaError_t result = cuda_emulator::check_launch(reinterpret_cast<const void *>(kernel), grid,
+                                                     block, shared_bytes);
+
+    if (result != cudaSuccess)
+        return result;
+    return cuda_emulator::enqueue(stream, [=] {
+        cuda_emulator::run_grid(grid, block, shared_bytes,
+                                [&] { kernel(static_cast<Parameters>(arguments)...); });
+    });
+}
+
+#endif

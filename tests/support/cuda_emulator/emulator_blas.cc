@@ -1,0 +1,286 @@
+/*
+ * The part of cuBLASLt that the module uses: descriptors as the arrays of attributes that they are,
+ * and a product of column-major matrices by CBLAS in float32 with the epilogue in loops.  Types,
+ * leading dimensions and epilogues are checked as NVIDIA's documentation states them.  The variable
+ * CUDA_EMULATOR_NO_EPILOGUES makes every fused epilogue unsupported, for the way around it.
+ */
+#include "tests/support/cuda_emulator/cuda_emulator.h"
+
+#include <cblas.h>
+#include <cublasLt.h>
+#include <cublas_v2.h>
+
+#include <cstdlib>
+#include <vector>
+
+struct matrix {
+    cudaDataType type;
+    uint64_t rows, columns;
+    int64_t stride;
+};
+
+static struct matrix matrix_of(cublasLtMatrixLayout_t layout)
+{
+    struct matrix m;
+
+    memcpy(&m.type, &layout->data[CUBLASLT_MATRIX_LAYOUT_TYPE], sizeof(m.type));
+    m.rows = layout->data[CUBLASLT_MATRIX_LAYOUT_ROWS];
+    m.columns = layout->data[CUBLASLT_MATRIX_LAYOUT_COLS];
+    memcpy(&m.stride, &layout->data[CUBLASLT_MATRIX_LAYOUT_LD], sizeof(m.stride));
+    return m;
+}
+
+static float get(const void *values, cudaDataType type, size_t i)
+{
+    switch (type) {
+    case CUDA_R_16BF:
+        return __bfloat162float(static_cast<const __nv_bfloat16 *>(values)[i]);
+    case CUDA_R_16F:
+        return __half2float(static_cast<const __half *>(values)[i]);
+    default:
+        return static_cast<const float *>(values)[i];
+    }
+}
+
+static void set(void *values, cudaDataType type, size_t i, float value)
+{
+    switch (type) {
+    case CUDA_R_16BF:
+        static_cast<__nv_bfloat16 *>(values)[i] = __float2bfloat16(value);
+        break;
+    case CUDA_R_16F:
+        static_cast<__half *>(values)[i] = __float2half(value);
+        break;
+    default:
+        static_cast<float *>(values)[i] = value;
+        break;
+    }
+}
+
+template <typename T> static T attribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t a)
+{
+    T value;
+
+    memcpy(&value, &d->data[a], sizeof(value));
+    return value;
+}
+
+static std::vector<float> dense(const void *values, const struct matrix &m)
+{
+    std::vector<float> copy(m.rows * m.columns);
+
+    for (size_t j = 0; j < m.columns; j++)
+        for (size_t i = 0; i < m.rows; i++)
+            copy[j * m.rows + i] = get(values, m.type, j * (size_t)m.stride + i);
+    return copy;
+}
+
+struct product {
+    cublasLtMatmulDescOpaque_t operation;
+    float alpha, beta;
+    const void *a, *b, *c;
+    void *d;
+    struct matrix sizes[4]; /* A, B, C, D */
+};
+
+static float gelu(float x)
+{
+    return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+static void finish(const struct product &p, cublasLtMatmulDesc_t op, const std::vector<float> &r)
+{
+    unsigned epilogue = attribute<uint32_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE);
+    const void *bias = attribute<const void *>(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+    void *aux = attribute<void *>(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER);
+    int64_t aux_stride = attribute<int64_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD);
+    const struct matrix &d = p.sizes[3];
+
+    for (size_t j = 0; j < d.columns; j++) {
+        for (size_t i = 0; i < d.rows; i++) {
+            float value = r[j * d.rows + i];
+
+            if (p.beta != 0.0f)
+                value += p.beta * get(p.c, p.sizes[2].type, j * (size_t)p.sizes[2].stride + i);
+            if (epilogue & CUBLASLT_EPILOGUE_BIAS)
+                value += get(bias, d.type, i);
+            if (epilogue & 128)
+                set(aux, d.type, j * (size_t)aux_stride + i, value);
+            if ((epilogue & CUBLASLT_EPILOGUE_RELU) && value < 0.0f)
+                value = 0.0f;
+            if (epilogue & CUBLASLT_EPILOGUE_GELU)
+                value = gelu(value);
+            set(p.d, d.type, j * (size_t)d.stride + i, value);
+        }
+    }
+}
+
+static void multiply(struct product p)
+{
+    cublasLtMatmulDesc_t op = &p.operation;
+    bool ta = attribute<int32_t>(op, CUBLASLT_MATMUL_DESC_TRANSA) == CUBLAS_OP_T;
+    bool tb = attribute<int32_t>(op, CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_T;
+    const struct matrix &d = p.sizes[3];
+    size_t k = ta ? p.sizes[0].rows : p.sizes[0].columns;
+    std::vector<float> a = dense(p.a, p.sizes[0]);
+    std::vector<float> b = dense(p.b, p.sizes[1]);
+    std::vector<float> r(d.rows * d.columns);
+
+    cblas_sgemm(CblasColMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans,
+                (blasint)d.rows, (blasint)d.columns, (blasint)k, p.alpha, a.data(),
+                (blasint)p.sizes[0].rows, b.data(), (blasint)p.sizes[1].rows, 0.0f, r.data(),
+                (blasint)d.rows);
+    finish(p, op, r);
+}
+
+static bool fits(cublasLtMatmulDesc_t op, const struct matrix *s)
+{
+    bool ta = attribute<int32_t>(op, CUBLASLT_MATMUL_DESC_TRANSA) == CUBLAS_OP_T;
+    bool tb = attribute<int32_t>(op, CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_T;
+    unsigned epilogue = attribute<uint32_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE);
+
+    for (unsigned i = 0; i < 4; i++)
+        if (s[i].rows == 0 || s[i].columns == 0 || s[i].stride < (int64_t)s[i].rows)
+            return false;
+    if ((ta ? s[0].columns : s[0].rows) != s[3].rows ||
+        (tb ? s[1].rows : s[1].columns) != s[3].columns)
+        return false;
+    if ((ta ? s[0].rows : s[0].columns) != (tb ? s[1].columns : s[1].rows))
+        return false;
+    if (s[2].rows != s[3].rows || s[2].columns != s[3].columns || s[0].type != s[1].type)
+        return false;
+    if ((epilogue & 128) && attribute<int64_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) % 8 != 0)
+        return false;
+    return epilogue == CUBLASLT_EPILOGUE_DEFAULT || !getenv("CUDA_EMULATOR_NO_EPILOGUES");
+}
+
+/* ---- cuBLASLt ---- */
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *ret)
+{
+    *ret = static_cast<cublasLtHandle_t>(malloc(1));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    free(handle);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *ret, cublasComputeType_t compute,
+                                        cudaDataType_t scale)
+{
+    if (scale != CUDA_R_32F ||
+        (compute != CUBLAS_COMPUTE_32F && compute != CUBLAS_COMPUTE_32F_FAST_TF32))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *ret = static_cast<cublasLtMatmulDesc_t>(calloc(1, sizeof(**ret)));
+    (*ret)->data[CUBLASLT_MATMUL_DESC_EPILOGUE] = CUBLASLT_EPILOGUE_DEFAULT;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d)
+{
+    free(d);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
+                                              cublasLtMatmulDescAttributes_t a, const void *value,
+                                              size_t size)
+{
+    if (size > sizeof(d->data[0]))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(&d->data[a], value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *ret, cudaDataType type,
+                                          uint64_t rows, uint64_t columns, int64_t stride)
+{
+    *ret = static_cast<cublasLtMatrixLayout_t>(calloc(1, sizeof(**ret)));
+    memcpy(&(*ret)->data[CUBLASLT_MATRIX_LAYOUT_TYPE], &type, sizeof(type));
+    (*ret)->data[CUBLASLT_MATRIX_LAYOUT_ROWS] = rows;
+    (*ret)->data[CUBLASLT_MATRIX_LAYOUT_COLS] = columns;
+    memcpy(&(*ret)->data[CUBLASLT_MATRIX_LAYOUT_LD], &stride, sizeof(stride));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+    free(layout);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *ret)
+{
+    *ret = static_cast<cublasLtMatmulPreference_t>(calloc(1, sizeof(**ret)));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
+{
+    free(p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
+                                                    cublasLtMatmulPreferenceAttributes_t,
+                                                    const void *, size_t)
+{
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t op,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t, int count,
+                                              cublasLtMatmulHeuristicResult_t results[],
+                                              int *ret_count)
+{
+    struct matrix sizes[4] = {matrix_of(a), matrix_of(b), matrix_of(c), matrix_of(d)};
+
+    *ret_count = 0;
+    if (count < 1 || !fits(op, sizes))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    memset(&results[0], 0, sizeof(results[0]));
+    *ret_count = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+                              cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *, void *,
+                              size_t, cudaStream_t stream)
+{
+    struct product p = {};
+
+    p.operation = *op;
+    p.alpha = *static_cast<const float *>(alpha);
+    p.beta = *static_cast<const float *>(beta);
+    p.a = a;
+    p.b = b;
+    p.c = c;
+    p.d = d;
+    p.sizes[0] = matrix_of(a_layout);
+    p.sizes[1] = matrix_of(b_layout);
+    p.sizes[2] = matrix_of(c_layout);
+    p.sizes[3] = matrix_of(d_layout);
+    if (!fits(op, p.sizes))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return cuda_emulator::enqueue(stream, [=] { multiply(p); }) == cudaSuccess
+               ? CUBLAS_STATUS_SUCCESS
+               : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
+const char *cublasGetStatusString(cublasStatus_t)
+{
+    return "an error of the emulated cuBLAS";
+}
+
+const char *cublasGetStatusName(cublasStatus_t)
+{
+    return "cublasStatus_t";
+}
