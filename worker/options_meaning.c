@@ -63,12 +63,13 @@ static enum status check_ddp(const struct worker_options *o, struct error *err)
 static enum status check_checkpoints(const struct worker_options *o, struct error *err)
 {
     bool saves = o->checkpoint_dir[0] != '\0';
+    bool drawn = strcmp(o->init, "torch") == 0 || strcmp(o->init, "torch-fma") == 0;
 
     if (!saves && o->checkpoint_every > 0)
         return error_set(err, STATUS_INVALID, "--checkpoint-every needs --checkpoint-dir");
     if (!saves && strcmp(o->resume, "auto") == 0)
         return error_set(err, STATUS_INVALID, "--resume auto needs --checkpoint-dir");
-    if (o->resume[0] != '\0' && strcmp(o->resume, "auto") != 0 && strcmp(o->init, "torch") != 0)
+    if (o->resume[0] != '\0' && strcmp(o->resume, "auto") != 0 && !drawn)
         return error_set(err, STATUS_INVALID, "--resume and --init exclude each other");
     return STATUS_OK;
 }

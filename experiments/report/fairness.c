@@ -53,8 +53,10 @@ static const char *const design[] = {"sync",
 
 /* What differs from run to run, or from process to process, without touching results. */
 static const char *const ignored[] = {
-    "rank", "world_size", "local_rank", "standalone",   "init_method",  "group",         "run_dir",
-    "save", "log_level",  "seed",       "on_rank_loss", "reconnect_ms", "on_worker_loss"};
+    "rank",           "world_size",     "local_rank",       "standalone",
+    "init_method",    "group",          "run_dir",          "save",
+    "log_level",      "seed",           "on_rank_loss",     "reconnect_ms",
+    "on_worker_loss", "checkpoint_dir", "checkpoint_every", "checkpoint_keep"};
 
 struct run_fact {
     char name[64];

@@ -1,8 +1,9 @@
 /*
  * Any bytes as a safetensors file.  What the reader accepts must hold together: the entries tile
- * the data, and floats can be copied out without leaving the buffer.
+ * the data, and floats can be copied out without leaving the buffer.  As a checkpoint its facts are
+ * in range.
  */
-#include "common/checkpoint/safetensors.h"
+#include "common/checkpoint/checkpoint.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct safetensors s;
+    struct checkpoint_facts facts;
     struct error err;
     size_t bytes = 0;
 
@@ -26,6 +28,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         free(values);
     }
     require(bytes < size);
+    if (checkpoint_read_facts(&s, &facts, &err) == STATUS_OK)
+        require(facts.parts > 0 && facts.batch_size > 0 && facts.position <= facts.samples &&
+                facts.shuffle <= 1);
     safetensors_release(&s);
     return 0;
 }

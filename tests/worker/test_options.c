@@ -72,6 +72,9 @@ static const struct {
     const char *text, *wanted;
 } bad[] = {
     {"--consistency esp", "esp"},
+    {"--resume auto", "--resume auto needs --checkpoint-dir"},
+    {"--checkpoint-every 5", "--checkpoint-every needs --checkpoint-dir"},
+    {"--resume a.safetensors --init b.safetensors", "--resume and --init exclude each other"},
     {"--staleness 1", "a staleness bound of 1 needs ssp, not bsp"},
     {"--consistency asp --staleness 1", "needs ssp, not asp"},
     {"--consistency ssp --staleness 1000001", "staleness"},
