@@ -1,0 +1,150 @@
+/*
+ * Networks of every kind as whole jobs: whichever way the gradients travel, a convolutional
+ * network, a residual one and a transformer with a tied embedding end in the same bits, and where
+ * no batch statistics are taken in those of one process with the whole batch, but for rounding.
+ * A transformer learns from a text.  Data that does not fit is refused in one line.
+ */
+#include "tests/integration/job.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define RANKS 3
+
+static const struct network {
+    const char *model, *data;
+    const char *optimizer, *lr;
+    bool batch_norm;
+} networks[] = {
+    {"cnn:2x9x9-conv6k3s2-pool-conv8-fc20-fc5", "random:144,2x9x9,5", "sgd", "0.05", false},
+    {"cnn:2x8x8-conv6-bn-pool-conv8s2-bn-fc20-bn-fc5", "random:144,2x8x8,5", "sgd", "0.05", true},
+    {"resnet18:3x8x8,10", "random:36,3x8x8,10", "sgd", "0.01", true},
+    {"gpt:2,2,24,10,40", "random-tokens:144,10,40", "adamw", "0.002", false},
+};
+
+#define NETWORKS (int)(sizeof(networks) / sizeof(networks[0]))
+
+static const char *run(const struct network *n, unsigned ranks, unsigned servers, const char *sync,
+                       const char *batch, const char *const more[4], const char *save)
+{
+    struct job job = {
+        .ranks = ranks,
+        .servers = servers,
+        .worker =
+            ARGS("--model", n->model, "--data", n->data, "--steps", "12", "--optimizer",
+                 n->optimizer, "--lr", n->lr, "--weight-decay", "0.01", "--seed", "5", "--sync",
+                 sync, "--batch-size", batch, "--bucket-cap-mb", "0.01", "--partition-bytes",
+                 n->batch_norm ? "64K" : "4K", "--threads", "1", "--device", job_device(),
+                 "--evaluate", "never", "--save", save, more[0], more[1], more[2], more[3]),
+    };
+
+    return job_run(&job, 0);
+}
+
+START_TEST(test_every_way_ends_in_the_same)
+{
+    static const char *const exact[4] = {"--reduce", "reproducible"};
+    static const char *const overlapped[4] = {"--reduce", "reproducible", "--overlap-forward"};
+    static const char *const worker[4] = {"--reduce", "reproducible", "--ps-update", "worker"};
+    const struct network *n = &networks[_i];
+    const char *ring = support_path("ring.safetensors");
+    const char *other = support_path("other.safetensors");
+    double distance;
+
+    (void)run(n, RANKS, 0, "allreduce", "4", exact, ring);
+    (void)run(n, RANKS, 2, "ps", "4", overlapped, other);
+    ck_assert_msg(job_same_tensors(ring, other), "%s: servers, overlapped", n->model);
+    (void)run(n, RANKS, 1, "ps", "4", worker, other);
+    ck_assert_msg(job_same_tensors(ring, other), "%s: servers, update on the worker", n->model);
+    if (n->batch_norm)
+        return;
+    (void)run(n, 1, 0, "local", "12", exact, other);
+    distance = job_checkpoint_distance(ring, other);
+    ck_assert_msg(distance < 1e-3, "%s: one process: %g", n->model, distance);
+}
+END_TEST
+
+/* Each letter decides the next one but for a choice of two: log 2 is what can be reached. */
+static const char *write_text(void)
+{
+    static char letters[20000];
+    unsigned letter = 0;
+
+    for (size_t i = 0; i < sizeof(letters); i++) {
+        letters[i] = (char)('a' + letter);
+        letter = (letter * 5 + (support_random() < 0.5 ? 3 : 4)) % 26;
+    }
+    return support_write("letters", letters, sizeof(letters));
+}
+
+START_TEST(test_a_transformer_reads_text)
+{
+    char data[4096];
+    struct job job = {.ranks = 2, .servers = (unsigned)_i};
+    json_t *summary;
+    double loss;
+    double accuracy;
+
+    (void)snprintf(data, sizeof(data), "text:%s", write_text());
+    job.worker = ARGS("--model", "gpt:2,2,32,16", "--data", data, "--steps", "300", "--batch-size",
+                      "8", "--optimizer", "adamw", "--lr", "0.003", "--sync",
+                      _i ? "ps" : "allreduce", "--threads", "1", "--device", job_device());
+    summary = job_summary(job_run(&job, 0));
+    loss = json_number_value(json_object_get(summary, "test_loss"));
+    accuracy = json_number_value(json_object_get(summary, "test_accuracy"));
+    (void)printf("text through %s: test loss %.4f, accuracy %.4f\n", _i ? "ps" : "allreduce", loss,
+                 accuracy);
+    ck_assert(loss > log(2) - 0.02 && loss < 1.0); /* log 256 = 5.5 at first */
+    ck_assert(accuracy > 0.4 && accuracy < 0.6);
+    json_decref(summary);
+}
+END_TEST
+
+START_TEST(test_what_does_not_fit_is_refused)
+{
+    static const unsigned char ids[80] = {[30] = 0x2c, [31] = 1}; /* 300 at index 15 */
+    const char *path = support_write("ids", ids, sizeof(ids));
+    char text[4200];
+    char tokens[4200];
+    const struct {
+        const char *model, *data, *part;
+    } cases[] = {
+        {"mlp:16-4", text, "needs a model that reads sequences"},
+        {"gpt:1,1,8,64", text, "too few for one sample of 64"},
+        {"gpt:1,1,8,8", tokens, "ids': token 15 is 300; the vocabulary has 300"},
+        {"gpt:1,1,8,4,100", text, "tells 100 classes apart"},
+        {"gpt:1,1,8,8", "random-tokens:9,7,256", "takes 8 features"},
+        {"gpt:1,1,8,8", "random:9,8,256", "answers 8 labels per sample"},
+        {"mlp:8-256", "random-tokens:9,8,256", "answers 1 labels per sample"},
+        {"lenet", "random:9,3x32x32,10", "takes 784 features"},
+    };
+
+    (void)snprintf(text, sizeof(text), "text:%s", path);
+    (void)snprintf(tokens, sizeof(tokens), "tokens:%s,300", path);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *output = process_run(PROCESS_FAILS, 20000, NULL,
+                                         ARGS(support_program("sparring-worker"), "--model",
+                                              cases[i].model, "--data", cases[i].data, "--steps",
+                                              "1", "--sync", "local", "--device", "cpu"));
+
+        ck_assert_msg(strstr(output, cases[i].part) != NULL, "%s lacks '%s'", output,
+                      cases[i].part);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("models_job");
+    TCase *cases = tcase_create("jobs");
+
+    tcase_set_timeout(cases, 120);
+    tcase_add_loop_test(cases, test_every_way_ends_in_the_same, 0, NETWORKS);
+    tcase_add_loop_test(cases, test_a_transformer_reads_text, 0, 2);
+    tcase_add_test(cases, test_what_does_not_fit_is_refused);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
