@@ -217,9 +217,8 @@ void check_softmax_cross_entropy(struct compute *c, size_t batch, size_t classes
         size_t correct = batch + 1;
 
         if (call > 0)
-            assert_ok(compute_softmax_cross_entropy(c, logits.device, labels,
-                                                    call == 2 ? logits.device : NULL, batch,
-                                                    classes, &err));
+            assert_ok(compute_softmax_cross_entropy(
+                c, logits.device, labels, call == 2 ? logits.device : NULL, batch, classes, &err));
         assert_ok(compute_loss_wait(c, &loss, &correct, &err));
         ck_assert_double_eq_tol(loss, wanted_loss, SOFTMAX_TOLERANCE);
         ck_assert_uint_eq(correct, wanted_correct);

@@ -12,13 +12,13 @@
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define BLOCK 64 /* queries */
 
 struct plan {
-    float *scores;    /* (BLOCK, positions) */
-    float *gradients; /* (BLOCK, positions), of the scores */
+    size_t stride;    /* positions, rounded up to whole lanes */
+    float *scores;    /* (BLOCK, stride) */
+    float *gradients; /* (BLOCK, stride), of the scores */
 };
 
 /* A matrix within a larger one: `stride` from row to row. */
@@ -37,10 +37,11 @@ enum status cpu_attention_prepare(struct compute *c, struct attention *a, size_t
     if (status != STATUS_OK)
         return status;
     a->plan = plan;
-    status = mem_calloc_aligned(BLOCK * a->positions, sizeof(float), "attention's scores",
+    plan->stride = (a->positions + SCORE_LANES - 1) / SCORE_LANES * SCORE_LANES;
+    status = mem_calloc_aligned(BLOCK * plan->stride, sizeof(float), "attention's scores",
                                 &plan->scores, err);
     if (status == STATUS_OK)
-        status = mem_calloc_aligned(BLOCK * a->positions, sizeof(float),
+        status = mem_calloc_aligned(BLOCK * plan->stride, sizeof(float),
                                     "attention's score gradients", &plan->gradients, err);
     if (status != STATUS_OK)
         cpu_attention_release(c, a);
@@ -108,32 +109,36 @@ static struct panel from_row(struct panel p, size_t row)
     return (struct panel){p.data + row * p.stride, p.stride};
 }
 
-/* Probabilities of row `i` of a block, which sees `seen` of the block's `keys`; returns the
- * logarithm of its sum. */
-static float softmax_row(const struct sequence_kernels *kernels, float *row, size_t seen,
-                         size_t keys)
+/* The block of queries from `at` on. */
+static struct score_rows rows_at(const struct plan *plan, const struct head *h, size_t at)
 {
-    float max = kernels->largest(row, seen);
-    double sum = kernels->exponential_sum(row, max, row, seen);
+    size_t rows = h->positions - at < BLOCK ? h->positions - at : BLOCK;
 
-    kernels->scale(row, (float)(1.0 / sum), seen);
-    memset(row + seen, 0, (keys - seen) * sizeof(float));
-    return (float)((double)max + log(sum));
+    return (struct score_rows){
+        .rows = rows, .before = at, .keys = at + rows, .stride = plan->stride};
+}
+
+/* The block's scores against all keys that its last row sees. */
+static void block_scores(const struct plan *plan, const struct head *h, const struct score_rows *r)
+{
+    multiply_nt(r->rows, r->keys, h->size, h->factor, from_row(h->q, r->before), h->k, plan->scores,
+                r->stride);
 }
 
 static void head_forward(const struct cpu *cpu, const struct plan *plan, const struct head *h,
                          float *log_sums, float *y, size_t stride)
 {
-    for (size_t at = 0; at < h->positions; at += BLOCK) {
-        size_t rows = h->positions - at < BLOCK ? h->positions - at : BLOCK;
-        size_t keys = at + rows;
-        struct panel scores = {plan->scores, keys};
+    float inverse_sums[BLOCK];
 
-        multiply_nt(rows, keys, h->size, h->factor, from_row(h->q, at), h->k, plan->scores, keys);
-        for (size_t i = 0; i < rows; i++)
-            log_sums[at + i] =
-                softmax_row(cpu->sequence, plan->scores + i * keys, at + i + 1, keys);
-        multiply_nn(rows, h->size, keys, scores, h->v, y + at * stride, stride);
+    for (size_t at = 0; at < h->positions; at += BLOCK, y += BLOCK * stride) {
+        struct score_rows r = rows_at(plan, h, at);
+        struct panel exponentials = {plan->scores, r.stride};
+
+        block_scores(plan, h, &r);
+        cpu->sequence->softmax_rows(&r, plan->scores, log_sums + at, inverse_sums);
+        multiply_nn(r.rows, h->size, r.keys, exponentials, h->v, y, stride);
+        for (size_t i = 0; i < r.rows; i++)
+            cpu->sequence->scale(y + i * stride, inverse_sums[i], h->size);
     }
 }
 
@@ -159,50 +164,41 @@ struct head_gradients {
     float *dq, *dk, *dv; /* likewise, 3 * width */
 };
 
-/* The block's probabilities and the gradients of its scores, which are zero beyond the diagonal. */
+/* The block's probabilities, and the gradients of its scores. */
 static void block_gradients(const struct cpu *cpu, const struct plan *plan, const struct head *h,
-                            const float *log_sums, const struct head_gradients *g, size_t at,
-                            size_t rows)
+                            const float *log_sums, const struct head_gradients *g,
+                            const struct score_rows *r)
 {
-    size_t keys = at + rows;
-    struct panel dy = {g->dy + at * g->width, g->width};
+    const float *y = g->y + r->before * g->width;
+    struct panel dy = {g->dy + r->before * g->width, g->width};
+    float shifts[BLOCK];
 
-    multiply_nt(rows, keys, h->size, h->factor, from_row(h->q, at), h->k, plan->scores, keys);
-    multiply_nt(rows, keys, h->size, 1.0f, dy, h->v, plan->gradients, keys);
-    for (size_t i = 0; i < rows; i++) {
-        size_t seen = at + i + 1;
-        size_t offset = (at + i) * g->width;
-        float *row = plan->scores + i * keys;
-        float *gradients = plan->gradients + i * keys;
-
-        cpu->sequence->attention_gradients(
-            row, gradients, log_sums[at + i],
-            cpu->sequence->dot(g->y + offset, g->dy + offset, h->size), h->factor, seen);
-        memset(row + seen, 0, (keys - seen) * sizeof(float));
-        memset(gradients + seen, 0, (keys - seen) * sizeof(float));
-    }
+    block_scores(plan, h, r);
+    multiply_nt(r->rows, r->keys, h->size, 1.0f, dy, h->v, plan->gradients, r->stride);
+    for (size_t i = 0; i < r->rows; i++)
+        shifts[i] = cpu->sequence->dot(y + i * g->width, dy.data + i * g->width, h->size);
+    cpu->sequence->softmax_rows_backward(r, plan->scores, plan->gradients, log_sums + r->before,
+                                         shifts, h->factor);
 }
 
 /* The last block first: it sees all keys, so it sets their gradients and the others add. */
 static void head_backward(const struct cpu *cpu, const struct plan *plan, const struct head *h,
                           const float *log_sums, const struct head_gradients *g)
 {
-    size_t blocks = (h->positions + BLOCK - 1) / BLOCK;
     size_t stride = 3 * g->width;
 
-    for (size_t block = blocks; block-- > 0;) {
-        size_t at = block * BLOCK;
-        size_t rows = h->positions - at < BLOCK ? h->positions - at : BLOCK;
-        size_t keys = at + rows;
-        float beta = block + 1 == blocks ? 0.0f : 1.0f;
-        struct panel probabilities = {plan->scores, keys};
-        struct panel gradients = {plan->gradients, keys};
-        struct panel dy = {g->dy + at * g->width, g->width};
+    for (size_t block = (h->positions + BLOCK - 1) / BLOCK; block-- > 0;) {
+        struct score_rows r = rows_at(plan, h, block * BLOCK);
+        float beta = r.keys == h->positions ? 0.0f : 1.0f;
+        struct panel probabilities = {plan->scores, r.stride};
+        struct panel gradients = {plan->gradients, r.stride};
+        struct panel dy = {g->dy + r.before * g->width, g->width};
 
-        block_gradients(cpu, plan, h, log_sums, g, at, rows);
-        multiply_tn(keys, h->size, rows, probabilities, dy, beta, g->dv, stride);
-        multiply_nn(rows, h->size, keys, gradients, h->k, g->dq + at * stride, stride);
-        multiply_tn(keys, h->size, rows, gradients, from_row(h->q, at), beta, g->dk, stride);
+        block_gradients(cpu, plan, h, log_sums, g, &r);
+        multiply_tn(r.keys, h->size, r.rows, probabilities, dy, beta, g->dv, stride);
+        multiply_nn(r.rows, h->size, r.keys, gradients, h->k, g->dq + r.before * stride, stride);
+        multiply_tn(r.keys, h->size, r.rows, gradients, from_row(h->q, r.before), beta, g->dk,
+                    stride);
     }
 }
 

@@ -60,6 +60,7 @@ static inline float math_exp(float x)
 #define LANES_PARTS (LANES / LANES_REGISTER)
 
 typedef float lanes_part __attribute__((vector_size(4 * LANES_REGISTER)));
+typedef int32_t lanes_mask __attribute__((vector_size(4 * LANES_REGISTER)));
 
 struct lanes {
     lanes_part part[LANES_PARTS];
@@ -83,6 +84,11 @@ static inline struct lanes lanes_load_some(const float *x, size_t count, float f
     return lanes_load(values);
 }
 
+static inline void lanes_store(float *x, struct lanes l)
+{
+    memcpy(x, &l, sizeof(l));
+}
+
 static inline struct lanes lanes_add(struct lanes a, struct lanes b)
 {
     for (int i = 0; i < LANES_PARTS; i++)
@@ -104,15 +110,75 @@ static inline struct lanes lanes_subtract_number(struct lanes a, float number)
     return a;
 }
 
+/* a > b ? a : b: b where one is a NaN. */
+static inline lanes_part part_larger(lanes_part a, lanes_part b)
+{
+    lanes_mask larger = a > b;
+
+    return (lanes_part)((larger & (lanes_mask)a) | (~larger & (lanes_mask)b));
+}
+
+static inline struct lanes lanes_larger(struct lanes a, struct lanes b)
+{
+    for (int i = 0; i < LANES_PARTS; i++)
+        b.part[i] = part_larger(a.part[i], b.part[i]);
+    return b;
+}
+
+/* x's first `count` numbers, `fill` in the others' place. */
+static inline struct lanes lanes_keep(struct lanes x, size_t count, float fill)
+{
+    for (int i = 0; i < LANES_PARTS; i++) {
+        lanes_mask index;
+        lanes_part filler = fill - (lanes_part){0};
+
+        for (int j = 0; j < LANES_REGISTER; j++)
+            index[j] = i * LANES_REGISTER + j;
+        index = index < (int32_t)count;
+        x.part[i] = (lanes_part)((index & (lanes_mask)x.part[i]) | (~index & (lanes_mask)filler));
+    }
+    return x;
+}
+
+static inline void lanes_fold(float *values, size_t half)
+{
+    for (size_t i = 0; i < half; i++)
+        values[i] += values[i + half];
+}
+
+/* Halves onto halves, at every width in the same order. */
 static inline float lanes_sum(struct lanes l)
 {
-    float values[LANES];
+    float rest[LANES_REGISTER];
 
-    memcpy(values, &l, sizeof(values));
-    for (size_t half = LANES / 2; half > 0; half /= 2)
-        for (size_t i = 0; i < half; i++)
-            values[i] += values[i + half];
-    return values[0];
+    for (int parts = LANES_PARTS / 2; parts > 0; parts /= 2)
+        for (int i = 0; i < parts; i++)
+            l.part[i] += l.part[i + parts];
+    memcpy(rest, &l.part[0], sizeof(rest));
+#if LANES_REGISTER >= 16
+    lanes_fold(rest, 8);
+#endif
+#if LANES_REGISTER >= 8
+    lanes_fold(rest, 4);
+#endif
+    return (rest[0] + rest[2]) + (rest[1] + rest[3]);
+}
+
+static inline float lanes_largest(struct lanes l)
+{
+    float largest[4];
+
+    for (int parts = LANES_PARTS / 2; parts > 0; parts /= 2)
+        for (int i = 0; i < parts; i++)
+            l.part[i] = part_larger(l.part[i + parts], l.part[i]);
+    for (size_t i = 0; i < 4; i++) {
+        largest[i] = l.part[0][i];
+        for (size_t j = i + 4; j < LANES_REGISTER; j += 4)
+            largest[i] = l.part[0][j] > largest[i] ? l.part[0][j] : largest[i];
+    }
+    for (size_t i = 1; i < 4; i++)
+        largest[0] = largest[i] > largest[0] ? largest[i] : largest[0];
+    return largest[0];
 }
 
 #endif

@@ -11,6 +11,8 @@
 
 #define SUM_BLOCK 1024 /* floats: 4 KiB; longer sums go on in double */
 
+_Static_assert(SCORE_LANES == LANES, "rows are written over up to whole lanes");
+
 static void exponential(const float *x, float *y, size_t count)
 {
     SIMD_LOOP
@@ -20,20 +22,14 @@ static void exponential(const float *x, float *y, size_t count)
 
 static float largest(const float *row, size_t count)
 {
-    float lanes[LANES];
+    struct lanes best = lanes_load_some(row, 0, -INFINITY);
     size_t i = 0;
 
-    for (size_t k = 0; k < LANES; k++)
-        lanes[k] = -INFINITY;
     for (; i + LANES <= count; i += LANES)
-        for (size_t k = 0; k < LANES; k++)
-            lanes[k] = row[i + k] > lanes[k] ? row[i + k] : lanes[k];
-    for (; i < count; i++)
-        lanes[0] = row[i] > lanes[0] ? row[i] : lanes[0];
-    for (size_t half = LANES / 2; half > 0; half /= 2)
-        for (size_t k = 0; k < half; k++)
-            lanes[k] = lanes[k + half] > lanes[k] ? lanes[k + half] : lanes[k];
-    return lanes[0];
+        best = lanes_larger(lanes_load(row + i), best);
+    if (i < count)
+        best = lanes_larger(lanes_load_some(row + i, count - i, -INFINITY), best);
+    return lanes_largest(best);
 }
 
 static float sum_of(const float *x, size_t count)
@@ -229,13 +225,67 @@ static float dot(const float *a, const float *b, size_t count)
     return lanes_sum(sums);
 }
 
-static void attention_gradients(float *scores, float *gradients, float log_sum, float shift,
-                                float factor, size_t count)
+/* How far a row of scores is written over that sees `seen` keys. */
+static size_t whole_lanes(size_t seen)
 {
-    SIMD_LOOP
-    for (size_t i = 0; i < count; i++) {
-        scores[i] = math_exp(scores[i] - log_sum);
-        gradients[i] = scores[i] * (gradients[i] - shift) * factor;
+    return (seen + LANES - 1) / LANES * LANES;
+}
+
+/* What row `seen` does not see of its last lanes, up to `end`. */
+static void hide(float *row, size_t seen, size_t end, float value)
+{
+    float *last = row + end - LANES;
+
+    lanes_store(last, lanes_keep(lanes_load(last), LANES - (end - seen), value));
+}
+
+static void clear(float *row, size_t from, size_t to)
+{
+    for (; from < to; from += LANES)
+        memset(row + from, 0, LANES * sizeof(float));
+}
+
+static void softmax_rows(const struct score_rows *r, float *scores, float *log_sums,
+                         float *inverse_sums)
+{
+    for (size_t i = 0; i < r->rows; i++, scores += r->stride) {
+        size_t seen = r->before + i + 1;
+        size_t end = whole_lanes(seen);
+        float max, total;
+
+        hide(scores, seen, end, -INFINITY);
+        max = largest(scores, end);
+        for (size_t at = 0; at < end; at += LANES)
+            for (size_t k = at; k < at + LANES; k++)
+                scores[k] = math_exp(scores[k] - max);
+        clear(scores, end, r->keys);
+        total = sum_of(scores, end);
+        log_sums[i] = max + logf(total);
+        inverse_sums[i] = 1.0f / total;
+    }
+}
+
+static void softmax_rows_backward(const struct score_rows *r, float *restrict scores,
+                                  float *restrict gradients, const float *log_sums,
+                                  const float *shifts, float factor)
+{
+    for (size_t i = 0; i < r->rows; i++, scores += r->stride, gradients += r->stride) {
+        size_t seen = r->before + i + 1;
+        size_t end = whole_lanes(seen);
+        float log_sum = log_sums[i];
+        float shift = shifts[i];
+
+        hide(scores, seen, end, -INFINITY);
+        hide(gradients, seen, end, 0.0f);
+        for (size_t at = 0; at < end; at += LANES) {
+            SIMD_LOOP
+            for (size_t k = at; k < at + LANES; k++) {
+                scores[k] = math_exp(scores[k] - log_sum);
+                gradients[k] = scores[k] * (gradients[k] - shift) * factor;
+            }
+        }
+        clear(scores, end, r->keys);
+        clear(gradients, end, r->keys);
     }
 }
 
@@ -251,5 +301,6 @@ const struct sequence_kernels SIMD_NAME(sequence_kernels) = {
     .add = add,
     .sum = sum,
     .dot = dot,
-    .attention_gradients = attention_gradients,
+    .softmax_rows = softmax_rows,
+    .softmax_rows_backward = softmax_rows_backward,
 };

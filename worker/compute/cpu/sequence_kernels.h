@@ -10,6 +10,14 @@
 
 #include <stddef.h>
 
+/* Scores of a block of queries: row i sees the first before + i + 1 of its `keys` <= stride. */
+struct score_rows {
+    size_t rows, before, keys;
+    size_t stride; /* between rows, a multiple of SCORE_LANES: as far rows are written over */
+};
+
+#define SCORE_LANES 32
+
 /* Arrays are equal or do not overlap. */
 struct sequence_kernels {
     /* y = e^x (math_exp) */
@@ -34,10 +42,15 @@ struct sequence_kernels {
     void (*sum)(float *y, const float *a, const float *b, size_t count); /* y = a + b */
     float (*dot)(const float *a, const float *b, size_t count);
 
-    /* gradients = probabilities * (gradients - shift) * factor, probabilities = e^(scores -
-     * log_sum), which replace the scores. */
-    void (*attention_gradients)(float *scores, float *gradients, float log_sum, float shift,
-                                float factor, size_t count);
+    /* Scores become exponentials, less their largest; beyond what a row sees zeros up to `keys`.
+     * log_sums (rows): logarithm of the sum of exponentials of the scores as they were;
+     * inverse_sums (rows): what makes probabilities of the exponentials. */
+    void (*softmax_rows)(const struct score_rows *r, float *scores, float *log_sums,
+                         float *inverse_sums);
+    /* Scores become probabilities, e^(score - log_sum); gradients = probability * (gradient -
+     * shift) * factor; zeros likewise. */
+    void (*softmax_rows_backward)(const struct score_rows *r, float *scores, float *gradients,
+                                  const float *log_sums, const float *shifts, float factor);
 };
 
 extern const struct sequence_kernels sequence_kernels_baseline;
