@@ -16,7 +16,24 @@
 
 static void cpu_close(struct compute *c)
 {
+    free(((struct cpu *)c)->scratch);
     free(c);
+}
+
+enum status cpu_reserve(struct cpu *cpu, size_t count, const char *what, struct error *err)
+{
+    float *scratch = NULL;
+    enum status status;
+
+    if (count <= cpu->scratch_count)
+        return STATUS_OK;
+    status = mem_calloc_aligned(count, sizeof(float), what, &scratch, err);
+    if (status != STATUS_OK)
+        return status;
+    free(cpu->scratch);
+    cpu->scratch = scratch;
+    cpu->scratch_count = count;
+    return STATUS_OK;
 }
 
 static const char *cpu_describe(const struct compute *c)
@@ -137,6 +154,7 @@ enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, str
     static const struct image_kernels *const image_tables[SIMD_LEVELS] = SIMD_TABLES(image_kernels);
     static const struct sequence_kernels *const sequence_tables[SIMD_LEVELS] =
         SIMD_TABLES(sequence_kernels);
+    static const struct product_kernels *const products[SIMD_LEVELS] = SIMD_TABLES(product_kernels);
     struct cpu *cpu = NULL;
     enum status status;
 
@@ -151,6 +169,7 @@ enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, str
     cpu->kernels = tables[simd_level()];
     cpu->images = image_tables[simd_level()];
     cpu->sequence = sequence_tables[simd_level()];
+    cpu->product = threads == 1 && simd_level() != SIMD_BASELINE ? products[simd_level()] : NULL;
     (void)snprintf(cpu->text, sizeof(cpu->text), "cpu (OpenBLAS %s, %d thread%s)",
                    openblas_get_corename(), openblas_get_num_threads(),
                    openblas_get_num_threads() == 1 ? "" : "s");

@@ -8,6 +8,7 @@
 #include "worker/compute/compute_ops.h"
 #include "worker/compute/cpu/cpu_kernels.h"
 #include "worker/compute/cpu/image_kernels.h"
+#include "worker/compute/cpu/product_kernels.h"
 #include "worker/compute/cpu/sequence_kernels.h"
 
 struct cpu {
@@ -15,6 +16,9 @@ struct cpu {
     const struct cpu_kernels *kernels;
     const struct image_kernels *images;
     const struct sequence_kernels *sequence;
+    const struct product_kernels *product; /* NULL: OpenBLAS is better */
+    float *scratch; /* of whichever operation runs, owned; grown by cpu_reserve */
+    size_t scratch_count;
     char text[96]; /* compute_name */
     double loss;   /* of the last softmax_cross_entropy */
     size_t correct;
@@ -23,6 +27,9 @@ struct cpu {
 /* c (m, n) = op(a) op(b) + beta c, row-major and dense; op transposes where asked. */
 void cpu_product(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, const float *a,
                  const float *b, float beta, float *c);
+
+/* Scratch memory of at least `count` floats; moves it, so only where operations are prepared. */
+enum status cpu_reserve(struct cpu *cpu, size_t count, const char *what, struct error *err);
 
 /* cpu_linear.c */
 enum status cpu_activation_backward(struct compute *c, enum activation activation, const void *kept,

@@ -9,16 +9,16 @@
  * it).  Backward input goes the same way back.  A 1 x 1 kernel without stride and padding needs no
  * patches where a block is one image.
  *
- * Bits: products are OpenBLAS's, so sums depend on its kernels and threads, not on the run.
+ * Bits: sums run in the order of the products (cpu_multiply.c), which depends on the processor and
+ * the number of threads, not on the run.  Scratch memory is the device's, shared by all operations;
+ * only the padded images are the plan's, since their borders stay zeros from call to call.
  *
  * Source: Chellapilla, Puri and Simard 2006.
  */
 #include "common/base/memory.h"
-#include "worker/compute/cpu/cpu.h"
+#include "worker/compute/cpu/cpu_multiply.h"
 
 #include <assert.h>
-#include <cblas.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,8 +36,9 @@ struct conv_plan {
     size_t phase_pitch, row_pitch;   /* columns of one remainder; all of them */
     size_t plane_pitch, image_pitch; /* a padded channel; a padded image */
     float *padded;                   /* images * image_pitch; NULL where direct */
-    float *patches;                  /* (patch, a block's points); NULL where direct */
-    float *values;                   /* (filters, a block's points); NULL where images is 1 */
+    /* In the scratch memory: first a block's patches (patch, points), unless direct; then its
+     * values (filters, points), where it is of several images; then what cpu_multiply needs. */
+    size_t values_at, multiply_at;
 };
 
 /* Part of the output: `rows` rows of `images` images. */
@@ -63,23 +64,35 @@ static void choose_block(struct conv_plan *plan, size_t max_batch)
         plan->block_rows = plan->rows;
 }
 
-static enum status reserve(struct conv_plan *plan, const struct convolution *conv,
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* `count` floats and their slack, so that the next ones are aligned. */
+static size_t aligned(size_t count)
+{
+    return (count + SLACK + IMAGE_CHUNK - 1) / IMAGE_CHUNK * IMAGE_CHUNK;
+}
+
+static enum status reserve(struct cpu *cpu, struct conv_plan *plan, size_t filters,
                            struct error *err)
 {
     static const char what[] = "scratch memory of a convolution";
     size_t points = plan->images * plan->block_rows * plan->columns;
+    size_t forward = cpu_multiply_scratch(cpu, filters, points, plan->patch, false);
+    size_t weight = cpu_multiply_scratch(cpu, filters, plan->patch, points, false);
+    size_t input = cpu_multiply_scratch(cpu, plan->patch, points, filters, true);
     enum status status = STATUS_OK;
 
-    if (!plan->direct) {
+    plan->values_at = plan->direct ? 0 : aligned(plan->patch * points);
+    plan->multiply_at = plan->values_at + (plan->images > 1 ? aligned(filters * points) : 0);
+    if (!plan->direct)
         status = mem_calloc_aligned(plan->images * plan->image_pitch + SLACK, sizeof(float), what,
                                     &plan->padded, err);
-        if (status == STATUS_OK)
-            status = mem_calloc_aligned(plan->patch * points + SLACK, sizeof(float), what,
-                                        &plan->patches, err);
-    }
-    if (status == STATUS_OK && plan->images > 1)
+    if (status == STATUS_OK)
         status =
-            mem_calloc_aligned(conv->filters * points, sizeof(float), what, &plan->values, err);
+            cpu_reserve(cpu, plan->multiply_at + larger(forward, larger(weight, input)), what, err);
     return status;
 }
 
@@ -107,7 +120,7 @@ enum status cpu_conv_prepare(struct compute *c, struct convolution *conv, size_t
     plan->plane_pitch = (conv->height + 2 * conv->padding) * plan->row_pitch;
     plan->image_pitch = conv->channels * plan->plane_pitch;
     conv->plan = plan;
-    status = reserve(plan, conv, err);
+    status = reserve((struct cpu *)c, plan, conv->filters, err);
     if (status != STATUS_OK)
         cpu_conv_release(c, conv);
     return status;
@@ -119,8 +132,6 @@ void cpu_conv_release(struct compute *c, struct convolution *conv)
 
     (void)c;
     free(plan->padded);
-    free(plan->patches);
-    free(plan->values);
     free(plan);
     conv->plan = NULL;
 }
@@ -224,13 +235,13 @@ static void unpad(const struct convolution *conv, const float *padded, float *im
 }
 
 /* im2col: the block's patches (patch, points) of x, a batch. */
-static const float *patches_of(const struct image_kernels *kernels, const struct convolution *conv,
+static const float *patches_of(const struct cpu *cpu, const struct convolution *conv,
                                const struct block *b, const float *x)
 {
     const struct conv_plan *plan = conv->plan;
     size_t image = conv->channels * conv->height * conv->width;
     size_t length = b->rows * plan->columns;
-    float *out = plan->patches;
+    float *out = cpu->scratch;
 
     if (plan->direct)
         return x + b->image * image;
@@ -240,43 +251,31 @@ static const float *patches_of(const struct image_kernels *kernels, const struct
         const float *in = plan->padded + seen_from(conv, tap, b->row);
 
         for (size_t i = 0; i < b->images; i++, out += length)
-            kernels->copy_rows(in + i * plan->image_pitch, conv->stride * plan->row_pitch, out,
-                               b->rows, plan->columns);
+            cpu->images->copy_rows(in + i * plan->image_pitch, conv->stride * plan->row_pitch, out,
+                                   b->rows, plan->columns);
     }
-    return plan->patches;
+    return cpu->scratch;
 }
 
-/* col2im: add the block's plan->patches to plan->padded. */
-static void add_patches(const struct image_kernels *kernels, const struct convolution *conv,
+/* col2im: add a block's patches to plan->padded. */
+static void add_patches(const struct cpu *cpu, const struct convolution *conv,
                         const struct block *b)
 {
     const struct conv_plan *plan = conv->plan;
-    const float *in = plan->patches;
+    const float *in = cpu->scratch;
 
     for (size_t tap = 0; tap < plan->patch; tap++) {
         float *out = plan->padded + seen_from(conv, tap, b->row);
 
         for (size_t i = 0; i < b->images; i++, in += b->rows * plan->columns)
-            kernels->add_rows(in, out + i * plan->image_pitch, conv->stride * plan->row_pitch,
-                              b->rows, plan->columns);
+            cpu->images->add_rows(in, out + i * plan->image_pitch, conv->stride * plan->row_pitch,
+                                  b->rows, plan->columns);
     }
 }
 
-/* ---- products ---- */
+/* ---- outputs ---- */
 
-/* c (m, n) = op(a) op(b) + beta c with the lengths of the rows in memory. */
-static void product(CBLAS_TRANSPOSE op_a, CBLAS_TRANSPOSE op_b, size_t m, size_t n, size_t k,
-                    const float *a, size_t a_row, const float *b, size_t b_row, float beta,
-                    float *c, size_t c_row)
-{
-    assert(m <= INT_MAX && n <= INT_MAX && k <= INT_MAX && a_row <= INT_MAX && b_row <= INT_MAX &&
-           c_row <= INT_MAX);
-    cblas_sgemm(CblasRowMajor, op_a, op_b, (blasint)m, (blasint)n, (blasint)k, 1.0f, a,
-                (blasint)a_row, b, (blasint)b_row, beta, c, (blasint)c_row);
-}
-
-/* The block of y or dy as a matrix (filters, points): in place where it is of one image, else
- * plan->values. */
+/* Where a block of one image, or a block's first image, begins in y and dy. */
 static size_t block_at(const struct convolution *conv, const struct block *b)
 {
     const struct conv_plan *plan = conv->plan;
@@ -284,40 +283,40 @@ static size_t block_at(const struct convolution *conv, const struct block *b)
     return b->image * conv->filters * plan->points + b->row * plan->columns;
 }
 
-static const float *gradients_of(const struct convolution *conv, const struct block *b,
-                                 const float *dy, size_t *ret_row)
+/* The block of dy as a matrix (filters, points): where it lies, or gathered from several images. */
+static struct operand gradients_of(const struct cpu *cpu, const struct convolution *conv,
+                                   const struct block *b, const float *dy)
 {
     const struct conv_plan *plan = conv->plan;
+    float *values = cpu->scratch + plan->values_at;
 
-    if (!plan->values) {
-        *ret_row = plan->points;
-        return dy + block_at(conv, b);
-    }
+    if (plan->images == 1)
+        return (struct operand){.data = dy + block_at(conv, b), .row = plan->points};
     for (size_t f = 0; f < conv->filters; f++)
         for (size_t i = 0; i < b->images; i++)
-            memcpy(plan->values + f * b->points + i * plan->points,
+            memcpy(values + f * b->points + i * plan->points,
                    dy + ((b->image + i) * conv->filters + f) * plan->points,
                    plan->points * sizeof(*dy));
-    *ret_row = b->points;
-    return plan->values;
+    return (struct operand){.data = values, .row = b->points};
 }
 
 /* The product's result in its place in y, with bias and activation. */
-static void finish(const struct image_kernels *kernels, const struct convolution *conv,
-                   const struct block *b, float *y)
+static void finish(const struct cpu *cpu, const struct convolution *conv, const struct block *b,
+                   float *y)
 {
     const struct conv_plan *plan = conv->plan;
+    const float *values = plan->images > 1 ? cpu->scratch + plan->values_at : NULL;
     bool relu = conv->activation == ACTIVATION_RELU;
-    size_t length = b->rows * plan->columns;
 
-    if (!plan->values && !conv->bias && !relu)
+    if (!values && !conv->bias && !relu)
         return;
     for (size_t i = 0; i < b->images; i++) {
         for (size_t f = 0; f < conv->filters; f++) {
             float *out = y + block_at(conv, b) + (i * conv->filters + f) * plan->points;
-            const float *in = plan->values ? plan->values + f * b->points + i * plan->points : out;
 
-            kernels->add_scalar(in, out, length, conv->bias ? conv->bias[f] : 0.0f, relu);
+            cpu->images->add_scalar(values ? values + f * b->points + i * plan->points : out, out,
+                                    b->rows * plan->columns, conv->bias ? conv->bias[f] : 0.0f,
+                                    relu);
         }
     }
 }
@@ -327,70 +326,79 @@ static void finish(const struct image_kernels *kernels, const struct convolution
 enum status cpu_conv_forward(struct compute *c, const struct convolution *conv, const void *x,
                              void *y, size_t batch, struct error *err)
 {
-    const struct image_kernels *kernels = ((const struct cpu *)c)->images;
+    const struct cpu *cpu = (const struct cpu *)c;
     const struct conv_plan *plan = conv->plan;
     struct block b = first_block(plan, batch);
+    struct multiplication product = {
+        .m = conv->filters, .k = plan->patch, .a = {.data = conv->weight, .row = plan->patch}};
 
     (void)err;
     assert(batch > 0 && batch <= plan->max_batch);
     do {
-        product(CblasNoTrans, CblasNoTrans, conv->filters, b.points, plan->patch, conv->weight,
-                plan->patch, patches_of(kernels, conv, &b, x), b.points, 0.0f,
-                plan->values ? plan->values : (float *)y + block_at(conv, &b),
-                plan->values ? b.points : plan->points);
-        finish(kernels, conv, &b, y);
+        product.n = b.points;
+        product.b = (struct operand){.data = patches_of(cpu, conv, &b, x), .row = b.points};
+        product.c =
+            plan->images > 1 ? cpu->scratch + plan->values_at : (float *)y + block_at(conv, &b);
+        product.c_row = plan->images > 1 ? b.points : plan->points;
+        cpu_multiply(cpu, &product, b.image > 0 || b.row > 0, cpu->scratch + plan->multiply_at);
+        finish(cpu, conv, &b, y);
     } while (next_block(plan, &b, batch));
     return STATUS_OK;
+}
+
+static void backward_bias(const struct cpu *cpu, const struct convolution *conv, const float *dy,
+                          size_t batch, bool accumulate)
+{
+    const struct conv_plan *plan = conv->plan;
+
+    for (size_t f = 0; f < conv->filters; f++) {
+        double sum = 0.0;
+
+        for (size_t i = 0; i < batch; i++)
+            sum += cpu->images->sum(dy + (i * conv->filters + f) * plan->points, plan->points);
+        conv->dbias[f] = (accumulate ? conv->dbias[f] : 0.0f) + (float)sum;
+    }
 }
 
 enum status cpu_conv_backward_weight(struct compute *c, const struct convolution *conv,
                                      const void *x, const void *dy, size_t batch, bool accumulate,
                                      struct error *err)
 {
-    const struct image_kernels *kernels = ((const struct cpu *)c)->images;
+    const struct cpu *cpu = (const struct cpu *)c;
     const struct conv_plan *plan = conv->plan;
-    const float *planes = dy;
     struct block b = first_block(plan, batch);
-    float beta = accumulate ? 1.0f : 0.0f;
+    struct multiplication product = {.m = conv->filters,
+                                     .n = plan->patch,
+                                     .c = conv->dweight,
+                                     .c_row = plan->patch,
+                                     .accumulate = accumulate};
 
     (void)err;
     assert(batch > 0 && batch <= plan->max_batch);
     do {
-        size_t row;
-        const float *gradients = gradients_of(conv, &b, dy, &row);
-
-        product(CblasNoTrans, CblasTrans, conv->filters, plan->patch, b.points, gradients, row,
-                patches_of(kernels, conv, &b, x), b.points, beta, conv->dweight, plan->patch);
-        beta = 1.0f;
+        product.k = b.points;
+        product.a = gradients_of(cpu, conv, &b, dy);
+        product.b = (struct operand){
+            .data = patches_of(cpu, conv, &b, x), .row = b.points, .transposed = true};
+        cpu_multiply(cpu, &product, false, cpu->scratch + plan->multiply_at);
+        product.accumulate = true;
     } while (next_block(plan, &b, batch));
-    for (size_t f = 0; f < conv->filters && conv->dbias; f++) {
-        double sum = 0.0;
-
-        for (size_t i = 0; i < batch; i++)
-            sum += kernels->sum(planes + (i * conv->filters + f) * plan->points, plan->points);
-        conv->dbias[f] = (accumulate ? conv->dbias[f] : 0.0f) + (float)sum;
-    }
+    if (conv->dbias)
+        backward_bias(cpu, conv, dy, batch, accumulate);
     return STATUS_OK;
 }
 
-/* Before a block's first rows the padded images are zeros again; after its last they are dx. */
-static void backward_input_block(const struct image_kernels *kernels,
-                                 const struct convolution *conv, const struct block *b,
-                                 const float *dy, float *dx, bool accumulate)
+/* What a block's patches add to dx: from zeros before an image's first rows to dx after its last.
+ */
+static void scatter(const struct cpu *cpu, const struct convolution *conv, const struct block *b,
+                    float *dx, bool accumulate)
 {
     const struct conv_plan *plan = conv->plan;
     size_t image = conv->channels * conv->height * conv->width;
-    size_t row;
-    const float *gradients = gradients_of(conv, b, dy, &row);
 
-    product(CblasTrans, CblasNoTrans, plan->patch, b->points, conv->filters, conv->weight,
-            plan->patch, gradients, row, plan->direct && accumulate ? 1.0f : 0.0f,
-            plan->direct ? dx + b->image * image : plan->patches, b->points);
-    if (plan->direct)
-        return;
     if (b->row == 0)
         memset(plan->padded, 0, b->images * plan->image_pitch * sizeof(float));
-    add_patches(kernels, conv, b);
+    add_patches(cpu, conv, b);
     if (b->row + b->rows < plan->rows)
         return;
     for (size_t i = 0; i < b->images; i++)
@@ -401,14 +409,27 @@ enum status cpu_conv_backward_input(struct compute *c, const struct convolution 
                                     const void *dy, void *dx, size_t batch, bool accumulate,
                                     struct error *err)
 {
+    const struct cpu *cpu = (const struct cpu *)c;
     const struct conv_plan *plan = conv->plan;
     struct block b = first_block(plan, batch);
+    struct multiplication product = {
+        .m = plan->patch,
+        .k = conv->filters,
+        .a = {.data = conv->weight, .row = plan->patch, .transposed = true},
+        .accumulate = plan->direct && accumulate};
 
     (void)err;
     assert(batch > 0 && batch <= plan->max_batch);
-    do
-        backward_input_block(((const struct cpu *)c)->images, conv, &b, dy, dx, accumulate);
-    while (next_block(plan, &b, batch));
+    do {
+        product.n = b.points;
+        product.b = gradients_of(cpu, conv, &b, dy);
+        product.c =
+            plan->direct ? (float *)dx + b.image * plan->patch * plan->points : cpu->scratch;
+        product.c_row = b.points;
+        cpu_multiply(cpu, &product, b.image > 0 || b.row > 0, cpu->scratch + plan->multiply_at);
+        if (!plan->direct)
+            scatter(cpu, conv, &b, dx, accumulate);
+    } while (next_block(plan, &b, batch));
     if (plan->padded) /* its border holds zeros between the calls */
         memset(plan->padded, 0, plan->images * plan->image_pitch * sizeof(float));
     return STATUS_OK;
