@@ -104,8 +104,9 @@ void job_send_away(struct job *j, const char *how, int64_t until_ns, int64_t now
         struct slot *slot = &j->ranks[rank].slot;
 
         if (slot->state == SLOT_HELD)
-            slot_cut(slot, how, 0, now_ns);
-        slot->until_ns = until_ns;
+            slot_send_away(slot, how, until_ns, now_ns);
+        else
+            slot->until_ns = until_ns;
     }
     job_resume_watch(j, now_ns);
 }

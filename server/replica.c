@@ -214,8 +214,7 @@ static enum status take_members(struct replicate *r, const struct wire_record *m
         membership_return(&j->members, rank, rpc_call_peer(j->replica.stream));
         if (!in || slot->session != m->sessions[rank]) {
             slot_hold(slot, m->sessions[rank], 1, now_ns);
-            slot_cut(slot, REPLICA_AWAY, 0, now_ns);
-            slot->until_ns = INT64_MAX;
+            slot_send_away(slot, REPLICA_AWAY, INT64_MAX, now_ns);
         }
     }
     j->epoch = m->epoch;

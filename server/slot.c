@@ -7,6 +7,10 @@ void slot_hold(struct slot *s, uint64_t session, unsigned lanes, int64_t now_ns)
 {
     s->state = SLOT_HELD;
     s->is_new = s->connection == 0 || session != s->session;
+    if (s->is_new) { /* those were another one's */
+        s->until_ns = 0;
+        s->partial_renewal = false;
+    }
     s->session = session;
     s->lanes = lanes > 0 ? lanes : 1;
     s->connection++;
@@ -41,13 +45,26 @@ static unsigned find_oldest(const struct slot *s)
 void slot_cut(struct slot *s, const char *how, int64_t reconnect_ms, int64_t now_ns)
 {
     int64_t reconnect_ns = s->session == 0 ? 0 : reconnect_ms * 1000000;
+    bool whole = slot_is_open(s);
+    bool useful = s->has_chunks || now_ns - s->held_ns >= reconnect_ns;
 
     s->state = SLOT_AWAY;
     s->cut_ns = now_ns;
     s->silent_ns = now_ns - s->alive_ns[find_oldest(s)];
-    if (s->until_ns == 0 || s->has_chunks || now_ns - s->held_ns >= reconnect_ns)
+    if (s->until_ns == 0) {
         s->until_ns = now_ns + reconnect_ns;
+    } else if (useful && (whole || !s->partial_renewal)) {
+        s->until_ns = now_ns + reconnect_ns;
+        s->partial_renewal = !whole;
+    }
     (void)snprintf(s->how, sizeof(s->how), "%s", how);
+}
+
+void slot_send_away(struct slot *s, const char *how, int64_t until_ns, int64_t now_ns)
+{
+    slot_cut(s, how, 0, now_ns);
+    s->until_ns = until_ns;
+    s->partial_renewal = false; /* there was no connection that could have lacked a lane */
 }
 
 bool slot_is_overdue(const struct slot *s, int64_t now_ns)

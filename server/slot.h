@@ -46,6 +46,7 @@ struct slot {
     int64_t
         silent_ns; /* from the last sign of life, of the lane that gave none for longest, to that */
     int64_t until_ns;       /* see above */
+    bool partial_renewal;   /* what renewed it last was a connection that lacked a lane */
     char how[SLOT_HOW_MAX]; /* "its connection closed" */
 };
 
@@ -53,8 +54,14 @@ struct slot {
 void slot_hold(struct slot *s, uint64_t session, unsigned lanes, int64_t now_ns);
 
 /* HELD becomes AWAY, for reconnect_ms when it may come back at all.  A connection that broke before
- * it was of any use does not renew that time: who only ever comes back is given up. */
+ * it was of any use does not renew that time: who only ever comes back is given up.  Nor does one
+ * that lacked a lane where one like that has renewed it last: so is who has a lane that never
+ * connects. */
 void slot_cut(struct slot *s, const char *how, int64_t reconnect_ms, int64_t now_ns);
+
+/* HELD becomes AWAY until until_ns without a connection that broke: its holder was known from
+ * elsewhere. */
+void slot_send_away(struct slot *s, const char *how, int64_t until_ns, int64_t now_ns);
 
 /* It is time to give it up: AWAY, or LOST, for too long. */
 bool slot_is_overdue(const struct slot *s, int64_t now_ns);

@@ -40,8 +40,8 @@ START_TEST(test_who_has_no_session_does_not_come_back)
 }
 END_TEST
 
-/* Who only ever comes back is given up; a connection of some use, or some length, renews the time.
- */
+/* Who only ever comes back is given up, and so is who lacks a lane twice in a row; a connection of
+ * some use, or some length, renews the time, and whoever takes the place has its own. */
 START_TEST(test_breaks_that_do_not_renew)
 {
     struct slot s = {0};
@@ -54,13 +54,74 @@ START_TEST(test_breaks_that_do_not_renew)
         slot_cut(&s, "gone", RECONNECT_MS, (at + 100) * MS);
         ck_assert_int_eq(s.until_ns, 3100 * MS);
     }
+    slot_hold(&s, 7, 4, 3030 * MS);
+    s.has_chunks = true;
+    s.opened = 7;
+    slot_cut(&s, "gone", RECONNECT_MS, 3040 * MS);
+    ck_assert_int_eq(s.until_ns, 5040 * MS);
     slot_hold(&s, 7, 1, 3050 * MS);
     s.has_chunks = true;
+    s.opened = 1;
     slot_cut(&s, "gone", RECONNECT_MS, 3080 * MS);
     ck_assert_int_eq(s.until_ns, 5080 * MS);
     slot_hold(&s, 7, 1, 4000 * MS);
+    s.opened = 1;
     slot_cut(&s, "gone", RECONNECT_MS, 6000 * MS);
     ck_assert_int_eq(s.until_ns, 8000 * MS);
+    slot_hold(&s, 7, 4, 7000 * MS);
+    s.opened = 7;
+    slot_cut(&s, "it opened 3 of 4 lanes", RECONNECT_MS, 9500 * MS);
+    ck_assert_int_eq(s.until_ns, 11500 * MS); /* once: it may have been slow */
+    slot_hold(&s, 7, 4, 9600 * MS);
+    s.opened = 7;
+    slot_cut(&s, "it opened 3 of 4 lanes", RECONNECT_MS, 12000 * MS);
+    ck_assert_int_eq(s.until_ns, 11500 * MS);
+    ck_assert(slot_is_overdue(&s, 12000 * MS));
+    slot_hold(&s, 8, 4, 12000 * MS);
+    slot_cut(&s, "gone", RECONNECT_MS, 12100 * MS);
+    ck_assert_int_eq(s.until_ns, 14100 * MS);
+}
+END_TEST
+
+/* A join whose answer was lost takes nothing away from the connection that comes after it, and may
+ * lack a lane for all of its time. */
+START_TEST(test_joined_again)
+{
+    struct slot s = {0};
+
+    slot_hold(&s, 7, 1, 1000 * MS);
+    slot_cut(&s, "it joined again", RECONNECT_MS, 1050 * MS);
+    slot_hold(&s, 7, 1, 1060 * MS);
+    ck_assert(slot_is_unopened(&s, RECONNECT_MS, 3070 * MS));
+    slot_cut(&s, "it opened 0 of 1 lanes", RECONNECT_MS, 3070 * MS);
+    ck_assert_int_eq(s.until_ns, 5070 * MS);
+    slot_hold(&s, 7, 1, 3080 * MS);
+    slot_cut(&s, "it opened 0 of 1 lanes", RECONNECT_MS, 5090 * MS);
+    ck_assert(slot_is_overdue(&s, 5090 * MS));
+}
+END_TEST
+
+/* Whoever a server knows from elsewhere has all of the time that it is given, and its first
+ * connection here may lack a lane as any other's. */
+START_TEST(test_sent_away)
+{
+    struct slot s = {0};
+
+    slot_hold(&s, 7, 2, 500 * MS);
+    slot_send_away(&s, "the server was restarted", 1500 * MS, 1000 * MS);
+    ck_assert_int_eq(s.state, SLOT_AWAY);
+    ck_assert(!slot_is_overdue(&s, 1499 * MS));
+    ck_assert(slot_is_overdue(&s, 1500 * MS));
+    slot_hold(&s, 7, 2, 1400 * MS);
+    s.has_chunks = true;
+    s.opened = 1;
+    slot_cut(&s, "it opened 1 of 2 lanes", RECONNECT_MS, 1450 * MS);
+    ck_assert_int_eq(s.until_ns, 3450 * MS);
+    slot_hold(&s, 7, 2, 1500 * MS);
+    s.has_chunks = true;
+    s.opened = 1;
+    slot_cut(&s, "it opened 1 of 2 lanes", RECONNECT_MS, 3000 * MS);
+    ck_assert_int_eq(s.until_ns, 3450 * MS);
 }
 END_TEST
 
@@ -159,6 +220,8 @@ int main(void)
     tcase_add_test(tests, test_a_break_and_a_return);
     tcase_add_test(tests, test_who_has_no_session_does_not_come_back);
     tcase_add_test(tests, test_breaks_that_do_not_renew);
+    tcase_add_test(tests, test_joined_again);
+    tcase_add_test(tests, test_sent_away);
     tcase_add_test(tests, test_silence);
     tcase_add_test(tests, test_the_silence_of_a_lane);
     tcase_add_test(tests, test_what_is_not_a_ranks_silence);
