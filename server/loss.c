@@ -116,14 +116,15 @@ int64_t loss_open_ms(const struct job *j)
 }
 
 /* A session that opens no stream: a new one may have to wait for other servers, unless another one
- * is there for its place.  Lock held. */
+ * is there for its place.  Who has not been told that it is in has nothing to open yet.  Lock held.
+ */
 static bool is_unopened(const struct service *s, const struct job *j, const struct job_rank *r,
                         int64_t now_ns)
 {
     bool doubted = r->join && r->join_kind == JOIN_TAKE;
     int64_t limit_ms = r->slot.is_new && !doubted ? s->timeout_ms : loss_open_ms(j);
 
-    return slot_is_unopened(&r->slot, limit_ms, now_ns);
+    return !r->welcome && slot_is_unopened(&r->slot, limit_ms, now_ns);
 }
 
 /* Lock held. */
@@ -164,6 +165,24 @@ static struct rpc_call *take_join(struct job_rank *r, struct job_newcomer *ret)
         .session = r->join_session, .lanes = r->join_lanes, .peer = rpc_call_peer(call)};
     r->join = NULL;
     return call;
+}
+
+/* Who took the slot, waits to be told, and has lost it again (end_welcome); or NULL.  Lock held. */
+static struct rpc_call *take_welcome(struct job_rank *r)
+{
+    struct rpc_call *call = r->welcome;
+
+    r->welcome = NULL;
+    return call;
+}
+
+/* No lock; drops the reference. */
+static void end_welcome(struct rpc_call *call)
+{
+    if (!call)
+        return;
+    rpc_call_finish(call, STATUS_UNAVAILABLE, "its place is another session's, or vacant, by now");
+    rpc_call_unref(call);
 }
 
 static void cut_silent(struct service *s, struct job *j, unsigned rank)
@@ -261,10 +280,12 @@ static void take_slot(struct service *s, struct job *j, unsigned rank)
     struct job_newcomer by;
     struct rpc_call *call = take_join(r, &by);
     bool replaces = r->slot.state == SLOT_LOST;
+    struct rpc_call *earlier = take_welcome(r);
     struct error err = {0};
     uint64_t epoch, clock;
 
     (void)pthread_mutex_unlock(&s->lock);
+    end_welcome(earlier);
     if (exchange_occupy_rank(j, rank, replaces, &err) != STATUS_OK)
         service_end_job(s, j, &err);
     chain_forget(j->chain, rank); /* what waits is for whoever was here before */
@@ -299,6 +320,7 @@ static void welcome(struct service *s, struct job *j, unsigned rank)
     uint64_t epoch = j->epoch;
 
     j->ranks[rank].welcome = NULL;
+    j->ranks[rank].slot.held_ns = clock_now_ns(); /* it can open its lanes from now on */
     (void)pthread_mutex_unlock(&s->lock);
     join_answer(s, j, rank, call, epoch, shard_clock(&j->shard, rank));
     rpc_call_unref(call);
@@ -320,6 +342,7 @@ static void describe(const struct job *j, unsigned rank, const char *awaited, in
 static void give_up(struct service *s, struct job *j, unsigned rank)
 {
     struct slot *slot = &j->ranks[rank].slot;
+    struct rpc_call *newcomer = NULL; /* the end of the job is told to all */
     int64_t now_ns = clock_now_ns();
     struct error err = {0};
     bool waits = j->terms.on_loss == WORKER_LOSS_WAIT && (rank != 0 || has_values(j)) &&
@@ -327,6 +350,7 @@ static void give_up(struct service *s, struct job *j, unsigned rank)
 
     describe(j, rank, slot->state == SLOT_LOST ? "a replacement" : "it to come back", now_ns, &err);
     if (waits) {
+        newcomer = take_welcome(&j->ranks[rank]);
         slot->state = SLOT_LOST;
         slot->until_ns = now_ns + s->timeout_ms * 1000000;
         j->totals.lost++;
@@ -335,6 +359,7 @@ static void give_up(struct service *s, struct job *j, unsigned rank)
         job_note_incident(j, rank, INCIDENT_FAILED, now_ns);
     }
     (void)pthread_mutex_unlock(&s->lock);
+    end_welcome(newcomer);
     if (waits)
         log_warning("job '%s': %s; waiting for a replacement", j->members.job, err.text);
     else
@@ -354,6 +379,7 @@ static bool is_deserted(const struct job *j)
 /* Rounds go without it. */
 static void vacate(struct service *s, struct job *j, unsigned rank)
 {
+    struct rpc_call *newcomer = take_welcome(&j->ranks[rank]);
     struct error err = {0};
     unsigned joined;
     uint64_t epoch;
@@ -365,6 +391,7 @@ static void vacate(struct service *s, struct job *j, unsigned rank)
         preserve_members(s, j);
     (void)primary_members(j);
     (void)pthread_mutex_unlock(&s->lock);
+    end_welcome(newcomer);
     exchange_vacate_rank(s, j, rank);
     chain_forget(j->chain, rank); /* nobody is there to be told */
     (void)pthread_mutex_lock(&s->lock);

@@ -280,6 +280,41 @@ START_TEST(test_lying_replica)
 }
 END_TEST
 
+/* A newcomer whose place the replica does not know of yet has not been told, and so has opened
+ * nothing: another one does not get that place, however long it takes, and the first one does. */
+START_TEST(test_two_newcomers)
+{
+    uint64_t count[2] = {0};
+    static struct raw_worker second;
+    struct join_request request;
+    struct rpc_server *server;
+
+    session_terms.update = 0;
+    session_terms.on_loss = WORKER_LOSS_SHRINK;
+    session_terms.reconnect_ms = 300; /* nobody comes back */
+    server = start_unanswered(count);
+    acknowledge_round(0);
+    expect_both(0, 0.5f);
+    check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
+    wait_members(1);
+    request = session_request(1);
+    request.session = workers[2].session = 201;
+    workers[2].rank = 1;
+    raw_begin_join(&workers[2], &request);
+    wait_members(2);
+    raw_open(&second, service_port(service), 1);
+    request.session = second.session = 202;
+    check_result("second", session_join(&second, &request), STATUS_EXISTS, "");
+    hand_reply(RECORD_OF_MEMBERS, 2, 1);
+    check_result("first", raw_end_join(&workers[2]), STATUS_OK, "");
+    check_result("leave", raw_leave(&workers[0], "raw", ""), STATUS_OK, "");
+    check_result("leave", raw_leave(&workers[2], "raw", ""), STATUS_OK, "");
+    chain_wait_ended(service, 1, 0);
+    raw_close(&second);
+    close_hand(server);
+}
+END_TEST
+
 /* ------------------------------------------------------------------ what the disk says */
 
 static void open_with_state(uint16_t port)
@@ -476,6 +511,7 @@ int main(void)
     tcase_add_test(tests, test_return_while_answers_wait);
     tcase_add_test(tests, test_superseded_with_answers_waiting);
     tcase_add_loop_test(tests, test_lying_replica, 0, 3);
+    tcase_add_test(tests, test_two_newcomers);
     tcase_add_loop_test(tests, test_a_change_that_is_not_known, 0, 2);
     tcase_add_test(tests, test_hostile_records);
     tcase_add_test(tests, test_hostile_terms);
