@@ -62,6 +62,7 @@ static enum status bind_attend(struct attend *a, struct rpc_call *call, const st
         tie_bind(&a->tie, j, beat->rank, call);
         a->lane = beat->lane;
         j->ranks[beat->rank].slot.attends[a->lane] = call;
+        j->ranks[beat->rank].slot.alive_ns[a->lane] = clock_now_ns();
     }
     (void)pthread_mutex_unlock(&s->lock);
     return status;
