@@ -21,6 +21,8 @@
 #define OPEN_MS_LEAST 2000
 #define LOOK_MS_MOST  200 /* between two looks of a keeper that gets on the processor */
 
+#define PLACE_GONE "its place is another session's, or vacant, by now"
+
 /* ------------------------------------------------------------------ notice */
 
 /* Nothing to come back to, and nothing that goes on: said at once.  Lock held. */
@@ -167,7 +169,8 @@ static struct rpc_call *take_join(struct job_rank *r, struct job_newcomer *ret)
     return call;
 }
 
-/* Who took the slot, waits to be told, and has lost it again (end_welcome); or NULL.  Lock held. */
+/* Who took the slot and waits to be told, which it will not be (end_welcome); or NULL.  Lock held.
+ */
 static struct rpc_call *take_welcome(struct job_rank *r)
 {
     struct rpc_call *call = r->welcome;
@@ -177,11 +180,11 @@ static struct rpc_call *take_welcome(struct job_rank *r)
 }
 
 /* No lock; drops the reference. */
-static void end_welcome(struct rpc_call *call)
+static void end_welcome(struct rpc_call *call, const char *why)
 {
     if (!call)
         return;
-    rpc_call_finish(call, STATUS_UNAVAILABLE, "its place is another session's, or vacant, by now");
+    rpc_call_finish(call, STATUS_UNAVAILABLE, why);
     rpc_call_unref(call);
 }
 
@@ -234,7 +237,8 @@ static void refuse_join(struct service *s, struct job *j, unsigned rank)
     (void)pthread_mutex_lock(&s->lock);
 }
 
-/* The session holds its slot again, as if nothing had happened. */
+/* The session holds its slot again, as if nothing had happened: where it waits to be told that it
+ * is in, it still does. */
 static void bring_back(struct service *s, struct job *j, unsigned rank)
 {
     struct job_rank *r = &j->ranks[rank];
@@ -259,6 +263,7 @@ static void bring_back(struct service *s, struct job *j, unsigned rank)
         service_end_job(s, j, &err);
     } else {
         int64_t now_ns = clock_now_ns();
+        struct rpc_call *earlier = take_welcome(r);
 
         if (r->slot.state != SLOT_HELD) /* it may have been quicker than the news of its loss */
             job_note_incident(j, rank, INCIDENT_BACK, now_ns);
@@ -266,8 +271,15 @@ static void bring_back(struct service *s, struct job *j, unsigned rank)
         job_resume_watch(j, now_ns);
         r->heard_ns = now_ns;
         r->parked = 0; /* it asks again for all that it waits for */
+        if (earlier) {
+            rpc_call_ref(call);
+            r->welcome = call;
+        }
         (void)pthread_mutex_unlock(&s->lock);
-        join_answer(s, j, rank, call, epoch, here);
+        if (earlier)
+            end_welcome(earlier, "its session has joined again");
+        else
+            join_answer(s, j, rank, call, epoch, here);
     }
     rpc_call_unref(call);
     (void)pthread_mutex_lock(&s->lock);
@@ -285,7 +297,7 @@ static void take_slot(struct service *s, struct job *j, unsigned rank)
     uint64_t epoch, clock;
 
     (void)pthread_mutex_unlock(&s->lock);
-    end_welcome(earlier);
+    end_welcome(earlier, PLACE_GONE);
     if (exchange_occupy_rank(j, rank, replaces, &err) != STATUS_OK)
         service_end_job(s, j, &err);
     chain_forget(j->chain, rank); /* what waits is for whoever was here before */
@@ -359,7 +371,7 @@ static void give_up(struct service *s, struct job *j, unsigned rank)
         job_note_incident(j, rank, INCIDENT_FAILED, now_ns);
     }
     (void)pthread_mutex_unlock(&s->lock);
-    end_welcome(newcomer);
+    end_welcome(newcomer, PLACE_GONE);
     if (waits)
         log_warning("job '%s': %s; waiting for a replacement", j->members.job, err.text);
     else
@@ -391,7 +403,7 @@ static void vacate(struct service *s, struct job *j, unsigned rank)
         preserve_members(s, j);
     (void)primary_members(j);
     (void)pthread_mutex_unlock(&s->lock);
-    end_welcome(newcomer);
+    end_welcome(newcomer, PLACE_GONE);
     exchange_vacate_rank(s, j, rank);
     chain_forget(j->chain, rank); /* nobody is there to be told */
     (void)pthread_mutex_lock(&s->lock);

@@ -280,12 +280,23 @@ START_TEST(test_lying_replica)
 }
 END_TEST
 
+static bool is_answered(struct raw_call *join)
+{
+    bool answered;
+
+    (void)pthread_mutex_lock(&join->lock);
+    answered = join->closed;
+    (void)pthread_mutex_unlock(&join->lock);
+    return answered;
+}
+
 /* A newcomer whose place the replica does not know of yet has not been told, and so has opened
- * nothing: another one does not get that place, however long it takes, and the first one does. */
+ * nothing: another one does not get that place, however long it takes.  The first one does, over
+ * whatever connection it waits by then. */
 START_TEST(test_two_newcomers)
 {
     uint64_t count[2] = {0};
-    static struct raw_worker second;
+    static struct raw_worker second, again;
     struct join_request request;
     struct rpc_server *server;
 
@@ -305,12 +316,19 @@ START_TEST(test_two_newcomers)
     raw_open(&second, service_port(service), 1);
     request.session = second.session = 202;
     check_result("second", session_join(&second, &request), STATUS_EXISTS, "");
+    raw_open(&again, service_port(service), 1);
+    request.session = again.session = 201;
+    raw_begin_join(&again, &request);
+    check_result("first", raw_end_join(&workers[2]), STATUS_UNAVAILABLE, "has joined again");
+    chain_check_silent(0, &count[0]); /* by then that answer would be there, too */
+    ck_assert(!is_answered(&again.join));
     hand_reply(RECORD_OF_MEMBERS, 2, 1);
-    check_result("first", raw_end_join(&workers[2]), STATUS_OK, "");
+    check_result("again", raw_end_join(&again), STATUS_OK, "");
     check_result("leave", raw_leave(&workers[0], "raw", ""), STATUS_OK, "");
     check_result("leave", raw_leave(&workers[2], "raw", ""), STATUS_OK, "");
     chain_wait_ended(service, 1, 0);
     raw_close(&second);
+    raw_close(&again);
     close_hand(server);
 }
 END_TEST
