@@ -178,8 +178,3 @@ unsigned mesh_rank(const struct mesh *m)
 {
     return m->rank;
 }
-
-unsigned mesh_world_size(const struct mesh *m)
-{
-    return m->world_size;
-}

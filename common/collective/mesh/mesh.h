@@ -46,7 +46,6 @@ enum status mesh_open(const struct mesh_config *config, struct mesh **ret, struc
 void mesh_close(struct mesh *m);
 
 unsigned mesh_rank(const struct mesh *m);
-unsigned mesh_world_size(const struct mesh *m);
 
 /* ---- small exchanges ---- */
 
@@ -150,10 +149,8 @@ struct mesh_verdict {
     char text[256];
 };
 void mesh_tell(struct mesh *m, const struct mesh_verdict *verdict);
-/* A verdict that is settled: no other can come. */
-bool mesh_find_verdict(struct mesh *m, uint64_t group, uint32_t generation,
-                       struct mesh_verdict *ret);
-/* The same, waiting for one that was told to be settled (at most 0.3 s); false when none was. */
+/* A verdict that is settled, so that no other can come; waits for one that was told to be (at most
+ * 0.3 s); false when none was. */
 bool mesh_await_verdict(struct mesh *m, uint64_t group, uint32_t generation,
                         struct mesh_verdict *ret);
 /* How many news there have been.  Read it before looking at what is known. */

@@ -169,21 +169,6 @@ bool mesh_has_settled(struct mesh *m, uint64_t group, uint32_t generation)
     return held && held->settled;
 }
 
-bool mesh_find_verdict(struct mesh *m, uint64_t group, uint32_t generation,
-                       struct mesh_verdict *ret)
-{
-    const struct mesh_held *held;
-    bool found;
-
-    (void)pthread_mutex_lock(&m->lock);
-    held = find_held(m, group, generation);
-    found = held && held->settled;
-    if (found)
-        *ret = held->verdict;
-    (void)pthread_mutex_unlock(&m->lock);
-    return found;
-}
-
 bool mesh_await_verdict(struct mesh *m, uint64_t group, uint32_t generation,
                         struct mesh_verdict *ret)
 {
