@@ -19,6 +19,8 @@ Step s trains on the samples [batch * (s % batches), ...), all in one batch; no 
   losses          of each step, before its update, in training mode
   parameters      per tensor: name, shape, from and to of its init, init_hash (below), first_gradient (the L2 norm of the first
                   step's), moved (the L2 norm of last - first), norm (of the last)
+                  seeded_norm (the L2 norm as the model makes it itself after torch.manual_seed(SEED)) and, where no normal
+                  values are drawn, seeded_hash
   buffers         per tensor: name, shape, norm (of the last)
   evaluate_loss, evaluate_correct   of the first batch after the last step, in evaluation mode
   data_hash       of x (images) or x's ids as float32 (tokens); labels_hash of y as int32
@@ -75,6 +77,13 @@ def bounds(name, parameter, kind):
     return (-bound, bound)
 
 
+def seeded_facts(parameter, kind):
+    facts = {"seeded_norm": parameter.detach().double().norm().item()}
+    if kind in ("cnn", "lenet", "mlp-bn"):
+        facts["seeded_hash"] = words_hash(parameter)
+    return facts
+
+
 def draw_parameters(model, kind):
     drawn = []
     torch.manual_seed(SEED)
@@ -118,9 +127,13 @@ def make_optimizer(model, settings):
 def train(case, kind, dtype):
     """The record of a run, in float32 or, from the same draws, in float64."""
     model_spec, batch, batches, steps, settings = case
+    torch.manual_seed(SEED)
     made = torch_models.make_model(model_spec)
     model = made.model
+    seeded = [seeded_facts(parameter, kind) for parameter in model.parameters()]
     parameters = draw_parameters(model, kind)
+    for entry, facts in zip(parameters, seeded):
+        entry.update(facts)
     x, y = draw_data(made, batch * batches)
     record = {"model": model_spec, "seed": SEED, "batch": batch, "batches": batches, "steps": steps, "classes": made.classes,
               "positions": made.positions, "features": x[0].numel(), "shape": image_shape(made), **settings,

@@ -2,7 +2,8 @@
  * Runs of PyTorch (tests/data/torch/generate.py) repeated: every architecture from the same drawn
  * parameters over the same drawn data.  Beside the losses: that what is drawn is what PyTorch
  * drew, parameters and buffers by name and shape; the first step's gradient and how far training
- * moved each tensor by their norms; the loss in evaluation mode after it.
+ * moved each tensor by their norms; the loss in evaluation mode after it.  And what the models
+ * begin with by themselves.
  */
 #include "common/base/memory.h"
 #include "common/base/random.h"
@@ -347,6 +348,33 @@ static void check_evaluation(struct run *r)
 static const char *const names[] = {"mlp_bn",   "cnn",      "lenet", "gpt",
                                     "resnet18", "resnet50", "vgg11", "resnet18_stem"};
 
+/* From a seed: the very values where PyTorch draws uniform ones, else ones of the same spread: two
+ * draws of n normal values differ in their norm by about 1 / sqrt(n) of it. */
+START_TEST(test_starts_as_pytorch)
+{
+    struct run r;
+    json_t *entry;
+    size_t i;
+
+    run_open(&r, names[_i]);
+    assert_ok(model_init(r.model, size_of(&r, "seed"), RANDOM_FMA, &err));
+    json_array_foreach(json_object_get(r.json, "parameters"), i, entry)
+    {
+        const struct tensor_view *view = find_view(&r, model_table(r.model), entry);
+        const float *values = model_params(r.model) + view->offset;
+        double wanted = number(&r, entry, "seeded_norm");
+        double got = norm(values, NULL, view->count);
+
+        ck_assert_msg(fabs(got - wanted) <= 6 / sqrt((double)view->count) * wanted,
+                      "%s: %s begins with the norm %g, PyTorch's with %g", r.name, view->name, got,
+                      wanted);
+        if (json_object_get(entry, "seeded_hash"))
+            check_hash(&r, view->name, text(&r, entry, "seeded_hash"), values, view->count);
+    }
+    run_close(&r);
+}
+END_TEST
+
 START_TEST(test_repeats_pytorch)
 {
     struct run r;
@@ -370,6 +398,7 @@ int main(void)
     TCase *tests = tcase_create("runs");
 
     tcase_set_timeout(tests, 100);
+    tcase_add_loop_test(tests, test_starts_as_pytorch, 0, sizeof(names) / sizeof(names[0]));
     tcase_add_loop_test(tests, test_repeats_pytorch, 0, sizeof(names) / sizeof(names[0]));
     suite_add_tcase(suite, tests);
     return support_run(suite);
