@@ -3,6 +3,7 @@
  * the job, its files.
  */
 #include "worker/options_tables.h"
+#include "worker/replicas.h"
 
 static const struct option_spec place_specs[] = {
     {.help = "Device:"},
@@ -13,6 +14,15 @@ static const struct option_spec place_specs[] = {
      .default_text = "auto",
      .metavar = "DEVICE",
      .help = "auto (a GPU where there is one), cpu, cuda or cuda:I."},
+    {.name = "devices",
+     .env = "SPARRING_DEVICES",
+     .kind = OPTION_INT,
+     .offset = AT(devices),
+     .default_text = "2",
+     .min = 1,
+     .max = REPLICAS_MAX,
+     .metavar = "N",
+     .help = "With --sync dataparallel: that a batch is divided among; on a CPU, threads."},
     {.name = "threads",
      .env = "SPARRING_THREADS",
      .kind = OPTION_INT,

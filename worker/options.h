@@ -72,6 +72,7 @@ struct worker_options {
     char delay_schedule[OPTION_TEXT_MAX];
     /* device */
     char device[OPTION_TEXT_MAX];
+    int64_t devices; /* of dataparallel */
     int64_t threads;
     /* who and where */
     int64_t rank, world_size, local_rank;
@@ -130,6 +131,9 @@ bool worker_options_uneven(const struct worker_options *o);
 
 /* What becomes of the samples that do not divide among the ranks. */
 enum sampler_rest worker_options_rest(const struct worker_options *o);
+
+/* --sync dataparallel: one process, several devices. */
+bool worker_options_data_parallel(const struct worker_options *o);
 
 /* Number of addresses in --servers. */
 size_t worker_options_server_count(const struct worker_options *o);

@@ -74,6 +74,23 @@ static enum status check_checkpoints(const struct worker_options *o, struct erro
     return STATUS_OK;
 }
 
+bool worker_options_data_parallel(const struct worker_options *o)
+{
+    return strcmp(o->sync, "dataparallel") == 0;
+}
+
+static enum status check_data_parallel(const struct worker_options *o, struct error *err)
+{
+    if (!worker_options_data_parallel(o))
+        return STATUS_OK;
+    if (o->layer_drop > 0)
+        return error_set(err, STATUS_INVALID, "--layer-drop: not with --sync dataparallel");
+    if (worker_options_uneven(o))
+        return error_set(err, STATUS_INVALID, "--uneven %s: not with --sync dataparallel",
+                         o->uneven);
+    return STATUS_OK;
+}
+
 /* A job that goes on with other processes than it began with. */
 static enum status check_elastic(const struct worker_options *o, struct error *err)
 {
@@ -111,6 +128,8 @@ enum status worker_options_check(const struct worker_options *o, struct error *e
                          "--partition-bytes %ju is neither 0 nor a multiple of 4 from %u up",
                          (uintmax_t)o->partition_bytes, PARTITION_BYTES_MIN);
     status = check_checkpoints(o, err);
+    if (status == STATUS_OK)
+        status = check_data_parallel(o, err);
     if (status == STATUS_OK)
         status = check_elastic(o, err);
     if (status == STATUS_OK)

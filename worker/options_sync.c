@@ -11,9 +11,11 @@ const struct option_spec worker_sync_specs[] = {
      .kind = OPTION_CHOICE,
      .offset = AT(sync),
      .default_text = "allreduce",
-     .choices = "local|allreduce|ps",
-     .help = "allreduce (DistributedDataParallel), ps (parameter server) or local (no "
-             "communication: the control)."},
+     .choices = "local|allreduce|ps|dataparallel",
+     .help =
+         "allreduce (DistributedDataParallel), ps (parameter server), dataparallel (one process "
+         "with several --devices, torch.nn.DataParallel) or local (no communication: the "
+         "control)."},
     {.name = "backend",
      .env = "SPARRING_BACKEND",
      .kind = OPTION_TEXT,

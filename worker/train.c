@@ -68,6 +68,16 @@ static enum status check_loss(const struct trainer *t, uint64_t step, double los
                      t->launch->rank, isnan(loss) ? "not a number" : "infinite");
 }
 
+/* On the model's device, or on all of them. */
+static enum status step_batch(struct trainer *t, const struct batch *batch, bool accumulate,
+                              model_ready_fn *ready, double *ret_loss, struct error *err)
+{
+    return t->replicas ? replicas_step(t->replicas, batch->x, batch->y, batch->count, accumulate,
+                                       ready, t, ret_loss, err)
+                       : model_step(t->model, batch->x, batch->y, batch->count, accumulate, ready,
+                                    t, ret_loss, err);
+}
+
 /* The batches of one update: all but the last only accumulate (no_sync). */
 static enum status run_batches(struct trainer *t, struct step_record *step, bool *ret_epoch_end,
                                struct error *err)
@@ -95,8 +105,7 @@ static enum status run_batches(struct trainer *t, struct step_record *step, bool
         step->input_ns += loaded - before;
         if (last)
             linger(delay_schedule_ns(&t->delays, t->launch->rank, step->step));
-        status = model_step(t->model, batch.x, batch.y, batch.count, batches > 0,
-                            last ? hand_over : NULL, t, &loss, err);
+        status = step_batch(t, &batch, batches > 0, last ? hand_over : NULL, &loss, err);
         if (status == STATUS_OK)
             status = check_loss(t, step->step, loss, err);
         if (status != STATUS_OK)

@@ -152,16 +152,42 @@ static enum status prepare_skipping(struct trainer *t, struct error *err)
                       err);
 }
 
+/* --sync dataparallel: the other devices, beside the model's own. */
+static enum status open_replicas(struct trainer *t, unsigned threads, struct error *err)
+{
+    const struct worker_options *o = t->options;
+    const struct replicas_config config = {
+        .spec = o->model,
+        .device = o->device,
+        .local_rank = t->launch->local_rank,
+        .threads = threads,
+        .count = (unsigned)o->devices,
+        .max_batch = (size_t)o->batch_size,
+    };
+
+    if (!worker_options_data_parallel(o))
+        return STATUS_OK;
+    if (t->launch->world_size > 1)
+        return error_set(err, STATUS_CONFIG,
+                         "--sync dataparallel is one process with several --devices, there are %u",
+                         t->launch->world_size);
+    return replicas_open(&config, t->model, &t->replicas, err);
+}
+
 static enum status open_local_parts(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
     unsigned threads = o->threads > 0 ? (unsigned)o->threads : default_threads(t->launch);
     enum status status = worker_options_optimizer(o, &t->optimizer_config, err);
 
+    if (worker_options_data_parallel(o) && o->threads == 0)
+        threads = threads > (unsigned)o->devices ? threads / (unsigned)o->devices : 1;
     if (status == STATUS_OK)
         status = compute_open(o->device, t->launch->local_rank, threads, &t->compute, err);
     if (status == STATUS_OK)
         status = model_open(o->model, t->compute, (size_t)o->batch_size, &t->model, err);
+    if (status == STATUS_OK)
+        status = open_replicas(t, threads, err);
     if (status == STATUS_OK)
         status = prepare_skipping(t, err);
     if (status == STATUS_OK)
@@ -313,7 +339,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
     struct ddp_config ddp = worker_options_ddp(o);
     struct sync_config config = {
         /* One rank has nobody to all-reduce with; a parameter server it may still have. */
-        .kind = alone && strcmp(o->sync, "allreduce") == 0 ? "local" : o->sync,
+        .kind = (alone && strcmp(o->sync, "allreduce") == 0) || t->replicas ? "local" : o->sync,
         .table = model_table(t->model),
         .params = model_params(t->model),
         .grads = model_grads(t->model),
@@ -463,6 +489,7 @@ void trainer_close(struct trainer *t, const struct error *failure)
     wanted_close(t);
     checkpointer_release(&t->checkpointer);
     ddp_record_release(&t->ddp);
+    replicas_close(t->replicas);
     if (released) /* else its slabs are read until the process ends, which is soon */
         model_close(t->model);
     dataset_close(t->train_set);

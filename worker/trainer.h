@@ -20,6 +20,7 @@
 #include "worker/options.h"
 #include "worker/overlap.h"
 #include "worker/recovery.h"
+#include "worker/replicas.h"
 #include "worker/run_record.h"
 #include "worker/sync/sync.h"
 #include "worker/wanted.h"
@@ -35,6 +36,7 @@ struct trainer {
     struct dataset *train_set;
     struct dataset *test_set; /* NULL: none, or not this rank's task */
     struct model *model;
+    struct replicas *replicas; /* NULL: one device */
     struct sampler sampler;
     struct loader *loader;
     struct optimizer_config optimizer_config;

@@ -182,9 +182,15 @@ START_TEST(test_alone_and_with_generators)
     static const struct mode join = {"join", "shm", 0, {"--sync", "allreduce", "--uneven", "join"}};
     static const char *const drop[6] = {"--model", "mlp:24-20-20-20-8", "--layer-drop", "0.5",
                                         "--find-unused-parameters"};
+    static const struct mode devices = {
+        "devices", NULL, 0, {"--sync", "dataparallel", "--devices", "3"}};
     const char *folder = name_folder("alone");
 
     compare_with_undisturbed(&local, 1, drop, ARGS("--steps", "41", "--checkpoint-dir", folder),
+                             ARGS("--epochs", "2"), folder);
+    folder = name_folder("devices");
+    compare_with_undisturbed(&devices, 1, optimizers[0],
+                             ARGS("--steps", "41", "--checkpoint-dir", folder),
                              ARGS("--epochs", "2"), folder);
     folder = name_folder("drop");
     compare_with_undisturbed(&modes[0], 2, drop, ARGS("--steps", "20", "--checkpoint-dir", folder),
@@ -195,6 +201,28 @@ START_TEST(test_alone_and_with_generators)
                                   "--accumulate-steps", "2"),
                              ARGS("--epochs", "5", "--samples", "77", "--accumulate-steps", "2"),
                              folder);
+}
+END_TEST
+
+/* Several devices of one process make the steps of one device, and go on with its checkpoint. */
+START_TEST(test_several_devices)
+{
+    static const struct mode local = {"local", NULL, 0, {"--sync", "local"}};
+    static const struct mode devices = {
+        "devices", NULL, 0, {"--sync", "dataparallel", "--devices", "3"}};
+    const char *folder = name_folder("several");
+    const char *one = name_in(support_folder(), "one.safetensors");
+    const char *several = name_in(support_folder(), "several.safetensors");
+
+    (void)run_job(&local, 1, optimizers[1], ARGS("--steps", "40", "--save", one), 0);
+    (void)run_job(&devices, 1, optimizers[1], ARGS("--steps", "40", "--save", several), 0);
+    ck_assert_double_le(job_checkpoint_distance(one, several), 1e-5);
+    (void)run_job(&local, 1, optimizers[1], ARGS("--steps", "20", "--checkpoint-dir", folder), 0);
+    (void)run_job(&devices, 1, optimizers[1],
+                  ARGS("--steps", "40", "--resume", folder, "--save", several), 0);
+    ck_assert_double_le(job_checkpoint_distance(one, several), 1e-5);
+    (void)run_job(&devices, 2, optimizers[1], ARGS("--steps", "4"), PROCESS_FAILS);
+    ck_assert_ptr_nonnull(strstr(job_output(), "one process with several --devices"));
 }
 END_TEST
 
@@ -366,6 +394,7 @@ int main(void)
     tcase_add_unchecked_fixture(cases, run_undisturbed, NULL);
     tcase_add_loop_test(cases, test_goes_on_in_another_mode, 0, (int)(MODES * OPTIMIZERS));
     tcase_add_test(cases, test_alone_and_with_generators);
+    tcase_add_test(cases, test_several_devices);
     tcase_add_test(cases, test_ranks_that_are_not_in_step);
     tcase_add_test(cases, test_stopped);
     tcase_add_test(cases, test_killed_and_started_again);
