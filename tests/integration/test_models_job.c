@@ -2,7 +2,8 @@
  * Networks of every kind as whole jobs: whichever way the gradients travel, a convolutional
  * network, a residual one and a transformer with a tied embedding end in the same bits, and where
  * no batch statistics are taken in those of one process with the whole batch, but for rounding.
- * A transformer learns from a text.  Data that does not fit is refused in one line.
+ * A transformer learns from a text, a convolutional network from files of CIFAR-10.  Data that
+ * does not fit is refused in one line.
  */
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
@@ -103,6 +104,50 @@ START_TEST(test_a_transformer_reads_text)
 }
 END_TEST
 
+/* Files of CIFAR-10 whose classes are bands of green at ten heights, with noise. */
+static void write_images(void)
+{
+    enum { RECORDS = 40 };
+    static unsigned char records[RECORDS * 3073];
+
+    for (unsigned file = 0; file <= 5; file++) {
+        char name[32];
+
+        for (unsigned i = 0; i < RECORDS; i++) {
+            unsigned char *record = records + (size_t)i * 3073;
+
+            record[0] = (unsigned char)(i % 10);
+            for (unsigned k = 0; k < 3072; k++) {
+                bool band = k / 1024 == 1 && k % 1024 / 32 / 3 == record[0];
+
+                record[1 + k] = (unsigned char)(support_random() * 100 + (band ? 150 : 50));
+            }
+        }
+        (void)snprintf(name, sizeof(name), "data_batch_%u.bin", file);
+        (void)support_write(file > 0 ? name : "test_batch.bin", records, sizeof(records));
+    }
+}
+
+START_TEST(test_a_network_sees_cifar10)
+{
+    char data[4096];
+    struct job job = {.ranks = 2};
+    json_t *summary;
+    double accuracy;
+
+    write_images();
+    (void)snprintf(data, sizeof(data), "cifar10:%s", support_folder());
+    job.worker = ARGS("--model", "cnn:3x32x32-conv8k4s4p0-bn-fc20-fc10", "--data", data, "--epochs",
+                      "10", "--batch-size", "10", "--lr", "0.02", "--momentum", "0.9", "--threads",
+                      "1", "--device", job_device());
+    summary = job_summary(job_run(&job, 0));
+    accuracy = json_number_value(json_object_get(summary, "test_accuracy"));
+    (void)printf("CIFAR-10's files: test accuracy %.4f\n", accuracy);
+    ck_assert_double_ge(accuracy, 0.9);
+    json_decref(summary);
+}
+END_TEST
+
 START_TEST(test_what_does_not_fit_is_refused)
 {
     static const unsigned char ids[80] = {[30] = 0x2c, [31] = 1}; /* 300 at index 15 */
@@ -144,6 +189,7 @@ int main(void)
     tcase_set_timeout(cases, 120);
     tcase_add_loop_test(cases, test_every_way_ends_in_the_same, 0, NETWORKS);
     tcase_add_loop_test(cases, test_a_transformer_reads_text, 0, 2);
+    tcase_add_test(cases, test_a_network_sees_cifar10);
     tcase_add_test(cases, test_what_does_not_fit_is_refused);
     suite_add_tcase(suite, cases);
     return support_run(suite);
