@@ -74,12 +74,11 @@ def open_optimizer(parameters):
     """The fastest that this PyTorch has for the device; which one stands in its defaults."""
     kind = torch.optim.SGD if a.optimizer == "sgd" else torch.optim.AdamW
     settings = {"lr": a.lr, "weight_decay": 0, **({"momentum": a.momentum} if a.optimizer == "sgd" else {})}
-    if a.device != "cpu":
-        for way in ({"fused": True}, {"foreach": True}):
-            try:
-                return kind(parameters, **settings, **way)
-            except (TypeError, RuntimeError):
-                pass
+    for way in ({"fused": True}, {"foreach": True}) if a.device != "cpu" else ({"fused": True},):
+        try:
+            return kind(parameters, **settings, **way)
+        except (TypeError, RuntimeError):
+            pass
     return kind(parameters, **settings)
 
 
@@ -102,7 +101,7 @@ class Training:
         if a.compile:
             self.loss = torch.compile(self.loss, mode=a.compile_mode)
         self.optimizer = open_optimizer(list(model.parameters()))
-        self.scaler = torch.cuda.amp.GradScaler() if a.precision == "fp16" else None
+        self.scaler = (torch.amp if hasattr(torch.amp, "GradScaler") else torch.cuda.amp).GradScaler() if a.precision == "fp16" else None
         self.inputs = [self.prepare(torch_models.random_input(self.made, a.batch_size)) for _ in range(BATCHES)]
         self.labels = [self.prepare(torch_models.random_labels(self.made, a.batch_size)) for _ in range(BATCHES)]
 
