@@ -73,8 +73,10 @@ static enum status write_manifest(const struct run_record *r, const struct run_f
     add_member(&out, "store", facts->store_address);
     add_member(&out, "device", facts->device);
     add_member(&out, "backend", facts->sync_detail);
-    strbuf_addf(&out, ",\"parameters\":%zu,\"parameter_bytes\":%zu", facts->table->count,
-                facts->table->count * sizeof(float));
+    strbuf_addf(&out,
+                ",\"parameters\":%zu,\"parameter_bytes\":%zu,\"model_flops_per_sample\":%ju",
+                facts->table->count, facts->table->count * sizeof(float),
+                (uintmax_t)facts->model_flops);
     strbuf_add(&out, ",\"versions\":{\"sparring\":\"" SPARRING_VERSION "\"");
     add_member(&out, "grpc_core", rpc_library_version());
     strbuf_add(&out, "}");

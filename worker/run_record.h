@@ -31,6 +31,7 @@ struct run_facts {
     const struct option_result *origins;
     const struct launch_env *launch;
     const struct tensor_table *table;
+    uint64_t model_flops; /* per sample, forward and backward */
     const char *device;
     const char *sync_detail; /* what carries the bytes: "shm", "ring", "grpc", "none"; until the
                                 synchronisation is open, what was asked for */

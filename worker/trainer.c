@@ -438,6 +438,7 @@ enum status trainer_open(struct trainer *t, struct error *err)
         .origins = t->origins,
         .launch = t->launch,
         .table = model_table(t->model),
+        .model_flops = model_flops(t->model),
         .device = compute_name(t->compute),
         .sync_detail = strcmp(o->sync, "allreduce") == 0 ? o->backend : o->sync,
         .partition_bytes = t->partition_bytes,

@@ -120,16 +120,22 @@ enum status train_figures_read_run(const char *run_dir, size_t steps, struct tra
 {
     char path[1400];
     json_t *summary = NULL;
+    json_t *manifest = NULL;
     enum status status;
 
     *ret = train_figures_none();
     (void)snprintf(path, sizeof(path), "%s/summary.json", run_dir);
     status = open_json(path, "step_ms_median", &summary, err);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         ret->step_ms = member(summary, "step_ms_median");
-        ret->model_flops = member(summary, "model_flops_per_sample");
-    }
     json_decref(summary);
+    (void)snprintf(path, sizeof(path), "%s/manifest.json", run_dir);
+    if (status == STATUS_OK)
+        status = open_json(path, "model_flops_per_sample", &manifest, err);
+    if (status == STATUS_OK) {
+        ret->model_flops = member(manifest, "model_flops_per_sample");
+        json_decref(manifest);
+    }
     (void)snprintf(path, sizeof(path), "%s/rank0.jsonl", run_dir);
     return status == STATUS_OK ? read_steps(path, steps, ret, err) : status;
 }

@@ -21,7 +21,6 @@ struct sample {
     uint64_t features;  /* their number; tokens: positions */
     uint64_t classes;   /* or vocabulary */
     uint64_t positions; /* of tokens; 0: no tokens */
-    uint64_t flops;     /* forward and backward, where the spec is a row of linear layers; 0 */
 };
 
 /* "3x32x32" -> its product; 0: not one. */
@@ -54,12 +53,6 @@ static void read_layers(struct sample *s, const char *sizes)
 
     set_shape(s, sizes, strcspn(sizes, "-"));
     s->classes = last ? strtoull(last + 1 + strcspn(last + 1, "0123456789"), NULL, 10) : 0;
-    for (const char *word = strchr(sizes, '-'); word; word = strchr(word + 1, '-')) {
-        uint64_t in = strtoull(sizes, NULL, 10);
-
-        sizes = word + 1;
-        s->flops += 6 * in * strtoull(sizes, NULL, 10);
-    }
 }
 
 /* [CxHxW,CLASSES] */
@@ -103,8 +96,6 @@ static struct sample read_spec(const char *spec)
         read_image(&s, sizes);
     else
         read_layers(&s, sizes);
-    if (strncmp(spec, "cnn", 3) == 0)
-        s.flops = 0;
     if (s.positions == 0)
         s.features = shape_product(s.shape);
     return s;
@@ -123,7 +114,6 @@ static enum status fit_data(struct train_model *m, int64_t ranks, struct error *
     count = DATA_VALUES / s.features < SAMPLES_MAX ? DATA_VALUES / s.features : SAMPLES_MAX;
     count = count / round < 2 ? 2 * round : count / round * round;
     m->positions = s.positions ? s.positions : 1;
-    m->flops = s.flops;
     if (s.positions)
         (void)snprintf(m->data, sizeof(m->data), "random-tokens:%" PRIu64 ",%" PRIu64 ",%" PRIu64,
                        count, s.positions, s.classes);

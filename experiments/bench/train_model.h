@@ -15,7 +15,6 @@ struct train_model {
     char data[128]; /* random data that fit it */
     int64_t batch_size, steps;
     uint64_t positions; /* labels per sample: of a sequence its tokens, else 1 */
-    uint64_t flops;     /* per sample, forward and backward, as far as the spec says it; else 0 */
 };
 
 /* text: SPEC[@BATCH[@STEPS]],...; a comma before a letter separates, others belong to the spec

@@ -83,18 +83,6 @@ static struct train_figures median_parts(const struct train_contest *c, const st
     };
 }
 
-/* One model has one number of operations; whoever knows it says it for all. */
-static double model_flops(const struct train_contest *c, const struct train_model *m)
-{
-    for (size_t i = 0; i < c->length; i++) {
-        const struct contender *who = &c->contenders[i];
-
-        if (!who->absent[0] && isfinite(MEDIAN(model_flops)))
-            return MEDIAN(model_flops);
-    }
-    return m->flops > 0 ? (double)m->flops : (double)NAN;
-}
-
 static struct row make_row(const struct train_contest *c, const struct train_model *m,
                            const struct contender *who)
 {
@@ -109,7 +97,6 @@ static struct row make_row(const struct train_contest *c, const struct train_mod
         .parts = median_parts(c, who),
     };
 
-    row.parts.model_flops = model_flops(c, m);
     row.flop_per_s = row.parts.model_flops * (double)m->batch_size / (row.step_ms.median * 1e-3);
     return row;
 }
@@ -188,12 +175,11 @@ static void print_head(const struct train_contest *c, const struct train_model *
                  "of %jd jobs\n",
                  m->spec, (intmax_t)m->batch_size, (intmax_t)o->nproc, (intmax_t)o->threads,
                  o->optimizer, o->precision, (intmax_t)m->steps, (intmax_t)o->repeats);
-    if (isfinite(model_flops(c, m)))
-        (void)printf("# %.1f MFLOP per sample forward and backward", model_flops(c, m) * 1e-6);
-    if (isfinite(model_flops(c, m)) && isfinite(c->ceiling))
+    (void)printf("# %.1f MFLOP per sample forward and backward",
+                 c->contenders[0].jobs[0].model_flops * 1e-6);
+    if (isfinite(c->ceiling))
         (void)printf("; matrix products reach %.1f GFLOP/s per rank", c->ceiling * 1e-9);
-    if (isfinite(model_flops(c, m)))
-        (void)printf("\n");
+    (void)printf("\n");
 }
 
 /* ---- JSON ---- */
