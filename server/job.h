@@ -57,6 +57,7 @@ struct job_rank {
     int64_t join_deadline_ns;
     int64_t join_doubt_ns; /* JOIN_TAKE of a slot that is HELD: refused then, if it still is */
     uint64_t join_session; /* of the newest join */
+    uint64_t join_attempt; /* the newest of that session; 0: it has said none */
     uint64_t join_round;   /* JOIN_RESUME: the last round that its worker has completed */
     unsigned join_lanes;
     const struct rpc_call *answered; /* the join that was answered last, until it closes; only to be

@@ -98,6 +98,7 @@ static void hold_join(struct join_call *jc, struct job *j, struct rpc_call *call
     r->join_deadline_ns = join_deadline(jc->service, call);
     r->join_doubt_ns = clock_deadline_ns(doubt_ms(j, &r->slot));
     r->join_session = request->session;
+    r->join_attempt = request->attempt;
     r->join_round = request->round;
     r->join_lanes = request->lanes;
     rpc_call_ref(call);
@@ -207,6 +208,19 @@ static bool is_served(const struct service *s, const struct join_request *reques
            strcmp(s->current->members.job, request->job) == 0;
 }
 
+/* Was it on its way while a later one of its session came?  That one's connection is the present
+ * one.  Lock held. */
+static bool is_outdated(const struct job *j, const struct join_request *request)
+{
+    const struct job_rank *r;
+
+    if (!j || request->attempt == 0 || request->session == 0 ||
+        request->rank >= j->members.world_size || strcmp(j->members.job, request->job) != 0)
+        return false;
+    r = &j->ranks[request->rank];
+    return r->join_session == request->session && request->attempt < r->join_attempt;
+}
+
 /* Lock held. */
 static enum status admit(struct join_call *jc, struct rpc_call *call,
                          const struct join_request *request, struct join_outcome *outcome,
@@ -217,6 +231,10 @@ static enum status admit(struct join_call *jc, struct rpc_call *call,
 
     if (s->draining)
         return error_set(err, STATUS_UNAVAILABLE, "the parameter server is stopping");
+    if (is_outdated(s->current, request))
+        return error_set(err, STATUS_UNAVAILABLE,
+                         "job '%s': rank %u has joined again since this join was sent",
+                         request->job, request->rank);
     if (!s->current && request->resume)
         return refuse_return(s, request, err);
     if (request->follows && !request->resume && !is_served(s, request))

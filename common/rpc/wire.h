@@ -158,6 +158,7 @@ struct join_request {
     int resume;
     int follows;      /* at a replica: only if others have made it the primary */
     uint64_t round;   /* resume: the last one that this worker has completed */
+    uint64_t attempt; /* which of the session's joins it is, from 1; 0: not said */
     uint32_t on_loss; /* enum worker_loss, in range */
     uint32_t reconnect_ms, heartbeat_ms, heartbeat_timeout_ms;
     char replica[WIRE_ADDRESS_MAX]; /* "": none */

@@ -49,6 +49,7 @@ static void pack_session(const struct join_request *m, Sparring__V1__JoinRequest
     p->resume = m->resume;
     p->follows = m->follows;
     p->round = m->round;
+    p->attempt = m->attempt;
     p->on_loss = m->on_loss;
     p->reconnect_ms = m->reconnect_ms;
     p->heartbeat_ms = m->heartbeat_ms;
@@ -252,6 +253,7 @@ static enum status take_session(const Sparring__V1__JoinRequest *m, struct join_
     ret->resume = m->resume != 0;
     ret->follows = m->follows != 0;
     ret->round = m->round;
+    ret->attempt = m->attempt;
     ret->on_loss = m->on_loss;
     ret->reconnect_ms = m->reconnect_ms;
     ret->heartbeat_ms = m->heartbeat_ms;

@@ -136,6 +136,31 @@ START_TEST(test_what_comes_late)
 }
 END_TEST
 
+/* The same of a join: it does not take the place of the connection that a later one has begun. */
+START_TEST(test_a_join_that_comes_late)
+{
+    struct join_request request;
+
+    set_up();
+    session_start(0.5f);
+    request = session_request(1);
+    request.resume = true;
+    for (uint64_t attempt = 5; attempt <= 6; attempt++) {
+        raw_cut(&workers[1]);
+        request.attempt = attempt;
+        check_result("resume", session_join(&workers[1], &request), STATUS_OK, "");
+        raw_start_lanes(&workers[1]);
+        request.attempt = attempt - 1;
+        check_result("late", session_join(&workers[2], &request), STATUS_UNAVAILABLE,
+                     "rank 1 has joined again since");
+        session_round(attempt - 4);
+        ck_assert_uint_eq(session_counters(NULL).disconnects, attempt - 4);
+    }
+    session_end();
+    close_service();
+}
+END_TEST
+
 /* A server that was started anew does not give the numbers of the one before. */
 START_TEST(test_numbers_of_two_servers)
 {
@@ -526,6 +551,7 @@ int main(void)
     tcase_add_test(tests, test_lanes);
     tcase_add_test(tests, test_streams_that_claim_too_much);
     tcase_add_test(tests, test_what_comes_late);
+    tcase_add_test(tests, test_a_join_that_comes_late);
     tcase_add_test(tests, test_numbers_of_two_servers);
     tcase_add_test(tests, test_a_lane_opened_twice);
     tcase_add_test(tests, test_a_partition_on_another_lane);

@@ -73,6 +73,7 @@ struct ps_link {
     atomic_bool refused;  /* this rank wants no more of it: the server lives, and is to be told */
     bool told;            /* the last failure of join or leave was the server's own word */
     uint64_t epoch;       /* the server's word at the join; 0: it knows no sessions */
+    uint64_t joins;       /* attempts, whatever became of them */
     uint64_t connection;  /* the number that the join's reply gave it */
     uint64_t beats;       /* sent; the tender's */
     uint64_t contributed; /* as its join said: the last round that this rank's slot has pushed */

@@ -84,6 +84,7 @@ enum status ps_join(struct sync_ps *s, struct ps_link *l, bool resume, int64_t d
     request.server_index = l->index;
     request.resume = resume;
     request.follows = l->follows;
+    request.attempt = ++l->joins;
     memcpy(request.replica, l->replica_text, sizeof(request.replica));
     if (resume) {
         (void)pthread_mutex_lock(&s->lock);

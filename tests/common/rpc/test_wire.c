@@ -18,6 +18,7 @@ static void check_session(const struct join_request *got, const struct join_requ
     ck_assert_int_eq(got->resume, 1);
     ck_assert_int_eq(got->follows, 1);
     ck_assert_uint_eq(got->round, m->round);
+    ck_assert_uint_eq(got->attempt, m->attempt);
     ck_assert_uint_eq(got->on_loss, m->on_loss);
     ck_assert_uint_eq(got->reconnect_ms, m->reconnect_ms);
     ck_assert_uint_eq(got->heartbeat_ms, m->heartbeat_ms);

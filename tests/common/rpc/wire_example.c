@@ -31,6 +31,7 @@ struct join_request example_join(void)
         .resume = 1,
         .follows = 1,
         .round = 1ull << 33,
+        .attempt = 1ull << 34,
         .on_loss = WORKER_LOSS_WAIT,
         .reconnect_ms = 2000,
         .heartbeat_ms = 500,
