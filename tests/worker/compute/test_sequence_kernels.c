@@ -102,9 +102,10 @@ static void run_elements(const struct sequence_kernels *k, const float *x, const
              k->exponential_sum(x, o->small[0], NULL, count);
     k->scale(o->values, 0.3f, count);
     k->add(o->values, y, count);
-    k->gelu(x, y, o->more, count);
+    memcpy(o->more, x, count * sizeof(float));
+    k->gelu(o->more, y, y, o->small + WIDTH, 1, count);
     k->gelu_backward(o->more, o->values, count);
-    k->gelu(o->values, NULL, o->more, count);
+    k->gelu(o->values, NULL, NULL, o->more, 1, count);
 }
 
 static void run_rows(const struct sequence_kernels *k, const float *x, const float *y, size_t width,

@@ -27,13 +27,10 @@ enum status cpu_linear_forward(struct compute *c, const struct linear *l, const 
 
     (void)err;
     cpu_product(false, true, rows, l->out, l->in, x, l->weight, 0.0f, gelu ? pre : y);
-    if (gelu) {
-        if (l->bias)
-            cpu->kernels->finish(pre, l->bias, NULL, rows, l->out, false);
-        cpu->sequence->gelu(pre, residual, y, rows * l->out);
-    } else if (l->bias || residual || relu) {
+    if (gelu)
+        cpu->sequence->gelu(pre, l->bias, residual, y, rows, l->out);
+    else if (l->bias || residual || relu)
         cpu->kernels->finish(y, l->bias, residual, rows, l->out, relu);
-    }
     return STATUS_OK;
 }
 

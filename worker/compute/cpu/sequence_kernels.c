@@ -69,6 +69,13 @@ static void scale(float *x, float factor, size_t count)
         x[i] *= factor;
 }
 
+static void add(float *y, const float *x, size_t count)
+{
+    SIMD_LOOP
+    for (size_t i = 0; i < count; i++)
+        y[i] += x[i];
+}
+
 /* ---- GELU: x * sigmoid(2u), which is x (1 + tanh u) / 2; u = sqrt(2 / pi) (x + 0.044715 x^3) ----
  */
 
@@ -80,7 +87,7 @@ static float gelu_sigmoid(float x)
     return 1.0f / (1.0f + math_exp(-(x * (GELU_LINEAR + GELU_CUBIC * (x * x)))));
 }
 
-static void gelu(const float *pre, const float *residual, float *y, size_t count)
+static void gelu_row(const float *pre, const float *residual, float *y, size_t count)
 {
     if (!residual) {
         SIMD_LOOP
@@ -91,6 +98,19 @@ static void gelu(const float *pre, const float *residual, float *y, size_t count
     SIMD_LOOP
     for (size_t i = 0; i < count; i++)
         y[i] = pre[i] * gelu_sigmoid(pre[i]) + residual[i];
+}
+
+/* Row by row, so that what the bias was added to is still near. */
+static void gelu(float *pre, const float *bias, const float *residual, float *y, size_t rows,
+                 size_t width)
+{
+    for (size_t row = 0; row < rows; row++) {
+        size_t at = row * width;
+
+        if (bias)
+            add(pre + at, bias, width);
+        gelu_row(pre + at, residual ? residual + at : NULL, y + at, width);
+    }
 }
 
 static void gelu_backward(const float *pre, float *dy, size_t count)
@@ -197,13 +217,6 @@ static void layer_norm_backward(const struct layer_norm *n, const float *x, cons
 }
 
 /* ---- attention and embedding ---- */
-
-static void add(float *y, const float *x, size_t count)
-{
-    SIMD_LOOP
-    for (size_t i = 0; i < count; i++)
-        y[i] += x[i];
-}
 
 static void sum(float *y, const float *a, const float *b, size_t count)
 {

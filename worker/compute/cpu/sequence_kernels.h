@@ -28,8 +28,10 @@ struct sequence_kernels {
     double (*exponential_sum)(const float *x, float shift, float *y, size_t count);
     void (*scale)(float *x, float factor, size_t count);
 
-    /* y = gelu(pre) + residual (NULL: none) */
-    void (*gelu)(const float *pre, const float *residual, float *y, size_t count);
+    /* pre (rows, width) += bias (width; NULL: none) per row; y = gelu(pre) + residual (NULL: none).
+     */
+    void (*gelu)(float *pre, const float *bias, const float *residual, float *y, size_t rows,
+                 size_t width);
     /* dy = dy * gelu'(pre) */
     void (*gelu_backward)(const float *pre, float *dy, size_t count);
 
