@@ -73,8 +73,7 @@ static enum status write_manifest(const struct run_record *r, const struct run_f
     add_member(&out, "store", facts->store_address);
     add_member(&out, "device", facts->device);
     add_member(&out, "backend", facts->sync_detail);
-    strbuf_addf(&out,
-                ",\"parameters\":%zu,\"parameter_bytes\":%zu,\"model_flops_per_sample\":%ju",
+    strbuf_addf(&out, ",\"parameters\":%zu,\"parameter_bytes\":%zu,\"model_flops_per_sample\":%ju",
                 facts->table->count, facts->table->count * sizeof(float),
                 (uintmax_t)facts->model_flops);
     strbuf_add(&out, ",\"versions\":{\"sparring\":\"" SPARRING_VERSION "\"");

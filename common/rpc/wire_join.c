@@ -4,8 +4,8 @@
 #include "common/rpc/wire_join.h"
 #include "common/base/memory.h"
 
-#include <math.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
