@@ -10,8 +10,12 @@ const struct option_spec worker_job_specs[] = {
      .kind = OPTION_TEXT,
      .offset = AT(model),
      .metavar = "SPEC",
-     .help = "What to train: mlp:784-128-10 (ReLU between), mlp-bn:784-128-10 (batch norm, too) or "
-             "linear:10-5-2 (no activation)."},
+     .help =
+         "What to train: linear:10-5-2; mlp:784-128-10 (ReLU between); mlp-bn:784-128-10 (batch "
+         "norm, too); cnn:1x28x28-conv32k3-pool-conv64-bn-pool-fc128-fc10; lenet; resnet18, "
+         "resnet50, vgg11 or vgg16, as they are for 3x32x32,10, or with an image and classes: "
+         "resnet50:3x224x224,1000; gpt:L,H,D,T[,V] (layers, heads, width, positions, "
+         "vocabulary)."},
     {.name = "data",
      .env = "SPARRING_DATA_SPEC",
      .kind = OPTION_TEXT,
