@@ -69,6 +69,11 @@ static enum status check_checkpoints(const struct worker_options *o, struct erro
         return error_set(err, STATUS_INVALID, "--checkpoint-every needs --checkpoint-dir");
     if (!saves && strcmp(o->resume, "auto") == 0)
         return error_set(err, STATUS_INVALID, "--resume auto needs --checkpoint-dir");
+    if (strcmp(o->resume, "auto") == 0 && worker_options_elastic(o))
+        return error_set(err, STATUS_INVALID,
+                         "--resume auto: not with --on-worker-loss %s: a process that takes a lost "
+                         "one's place later has to name the same checkpoint as the others",
+                         o->on_worker_loss);
     if (o->resume[0] != '\0' && strcmp(o->resume, "auto") != 0 && !drawn)
         return error_set(err, STATUS_INVALID, "--resume and --init exclude each other");
     return STATUS_OK;
