@@ -297,6 +297,14 @@ START_TEST(test_failing_allocations)
                      nth == 1 ? "plan of a convolution" : "scratch memory of a convolution");
         ck_assert_ptr_null(conv.plan);
     }
+    for (size_t nth = 1; nth <= 3; nth++) {
+        struct attention attention = {.heads = 2, .positions = 5, .width = 6};
+
+        mem_fail_nth(nth);
+        assert_fails(compute_attention_prepare(c, &attention, 4, &err), STATUS_NO_MEMORY,
+                     "attention");
+        ck_assert_ptr_null(attention.plan);
+    }
     compute_close(c);
 }
 END_TEST
