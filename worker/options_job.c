@@ -110,8 +110,9 @@ const struct option_spec worker_job_specs[] = {
      .max = 0.99,
      .metavar = "P",
      .help =
-         "Skip each hidden layer that is as wide as its input with this probability, drawn anew "
-         "per rank and batch (LayerDrop); its parameters then have no gradient."},
+         "Skip each hidden layer (residual block, transformer's layer) that is as wide as its "
+         "input with this probability, drawn anew per rank and batch (LayerDrop); its parameters "
+         "then have no gradient."},
     {.help = "Optimizer:"},
     {.name = "optimizer",
      .env = "SPARRING_OPTIMIZER",

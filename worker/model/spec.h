@@ -6,10 +6,12 @@
  *   mlp-bn:784-128-10    Linear(784, 128), BatchNorm1d(128), ReLU, Linear(128, 10)
  *   cnn:1x28x28-conv32-pool-conv64-bn-pool-fc128-fc10
  *                        channels x height x width, then layers: convF[kK][sS][pP] (F filters,
- * kernel K = 3, stride S = 1, padding P = K / 2), pool[kK] (the largest of K x K, K = 2), bn
- * (behind conv or fc), fcN; ReLU behind each conv and fc (behind its bn) but the last lenet
- * LeNet-5: cnn:1x28x28-conv6k5p2-pool-conv16k5p0-pool-fc120-fc84-fc10 resnet18, resnet50, vgg11,
- * vgg16 [:CxHxW,CLASSES] 3x32x32,10 unless told; torchvision's, without dropout; images lower than
+ *                        kernel K = 3, stride S = 1, padding P = K / 2), pool[kK] (the largest of
+ *                        K x K, K = 2), bn (behind conv or fc), fcN; ReLU behind each conv and fc
+ *                        (behind its bn) but the last
+ *   lenet                LeNet-5, cnn:1x28x28-conv6k5p2-pool-conv16k5p0-pool-fc120-fc84-fc10
+ *   resnet18, resnet50, vgg11, vgg16 [:CxHxW,CLASSES]
+ *                        3x32x32,10 unless told; torchvision's, without dropout; images lower than
  *                        64 have a smaller stem (resnet) or classifier (vgg)
  *   gpt:L,H,D,T[,V]      GPT-2's shape: layers, heads, width, positions, vocabulary (256: bytes)
  */
