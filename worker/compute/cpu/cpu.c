@@ -1,7 +1,8 @@
 /*
- * cpu: the reference device: its memory and its table.  OpenBLAS for matrix products, loops that
- * are compiled once per vector width for the rest.  Limits: a dimension is at most INT_MAX,
- * OpenBLAS's index.  Threads: one caller; OpenBLAS has its own threads behind the products.
+ * cpu: the reference device: its memory and its table.  OpenBLAS for matrix products (convolutions
+ * on one thread have their own: cpu_multiply.c), loops that are compiled once per vector width for
+ * the rest.  Limits: a dimension is at most INT_MAX, OpenBLAS's index.  Threads: one caller;
+ * OpenBLAS has its own threads behind the products.
  */
 #include "worker/compute/cpu/cpu.h"
 

@@ -217,9 +217,24 @@ static void pool_one(const struct pool *p, const struct window_row *r, size_t co
     r->chosen[column] = (int32_t)at;
 }
 
+/* in[0], in[stride], in[2 * stride], in[3 * stride], and nothing beyond is read. */
+static inline floats4 load_four(const float *in, size_t stride)
+{
+    floats4 low;
+    floats4 high;
+
+    if (stride > 2)
+        return (floats4){in[0], in[stride], in[2 * stride], in[3 * stride]};
+    LOAD(low, in);
+    if (stride == 1)
+        return low;
+    LOAD(high, in + 3);
+    return __builtin_shufflevector(low, high, 0, 2, 5, 7);
+}
+
 /* Four windows side by side that do not hang over. */
 static inline void pool_four(const struct pool *p, const struct window_row *r, size_t column,
-                             size_t stride)
+                             size_t kernel, size_t stride)
 {
     const ints4 steps = {0, (int32_t)stride, 2 * (int32_t)stride, 3 * (int32_t)stride};
     size_t left = column * stride - p->padding;
@@ -227,9 +242,8 @@ static inline void pool_four(const struct pool *p, const struct window_row *r, s
     ints4 chosen = steps + (int32_t)(r->first * p->width + left);
 
     for (size_t row = r->first; row < r->last; row++) {
-        for (size_t w = left; w < left + p->kernel; w++) {
-            const float *in = r->x + row * p->width + w;
-            floats4 value = {in[0], in[stride], in[2 * stride], in[3 * stride]};
+        for (size_t w = left; w < left + kernel; w++) {
+            floats4 value = load_four(r->x + row * p->width + w, stride);
             ints4 wins = (ints4)(value > best) | (ints4)(value != value);
 
             best = (floats4)((wins & (ints4)value) | (~wins & (ints4)best));
@@ -253,12 +267,12 @@ static void pool_row(const struct pool *p, const struct window_row *r, size_t co
         pool_one(p, r, j);
     for (; j < to; j += 4) {
         j = j + 4 <= to ? j : to - 4; /* the last four: some of them once more */
-        if (p->stride == 2)
-            pool_four(p, r, j, 2);
-        else if (p->stride == 1)
-            pool_four(p, r, j, 1);
+        if (p->stride == 2 && p->kernel == 2)
+            pool_four(p, r, j, 2, 2);
+        else if (p->stride == 2)
+            pool_four(p, r, j, p->kernel, 2);
         else
-            pool_four(p, r, j, p->stride);
+            pool_four(p, r, j, p->kernel, p->stride);
     }
     for (; j < columns; j++)
         pool_one(p, r, j);
