@@ -154,13 +154,7 @@ static const struct optimizer_kernels *kernels(void)
 static void update_sgd(struct optimizer *o, double learning_rate, uint64_t step, size_t offset,
                        size_t count, float *param, const float *grad)
 {
-    const struct optimizer_config *c = &o->config;
-    struct sgd_terms terms = {.learning_rate = (float)learning_rate,
-                              .weight_decay = (float)c->weight_decay,
-                              .momentum = (float)c->momentum,
-                              .undamped = (float)(1.0 - c->dampening),
-                              .nesterov = c->nesterov,
-                              .first = step == 1};
+    struct sgd_terms terms = optimizer_sgd_terms(&o->config, learning_rate, step);
 
     if (o->states == 0)
         kernels()->sgd(&terms, param, grad, count);
@@ -171,19 +165,7 @@ static void update_sgd(struct optimizer *o, double learning_rate, uint64_t step,
 static void update_adam(struct optimizer *o, double learning_rate, uint64_t step, size_t offset,
                         size_t count, float *param, const float *grad)
 {
-    const struct optimizer_config *c = &o->config;
-    bool decoupled = c->kind == OPTIMIZER_ADAMW;
-    double correction1 = 1.0 - pow(c->beta1, (double)step);
-    double correction2 = 1.0 - pow(c->beta2, (double)step);
-    struct adam_terms terms = {.keep = decoupled ? (float)(1.0 - learning_rate * c->weight_decay)
-                                                 : 1.0f,
-                               .weight_decay = decoupled ? 0.0f : (float)c->weight_decay,
-                               .blend = (float)(1.0 - c->beta1),
-                               .beta2 = (float)c->beta2,
-                               .share = (float)(1.0 - c->beta2),
-                               .rate = (float)(learning_rate / correction1),
-                               .root_correction = (float)sqrt(correction2),
-                               .epsilon = (float)c->epsilon};
+    struct adam_terms terms = optimizer_adam_terms(&o->config, learning_rate, step);
 
     kernels()->adam(&terms, param, grad, o->state[0] + offset, o->state[1] + offset, count);
 }

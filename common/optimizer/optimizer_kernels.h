@@ -5,30 +5,10 @@
 #ifndef SPARRING_COMMON_OPTIMIZER_OPTIMIZER_KERNELS_H
 #define SPARRING_COMMON_OPTIMIZER_OPTIMIZER_KERNELS_H
 
+#include "common/optimizer/optimizer_terms.h"
 #include "common/tensor/simd.h"
 
-#include <stdbool.h>
 #include <stddef.h>
-
-struct sgd_terms {
-    float learning_rate;
-    float weight_decay;
-    float momentum;
-    float undamped; /* 1 - dampening */
-    bool nesterov;
-    bool first; /* the buffer starts as the gradient, without dampening */
-};
-
-struct adam_terms {
-    float keep;         /* factor of the parameter before the step: 1 - lr * decay for AdamW */
-    float weight_decay; /* of the parameter, added to the gradient: Adam */
-    float blend;        /* 1 - beta1: the gradient's share of the first moment */
-    float beta2;
-    float share;           /* 1 - beta2 */
-    float rate;            /* lr / (1 - beta1^t) */
-    float root_correction; /* sqrt(1 - beta2^t) */
-    float epsilon;
-};
 
 /* Arrays of count elements that do not overlap; grad is not changed. */
 struct optimizer_kernels {

@@ -32,17 +32,28 @@ static enum status parse_cuda(const char *device, int *ret_index, struct error *
                      DEVICE_INDEX_MAX);
 }
 
+static enum status open_cpu(const struct compute_config *config, struct compute **ret_compute,
+                            struct error *err)
+{
+    if (config->precision != PRECISION_FLOAT32)
+        return error_set(err, STATUS_UNSUPPORTED, "device cpu: precision %s: it has float32 only",
+                         precision_name(config->precision));
+    return compute_cpu_open(config->threads, ret_compute, err);
+}
+
 /* A GPU where one works, else the CPU with the reason kept as its note. */
-static enum status open_any(unsigned local_rank, unsigned threads, struct compute **ret_compute,
+static enum status open_any(const struct compute_config *config, struct compute **ret_compute,
                             struct error *err)
 {
     struct error reason = {0};
     struct compute *cpu = NULL;
     enum status status;
 
-    if (compute_cuda_open(-1, local_rank, ret_compute, &reason) == STATUS_OK)
+    if (compute_cuda_open(-1, config, ret_compute, &reason) == STATUS_OK)
         return STATUS_OK;
-    status = compute_cpu_open(threads, &cpu, err);
+    status = open_cpu(config, &cpu, err);
+    if (status != STATUS_OK)
+        return err ? error_prefix(err, "%s; ", reason.text) : status;
     if (status == STATUS_OK)
         status = mem_strdup(reason.text, &cpu->note, err);
     if (status != STATUS_OK) {
@@ -53,23 +64,68 @@ static enum status open_any(unsigned local_rank, unsigned threads, struct comput
     return STATUS_OK;
 }
 
-enum status compute_open(const char *device, unsigned local_rank, unsigned threads,
-                         struct compute **ret_compute, struct error *err)
+static const char *const precisions[] = {[PRECISION_FLOAT32] = "float32",
+                                         [PRECISION_TF32] = "tf32",
+                                         [PRECISION_BF16] = "bf16",
+                                         [PRECISION_FP16] = "fp16"};
+
+const char *precision_name(enum precision p)
+{
+    return precisions[p];
+}
+
+bool precision_parse(const char *text, enum precision *ret)
+{
+    for (size_t i = 0; i < sizeof(precisions) / sizeof(precisions[0]); i++) {
+        if (strcmp(text, precisions[i]) == 0) {
+            *ret = (enum precision)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum status open_device(const struct compute_config *config, struct compute **ret_compute,
+                               struct error *err)
 {
     int index = -1;
     enum status status;
 
-    if (strcmp(device, "cpu") == 0)
-        return compute_cpu_open(threads, ret_compute, err);
-    if (strcmp(device, "auto") == 0)
-        return open_any(local_rank, threads, ret_compute, err);
-    status = parse_cuda(device, &index, err);
+    if (strcmp(config->device, "cpu") == 0)
+        return open_cpu(config, ret_compute, err);
+    if (strcmp(config->device, "auto") == 0)
+        return open_any(config, ret_compute, err);
+    status = parse_cuda(config->device, &index, err);
     if (status != STATUS_OK)
         return status;
-    status = compute_cuda_open(index, local_rank, ret_compute, err);
+    status = compute_cuda_open(index, config, ret_compute, err);
     if (status != STATUS_OK)
-        (void)error_prefix(err, "device '%s': ", device);
+        (void)error_prefix(err, "device '%s': ", config->device);
     return status;
+}
+
+enum status compute_open_config(const struct compute_config *config, struct compute **ret_compute,
+                                struct error *err)
+{
+    enum status status = open_device(config, ret_compute, err);
+
+    if (status == STATUS_OK)
+        (*ret_compute)->precision = config->precision;
+    return status;
+}
+
+enum status compute_open(const char *device, unsigned local_rank, unsigned threads,
+                         struct compute **ret_compute, struct error *err)
+{
+    const struct compute_config config = {
+        .device = device, .local_rank = local_rank, .threads = threads};
+
+    return compute_open_config(&config, ret_compute, err);
+}
+
+enum precision compute_precision(const struct compute *c)
+{
+    return c->precision;
 }
 
 void compute_close(struct compute *c)

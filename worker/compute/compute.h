@@ -12,6 +12,7 @@
 #define SPARRING_WORKER_COMPUTE_COMPUTE_H
 
 #include "common/base/error.h"
+#include "common/optimizer/optimizer.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,10 +20,33 @@
 
 struct compute;
 
-/* device: "auto" (a GPU where one is, else the CPU), "cpu", "cuda", "cuda:I" (plain "cuda":
- * local_rank modulo the number of devices).  threads: of CPU kernels, a setting of the process.
- * A missing driver, library or GPU is one clear error with cuda and a reason in compute_note with
- * auto. */
+/* Of values; products add in float32.  A CPU has PRECISION_FLOAT32 only. */
+enum precision {
+    PRECISION_FLOAT32,
+    PRECISION_TF32, /* float32 values, products by the tensor cores with 10 bits of fraction */
+    PRECISION_BF16,
+    PRECISION_FP16, /* gradients of values are scaled: see compute_optimizer_update */
+};
+
+const char *precision_name(enum precision p); /* "float32", "tf32", "bf16", "fp16" */
+bool precision_parse(const char *text, enum precision *ret);
+
+struct compute_config {
+    /* "auto" (a GPU where one is, else the CPU), "cpu", "cuda", "cuda:I" (plain "cuda": local_rank
+     * modulo the number of devices) */
+    const char *device;
+    unsigned local_rank;
+    unsigned threads; /* of CPU kernels, a setting of the process */
+    enum precision precision;
+    bool deterministic; /* the same bits every time, where a faster way has other ones */
+};
+
+/* A missing driver, library or GPU is one clear error with cuda and a reason in compute_note with
+ * auto; STATUS_UNSUPPORTED: the device has not this precision. */
+enum status compute_open_config(const struct compute_config *config, struct compute **ret_compute,
+                                struct error *err);
+
+/* The same in float32, not deterministic. */
 enum status compute_open(const char *device, unsigned local_rank, unsigned threads,
                          struct compute **ret_compute, struct error *err);
 void compute_close(struct compute *c); /* NULL allowed */
@@ -30,6 +54,7 @@ void compute_close(struct compute *c); /* NULL allowed */
 const char *
 compute_name(const struct compute *c); /* "cpu (OpenBLAS ..., 1 thread)", "cuda:0 (NVIDIA H200)" */
 const char *compute_note(const struct compute *c); /* why auto did not take a GPU, or "" */
+enum precision compute_precision(const struct compute *c);
 bool compute_is_host(const struct compute *c); /* device memory is host memory: views may alias */
 
 /* Device memory, zeroed, 64-byte aligned.  what: for the error text, which says how much was asked
@@ -261,5 +286,55 @@ enum status compute_softmax_cross_entropy(struct compute *c, const void *logits,
 /* Blocks; the mean loss, and how many rows had their label's logit as the (first) largest. */
 enum status compute_loss_wait(struct compute *c, double *ret_loss, size_t *ret_correct,
                               struct error *err);
+
+/*
+ * Training without the host: parameters, gradients and the optimizer's state stay on the device.
+ * Only some devices have it (compute_has_optimizer).
+ */
+bool compute_has_optimizer(const struct compute *c);
+
+/* `count` parameters at `params` (device, borrowed until the device is closed or other ones are
+ * registered) whose views begin at starts[0] = 0 < starts[1] < ...: in 16 bits the device keeps
+ * copies, each view aligned, that operations read, and makes them anew with every upload into and
+ * update of these parameters.  Parameters that are not registered are converted at every use. */
+enum status compute_register_params(struct compute *c, const float *params, size_t count,
+                                    const size_t *starts, size_t views, struct error *err);
+
+struct compute_update {
+    float *params;      /* (count), like the rest on the device */
+    const float *grads; /* mean gradient, not changed */
+    float *state[2];    /* as struct optimizer's; NULL where the kind has none */
+    size_t count;
+};
+
+/* The update of optimizer_update_at, with the same bits in float32.  In fp16 nothing happens where
+ * a gradient is not finite: then the scale of values' gradients halves, and doubles after 2000
+ * updates without such a one. */
+enum status compute_optimizer_update(struct compute *c, const struct optimizer_config *config,
+                                     double learning_rate, uint64_t step,
+                                     const struct compute_update *update, struct error *err);
+
+/* Updates so far that compute_optimizer_update left out.  Waits for nothing: may lag by one. */
+uint64_t compute_skipped_updates(const struct compute *c);
+
+/*
+ * A step as one launch.  Between begin and end, calls are noted, not done; nothing there may wait,
+ * download or allocate, so the same calls must have been made once before.  Labels and the numbers
+ * of the update are read when it is launched: see compute_graph_launch.  One graph is open at a
+ * time; graphs end before the device.
+ */
+struct compute_graph;
+
+enum status compute_graph_begin(struct compute *c, struct error *err);
+enum status compute_graph_end(struct compute *c, struct compute_graph **ret, struct error *err);
+
+/* Do what was noted, once more, with these labels (rows, as noted; NULL: the last ones) and, where
+ * it has an update, these numbers.  The launch before must have been waited for
+ * (compute_loss_wait). */
+enum status compute_graph_launch(struct compute *c, const struct compute_graph *graph,
+                                 const int32_t *labels, size_t rows,
+                                 const struct optimizer_config *config, double learning_rate,
+                                 uint64_t step, struct error *err);
+void compute_graph_free(struct compute *c, struct compute_graph *graph); /* NULL allowed */
 
 #endif

@@ -241,3 +241,58 @@ enum status compute_loss_wait(struct compute *c, double *ret_loss, size_t *ret_c
 {
     return c->ops->loss_wait(c, ret_loss, ret_correct, err);
 }
+
+/* ---- training without the host ---- */
+
+bool compute_has_optimizer(const struct compute *c)
+{
+    return c->ops->optimizer_update != NULL;
+}
+
+enum status compute_register_params(struct compute *c, const float *params, size_t count,
+                                    const size_t *starts, size_t views, struct error *err)
+{
+    if (!c->ops->register_params)
+        return missing(c, "copies of parameters", err);
+    return c->ops->register_params(c, params, count, starts, views, err);
+}
+
+enum status compute_optimizer_update(struct compute *c, const struct optimizer_config *config,
+                                     double learning_rate, uint64_t step,
+                                     const struct compute_update *update, struct error *err)
+{
+    if (!c->ops->optimizer_update)
+        return missing(c, "optimizer", err);
+    return c->ops->optimizer_update(c, config, learning_rate, step, update, err);
+}
+
+uint64_t compute_skipped_updates(const struct compute *c)
+{
+    return c->ops->skipped_updates ? c->ops->skipped_updates(c) : 0;
+}
+
+enum status compute_graph_begin(struct compute *c, struct error *err)
+{
+    if (!c->ops->graph_begin)
+        return missing(c, "graphs", err);
+    return c->ops->graph_begin(c, err);
+}
+
+enum status compute_graph_end(struct compute *c, struct compute_graph **ret, struct error *err)
+{
+    return c->ops->graph_end(c, ret, err);
+}
+
+enum status compute_graph_launch(struct compute *c, const struct compute_graph *graph,
+                                 const int32_t *labels, size_t rows,
+                                 const struct optimizer_config *config, double learning_rate,
+                                 uint64_t step, struct error *err)
+{
+    return c->ops->graph_launch(c, graph, labels, rows, config, learning_rate, step, err);
+}
+
+void compute_graph_free(struct compute *c, struct compute_graph *graph)
+{
+    if (graph)
+        c->ops->graph_free(c, graph);
+}

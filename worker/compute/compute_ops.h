@@ -115,19 +115,36 @@ struct compute_ops {
                                          size_t classes, struct error *err);
     enum status (*loss_wait)(struct compute *c, double *ret_loss, size_t *ret_correct,
                              struct error *err); /* waits */
+
+    /* All or none: training without the host. */
+    enum status (*register_params)(struct compute *c, const float *params, size_t count,
+                                   const size_t *starts, size_t views, struct error *err);
+    enum status (*optimizer_update)(struct compute *c, const struct optimizer_config *config,
+                                    double learning_rate, uint64_t step,
+                                    const struct compute_update *update, struct error *err);
+    uint64_t (*skipped_updates)(const struct compute *c);
+    enum status (*graph_begin)(struct compute *c, struct error *err);
+    enum status (*graph_end)(struct compute *c, struct compute_graph **ret, struct error *err);
+    enum status (*graph_launch)(struct compute *c, const struct compute_graph *graph,
+                                const int32_t *labels, size_t rows,
+                                const struct optimizer_config *config, double learning_rate,
+                                uint64_t step, struct error *err);
+    void (*graph_free)(struct compute *c, struct compute_graph *graph);
 };
 
 /* The head of every device's struct. */
 struct compute {
     const struct compute_ops *ops;
+    enum precision precision;
     char *note; /* owned by compute.c: why `auto` did not take a GPU; NULL: nothing to say */
 };
 
 /* CPU: kernels on `threads` threads (OpenBLAS; process-wide). */
 enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, struct error *err);
 
-/* CUDA: find and load the module, then open device `index` (< 0: local_rank modulo the devices). */
-enum status compute_cuda_open(int index, unsigned local_rank, struct compute **ret_compute,
-                              struct error *err);
+/* CUDA: find and load the module, then open device `index` (< 0: local_rank modulo the devices)
+ * with the configuration's precision. */
+enum status compute_cuda_open(int index, const struct compute_config *config,
+                              struct compute **ret_compute, struct error *err);
 
 #endif

@@ -5,8 +5,8 @@
 
 #include "common/base/module.h"
 
-enum status compute_cuda_open(int index, unsigned local_rank, struct compute **ret_compute,
-                              struct error *err)
+enum status compute_cuda_open(int index, const struct compute_config *config,
+                              struct compute **ret_compute, struct error *err)
 {
     union {
         void *object;
@@ -19,5 +19,5 @@ enum status compute_cuda_open(int index, unsigned local_rank, struct compute **r
         status = module_symbol(&module_cuda, module, CUDA_MODULE_SYMBOL, &symbol.object, err);
     if (status != STATUS_OK)
         return status;
-    return symbol.function(CUDA_MODULE_VERSION, index, local_rank, ret_compute, err);
+    return symbol.function(CUDA_MODULE_VERSION, index, config, ret_compute, err);
 }

@@ -9,16 +9,18 @@
 
 /* Raise with every change of struct compute_ops, struct compute or this function: a module of
  * another build is refused, not called. */
-#define CUDA_MODULE_VERSION 2u
+#define CUDA_MODULE_VERSION 3u
 #define CUDA_MODULE_SYMBOL  "sparring_cuda_open"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* version: the caller's CUDA_MODULE_VERSION.  index < 0: local_rank modulo the devices.  The texts
+/* version: the caller's CUDA_MODULE_VERSION.  index < 0: the configuration's local_rank
+ * modulo the devices; its device is not read.  The texts
  * name what is missing: driver, device, memory. */
-typedef enum status cuda_module_open_fn(unsigned version, int index, unsigned local_rank,
+typedef enum status cuda_module_open_fn(unsigned version, int index,
+                                        const struct compute_config *config,
                                         struct compute **ret_compute, struct error *err);
 
 /* In the module only; the worker asks for it by name. */

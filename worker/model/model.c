@@ -252,11 +252,29 @@ static enum status alloc_shared_slabs(struct model *m, struct error *err)
     return STATUS_OK;
 }
 
+/* A device with 16-bit values keeps copies of the parameters. */
+static enum status register_params(struct model *m, struct error *err)
+{
+    size_t *starts = NULL;
+    enum status status = mem_calloc(m->table.length, sizeof(*starts), "views", &starts, err);
+
+    if (status != STATUS_OK)
+        return status;
+    for (size_t v = 0; v < m->table.length; v++)
+        starts[v] = m->table.views[m->table.length - 1 - v].offset; /* the last lies first */
+    status = compute_register_params(m->compute, m->params, m->table.count, starts, m->table.length,
+                                     err);
+    free(starts);
+    return status;
+}
+
 static enum status alloc_device_slabs(struct model *m, struct error *err)
 {
     size_t count = m->table.count;
     enum status status = compute_alloc(m->compute, count, "parameters", &m->params, err);
 
+    if (status == STATUS_OK && compute_has_optimizer(m->compute))
+        status = register_params(m, err);
     if (status == STATUS_OK)
         status = compute_alloc(m->compute, count, "gradients", &m->grads, err);
     if (status == STATUS_OK)

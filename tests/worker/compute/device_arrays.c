@@ -7,6 +7,14 @@
 #include <string.h>
 
 static struct error err;
+static double coarseness = 1.0;
+
+void expect_precision(enum precision precision)
+{
+    coarseness = precision == PRECISION_FLOAT32 ? 1.0
+                 : precision == PRECISION_BF16  ? 0x1p-8 / 0x1p-23
+                                                : 0x1p-10 / 0x1p-23;
+}
 
 static struct array make(struct compute *c, size_t count, bool values)
 {
@@ -119,7 +127,7 @@ void expect_near(const char *what, size_t index, float got, double wanted, doubl
 {
     /* Written so that a NaN fails; Check notes every assertion in a file, so this compares first.
      */
-    if (!(fabs((double)got - wanted) <= allowed))
+    if (!(fabs((double)got - wanted) <= allowed * coarseness))
         ck_abort_msg("%s: element %zu is %.9g, wanted %.9g", what, index, (double)got, wanted);
 }
 

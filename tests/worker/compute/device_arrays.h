@@ -45,6 +45,9 @@ void exact_expect(const char *what, size_t index, float got, const struct exact 
 /* got is within `allowed` of wanted; a NaN never is. */
 void expect_near(const char *what, size_t index, float got, double wanted, double allowed);
 
+/* From here on results are expected as this precision rounds them, not float32's. */
+void expect_precision(enum precision precision);
+
 size_t random_size(size_t limit); /* from 1 to limit */
 
 #endif

@@ -5,6 +5,7 @@
  */
 #include "common/optimizer/optimizer.h"
 #include "tests/support/support.h"
+#include "tests/worker/compute/device_arrays.h"
 #include "tests/worker/compute/device_checks.h"
 #include "worker/model/model.h"
 
@@ -19,16 +20,22 @@
 static struct error err;
 
 /* The GPU, or NULL with a line that says why there is none. */
-static struct compute *open_gpu(const char *device)
+static struct compute *open_precise(const char *device, enum precision precision)
 {
+    struct compute_config config = {.device = device, .threads = 1, .precision = precision};
     struct compute *c = NULL;
 
     (void)setenv("SPARRING_CUDA_MODULE", support_program("sparring_cuda.so"), 0);
-    if (compute_open(device, 0, 1, &c, &err) == STATUS_OK)
+    if (compute_open_config(&config, &c, &err) == STATUS_OK)
         return c;
     ck_assert_msg(!strchr(err.text, '\n'), "not one line: %s", err.text);
     (void)printf("skipped: %s\n", err.text);
     return NULL;
+}
+
+static struct compute *open_gpu(const char *device)
+{
+    return open_precise(device, PRECISION_FLOAT32);
 }
 
 START_TEST(test_operations)
@@ -40,6 +47,213 @@ START_TEST(test_operations)
     (void)printf("checking %s\n", compute_name(c));
     ck_assert(!compute_is_host(c));
     check_device(c, 25);
+    compute_close(c);
+}
+END_TEST
+
+/* Coarser values; what is counted, chosen or copied is exact all the same. */
+START_TEST(test_precisions)
+{
+    const enum precision precision = _i == 0 ? PRECISION_TF32 : PRECISION_BF16;
+    struct compute *c = open_precise("cuda", precision);
+
+    if (!c)
+        return;
+    ck_assert_int_eq(compute_precision(c), precision);
+    expect_precision(precision);
+    check_device(c, 2);
+    compute_close(c);
+}
+END_TEST
+
+/* ---- the optimizer, and a step as a graph ---- */
+
+static struct optimizer_config optimizer_of(int i)
+{
+    struct optimizer_config config = optimizer_defaults(i < 3    ? OPTIMIZER_SGD
+                                                        : i == 3 ? OPTIMIZER_ADAM
+                                                                 : OPTIMIZER_ADAMW);
+
+    config.learning_rate = 0.05;
+    config.weight_decay = i % 2 ? 0.02 : 0.0;
+    config.momentum = i == 1 || i == 2 ? 0.9 : 0.0;
+    config.nesterov = i == 2;
+    return config;
+}
+
+/* The same bits as the host's. */
+START_TEST(test_optimizer)
+{
+    struct compute *c = open_gpu("cuda");
+    struct optimizer_config config = optimizer_of(_i);
+    size_t count = 1 + (size_t)(support_random() * 5000.0);
+    struct optimizer host;
+    struct compute_update update = {.count = count};
+    struct array params, grads;
+    float *expected;
+
+    if (!c)
+        return;
+    params = array_random(c, count);
+    expected = array_copy(&params);
+    assert_ok(optimizer_init(&host, &config, count, &err));
+    for (unsigned s = 0; s < host.states; s++)
+        assert_ok(compute_alloc(c, count, "state", &update.state[s], &err));
+    for (uint64_t step = 1; step <= 5; step++) {
+        grads = array_random(c, count);
+        update.params = params.device;
+        update.grads = grads.device;
+        assert_ok(compute_optimizer_update(c, &config, 0.1 / (double)step, step, &update, &err));
+        optimizer_update_at(&host, 0.1 / (double)step, step, 0, count, expected, grads.host);
+        array_receive(c, &params);
+        for (size_t i = 0; i < count; i++)
+            if (params.host[i] != expected[i])
+                ck_abort_msg("optimizer %d, step %u: element %zu is %.9g, wanted %.9g", _i,
+                             (unsigned)step, i, (double)params.host[i], (double)expected[i]);
+        array_free(c, &grads);
+    }
+    compute_free(c, update.state[0]);
+    compute_free(c, update.state[1]);
+    optimizer_release(&host);
+    free(expected);
+    array_free(c, &params);
+    compute_close(c);
+}
+END_TEST
+
+enum { LAYER_IN = 19, LAYER_OUT = 7, LAYER_ROWS = 33 };
+
+struct layer_step { /* a linear layer's training step, all on the device */
+    struct linear linear;
+    struct array x, y, params, grads;
+    struct compute_update update;
+    struct optimizer_config config;
+    int32_t labels[LAYER_ROWS];
+};
+
+static void layer_open(struct compute *c, struct layer_step *l)
+{
+    static const size_t starts[] = {0, LAYER_OUT};
+    size_t count = LAYER_OUT + LAYER_OUT * LAYER_IN;
+
+    *l = (struct layer_step){.config = optimizer_of(1)};
+    l->x = values_random(c, LAYER_ROWS * LAYER_IN);
+    l->y = values_poisoned(c, LAYER_ROWS * LAYER_OUT);
+    l->params = array_random(c, count);
+    l->grads = array_poisoned(c, count);
+    for (size_t i = 0; i < LAYER_ROWS; i++)
+        l->labels[i] = (int32_t)(support_random() * LAYER_OUT);
+    /* The bias first: the weight's place in the slab is an odd one. */
+    l->linear = (struct linear){.in = LAYER_IN,
+                                .out = LAYER_OUT,
+                                .bias = l->params.device,
+                                .weight = l->params.device + LAYER_OUT,
+                                .dbias = l->grads.device,
+                                .dweight = l->grads.device + LAYER_OUT};
+    l->update = (struct compute_update){
+        .params = l->params.device, .grads = l->grads.device, .count = count};
+    assert_ok(compute_alloc(c, count, "momentum", &l->update.state[0], &err));
+    assert_ok(compute_register_params(c, l->params.device, count, starts, 2, &err));
+}
+
+static void layer_close(struct compute *c, struct layer_step *l)
+{
+    compute_free(c, l->update.state[0]);
+    array_free(c, &l->x);
+    array_free(c, &l->y);
+    array_free(c, &l->params);
+    array_free(c, &l->grads);
+}
+
+static void layer_run(struct compute *c, struct layer_step *l, uint64_t step)
+{
+    assert_ok(compute_linear_forward(c, &l->linear, l->x.device, NULL, NULL, l->y.device,
+                                     LAYER_ROWS, &err));
+    assert_ok(compute_softmax_cross_entropy(c, l->y.device, l->labels, l->y.device, LAYER_ROWS,
+                                            LAYER_OUT, &err));
+    assert_ok(compute_linear_backward_weight(c, &l->linear, l->x.device, l->y.device, LAYER_ROWS,
+                                             false, &err));
+    assert_ok(compute_optimizer_update(c, &l->config, 0.1, step, &l->update, &err));
+}
+
+static double layer_loss(struct compute *c)
+{
+    double loss = -1.0;
+    size_t correct = 0;
+
+    assert_ok(compute_loss_wait(c, &loss, &correct, &err));
+    return loss;
+}
+
+/* A graph's launches are the calls that it noted: the same bits. */
+START_TEST(test_graph)
+{
+    static const enum precision precisions[] = {PRECISION_FLOAT32, PRECISION_BF16, PRECISION_FP16};
+    struct compute *c = open_precise("cuda", precisions[_i]);
+    struct layer_step l;
+    struct compute_graph *graph = NULL;
+    double losses[5];
+    float *start, *after;
+
+    if (!c)
+        return;
+    layer_open(c, &l);
+    start = array_copy(&l.params);
+    for (uint64_t step = 1; step <= 5; step++) {
+        layer_run(c, &l, step);
+        losses[step - 1] = layer_loss(c);
+        ck_assert(step == 1 || losses[step - 1] < losses[step - 2]);
+    }
+    array_receive(c, &l.params);
+    after = array_copy(&l.params);
+    memcpy(l.params.host, start, l.params.count * sizeof(float));
+    array_send(c, &l.params);
+    assert_ok(compute_graph_begin(c, &err));
+    layer_run(c, &l, 1);
+    assert_ok(compute_graph_end(c, &graph, &err));
+    for (uint64_t step = 1; step <= 5; step++) {
+        assert_ok(compute_graph_launch(c, graph, l.labels, LAYER_ROWS, &l.config, 0.1, step, &err));
+        ck_assert(layer_loss(c) == losses[step - 1]);
+    }
+    array_receive(c, &l.params);
+    for (size_t i = 0; i < l.params.count; i++)
+        ck_assert(l.params.host[i] == after[i]);
+    ck_assert_uint_eq(compute_skipped_updates(c), 0);
+    compute_graph_free(c, graph);
+    free(start);
+    free(after);
+    layer_close(c, &l);
+    compute_close(c);
+}
+END_TEST
+
+/* A gradient that is not finite changes nothing but the scale. */
+START_TEST(test_overflow)
+{
+    struct compute *c = open_precise("cuda", PRECISION_FP16);
+    struct layer_step l;
+    float *start;
+
+    if (!c)
+        return;
+    layer_open(c, &l);
+    layer_run(c, &l, 1);
+    (void)layer_loss(c);
+    array_receive(c, &l.params);
+    start = array_copy(&l.params);
+    l.grads.host[3] = INFINITY;
+    array_send(c, &l.grads);
+    assert_ok(compute_optimizer_update(c, &l.config, 0.1, 2, &l.update, &err));
+    array_receive(c, &l.params);
+    for (size_t i = 0; i < l.params.count; i++)
+        ck_assert(l.params.host[i] == start[i]);
+    layer_run(c, &l, 2);
+    (void)layer_loss(c);
+    ck_assert_uint_eq(compute_skipped_updates(c), 1);
+    array_receive(c, &l.params);
+    ck_assert(l.params.host[0] != start[0] && isfinite(l.params.host[0]));
+    free(start);
+    layer_close(c, &l);
     compute_close(c);
 }
 END_TEST
@@ -244,6 +458,10 @@ int main(void)
 
     tcase_set_timeout(tests, 100);
     tcase_add_test(tests, test_operations);
+    tcase_add_loop_test(tests, test_precisions, 0, 2);
+    tcase_add_loop_test(tests, test_optimizer, 0, 5);
+    tcase_add_loop_test(tests, test_graph, 0, 3);
+    tcase_add_test(tests, test_overflow);
     tcase_add_test(tests, test_fifty_steps);
     tcase_add_test(tests, test_gradients);
     tcase_add_test(tests, test_choice);

@@ -38,6 +38,7 @@ static void cuda_close(struct compute *c)
     cuda_conv_close(cuda);
 #endif
     cuda_softmax_close(cuda);
+    cuda_optimizer_close(cuda);
     cuda_products_close(cuda);
     (void)cudaFree(cuda->partials.memory);
     (void)cudaFree(cuda->staged.memory);
@@ -105,6 +106,13 @@ static const struct compute_ops cuda_ops = {
     .attention_backward = cuda_attention_backward,
     .softmax_cross_entropy = cuda_softmax_cross_entropy,
     .loss_wait = cuda_loss_wait,
+    .register_params = cuda_register_params,
+    .optimizer_update = cuda_optimizer_update,
+    .skipped_updates = cuda_skipped_updates,
+    .graph_begin = cuda_graph_begin,
+    .graph_end = cuda_graph_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_free = cuda_graph_free,
 };
 
 /* The device to use: `index`, or local_rank modulo the devices. */
@@ -172,9 +180,23 @@ static enum status make_streams(struct cuda *cuda, struct error *err)
     return status;
 }
 
+static void set_precision(struct cuda *cuda, const struct compute_config *config)
+{
+    bool half = config->precision == PRECISION_BF16 || config->precision == PRECISION_FP16;
+
+    cuda->type = config->precision == PRECISION_BF16   ? CUDA_R_16BF
+                 : config->precision == PRECISION_FP16 ? CUDA_R_16F
+                                                       : CUDA_R_32F;
+    cuda->value_size = half ? 2 : sizeof(float);
+    cuda->product_type =
+        config->precision == PRECISION_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    cuda->deterministic = config->deterministic;
+    cuda->gradient_scale = 1.0f;
+}
+
 extern "C" __attribute__((visibility("default"))) enum status
-sparring_cuda_open(unsigned version, int index, unsigned local_rank, struct compute **ret_compute,
-                   struct error *err)
+sparring_cuda_open(unsigned version, int index, const struct compute_config *config,
+                   struct compute **ret_compute, struct error *err)
 {
     struct cuda *cuda;
     int device = 0;
@@ -185,7 +207,7 @@ sparring_cuda_open(unsigned version, int index, unsigned local_rank, struct comp
             err, STATUS_CONFIG,
             "the CUDA module is of another build: its interface is %u, the worker's %u",
             CUDA_MODULE_VERSION, version);
-    status = choose_device(index, local_rank, &device, err);
+    status = choose_device(index, config->local_rank, &device, err);
     if (status == STATUS_OK)
         status = status_from_cuda(cudaSetDevice(device), "cudaSetDevice", err);
     if (status != STATUS_OK)
@@ -195,10 +217,7 @@ sparring_cuda_open(unsigned version, int index, unsigned local_rank, struct comp
         return error_set(err, STATUS_NO_MEMORY, "cuda device: cannot allocate %zu bytes",
                          sizeof(*cuda));
     cuda->base.ops = &cuda_ops;
-    cuda->type = CUDA_R_32F;
-    cuda->value_size = sizeof(float);
-    cuda->product_type = CUBLAS_COMPUTE_32F;
-    cuda->gradient_scale = 1.0f;
+    set_precision(cuda, config);
     status = describe_device(cuda, device, err);
     if (status == STATUS_OK)
         status = make_streams(cuda, err);
@@ -206,6 +225,8 @@ sparring_cuda_open(unsigned version, int index, unsigned local_rank, struct comp
         status = cuda_products_open(cuda, err);
     if (status == STATUS_OK)
         status = cuda_softmax_open(cuda, err);
+    if (status == STATUS_OK)
+        status = cuda_optimizer_open(cuda, err);
     if (status != STATUS_OK) {
         cuda_close(&cuda->base);
         return status;

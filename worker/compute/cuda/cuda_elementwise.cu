@@ -235,6 +235,9 @@ enum status cuda_parameter(struct cuda *cuda, const float *parameter, size_t cou
     *ret = parameter;
     if (cuda->type == CUDA_R_32F)
         return STATUS_OK;
+    *ret = cuda_shadow(cuda, parameter);
+    if (*ret)
+        return STATUS_OK;
     status = cuda_reserve(cuda, s, count * cuda->value_size, "a 16-bit parameter", err);
     *ret = s->memory;
     return status == STATUS_OK ? cuda_from_float(cuda, parameter, s->memory, count, err) : status;

@@ -30,8 +30,9 @@ struct cuda_scratch {
     size_t bytes;
 };
 
-struct product_plans; /* cuda_product.cu */
-struct conv_library;  /* cuda_conv.cu */
+struct product_plans;  /* cuda_product.cu */
+struct conv_library;   /* cuda_conv.cu */
+struct cuda_optimizer; /* cuda_optimizer.cu */
 
 struct cuda {
     struct compute base;
@@ -39,10 +40,12 @@ struct cuda {
     size_t value_size;
     cublasComputeType_t product_type;
     bool deterministic;
+    bool capturing;       /* calls are noted for a graph */
     float gradient_scale; /* of values' gradients: 1 but with fp16 */
     cudaStream_t work, copies;
     struct product_plans *plans;
     struct conv_library *conv; /* opened by the first convolution */
+    struct cuda_optimizer *optimizer;
     struct download downloads[COMPUTE_DOWNLOADS_MAX];
     size_t started, waited; /* downloads so far; their difference is under way */
 
@@ -212,6 +215,34 @@ enum status cuda_attention_forward(struct compute *c, const struct attention *a,
 enum status cuda_attention_backward(struct compute *c, const struct attention *a, const void *qkv,
                                     const float *log_sums, const void *y, const void *dy,
                                     void *dqkv, size_t batch, struct error *err);
+
+/* cuda_optimizer.cu */
+enum status cuda_optimizer_open(struct cuda *cuda, struct error *err);
+void cuda_optimizer_close(struct cuda *cuda);
+enum status cuda_register_params(struct compute *c, const float *params, size_t count,
+                                 const size_t *starts, size_t views, struct error *err);
+enum status cuda_optimizer_update(struct compute *c, const struct optimizer_config *config,
+                                  double learning_rate, uint64_t step,
+                                  const struct compute_update *update, struct error *err);
+uint64_t cuda_skipped_updates(const struct compute *c);
+/* The 16-bit copy of a registered parameter; NULL: it has none. */
+const void *cuda_shadow(const struct cuda *cuda, const float *parameter);
+/* count parameters at `at` were written: their copies follow, where there are some. */
+enum status cuda_shadow_changed(struct cuda *cuda, const float *at, size_t count,
+                                struct error *err);
+/* The numbers that the next update reads, once the update before has read its own. */
+enum status cuda_set_terms(struct cuda *cuda, const struct optimizer_config *config,
+                           double learning_rate, uint64_t step, struct error *err);
+enum status cuda_update_issued(struct cuda *cuda, struct error *err);
+
+/* cuda_graph.cu */
+enum status cuda_graph_begin(struct compute *c, struct error *err);
+enum status cuda_graph_end(struct compute *c, struct compute_graph **ret, struct error *err);
+enum status cuda_graph_launch(struct compute *c, const struct compute_graph *graph,
+                              const int32_t *labels, size_t rows,
+                              const struct optimizer_config *config, double learning_rate,
+                              uint64_t step, struct error *err);
+void cuda_graph_free(struct compute *c, struct compute_graph *graph);
 
 /* cuda_conv.cu, where cuDNN was found */
 #ifdef SPARRING_HAVE_CUDNN

@@ -102,9 +102,11 @@ void cuda_free_host(struct compute *c, float *memory)
 enum status cuda_upload(struct compute *c, float *device, const float *host, size_t count,
                         struct error *err)
 {
-    return status_from_cuda(cudaMemcpyAsync(device, host, count * sizeof(float),
-                                            cudaMemcpyHostToDevice, cuda_of(c)->work),
-                            "cudaMemcpyAsync to the GPU", err);
+    enum status status = status_from_cuda(cudaMemcpyAsync(device, host, count * sizeof(float),
+                                                          cudaMemcpyHostToDevice, cuda_of(c)->work),
+                                          "cudaMemcpyAsync to the GPU", err);
+
+    return status == STATUS_OK ? cuda_shadow_changed(cuda_of(c), device, count, err) : status;
 }
 
 enum status cuda_download_start(struct compute *c, float *host, const float *device, size_t count,

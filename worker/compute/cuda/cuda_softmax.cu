@@ -143,18 +143,21 @@ static enum status reserve_rows(struct cuda *cuda, size_t rows, struct error *er
 static enum status send_labels(struct cuda *cuda, const int32_t *labels, size_t rows,
                                struct error *err)
 {
-    unsigned turn = cuda->labels_turn++ % 2;
+    unsigned turn = cuda->capturing ? 0 : cuda->labels_turn++ % 2;
     int32_t *pinned = cuda->pinned_labels + turn * cuda->rows_capacity;
-    enum status status = status_from_cuda(cudaEventSynchronize(cuda->labels_read[turn]),
-                                          "waiting for the batch before the last", err);
+    enum status status = STATUS_OK;
 
+    if (!cuda->capturing) /* a graph's launch fills the first place */
+        status = status_from_cuda(cudaEventSynchronize(cuda->labels_read[turn]),
+                                  "waiting for the batch before the last", err);
     if (status != STATUS_OK)
         return status;
-    memcpy(pinned, labels, rows * sizeof(*labels));
+    if (!cuda->capturing)
+        memcpy(pinned, labels, rows * sizeof(*labels));
     status = status_from_cuda(cudaMemcpyAsync(cuda->labels, pinned, rows * sizeof(*labels),
                                               cudaMemcpyHostToDevice, cuda->work),
                               "cudaMemcpyAsync of labels", err);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK && !cuda->capturing)
         status = status_from_cuda(cudaEventRecord(cuda->labels_read[turn], cuda->work),
                                   "cudaEventRecord", err);
     return status;

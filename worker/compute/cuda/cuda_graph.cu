@@ -1,0 +1,86 @@
+/*
+ * A step as a CUDA graph: what is called between begin and end is noted by the work stream.  Labels
+ * and the update's numbers are copied from page-locked memory at fixed places, which a launch fills
+ * before.
+ */
+#include "worker/compute/cuda/cuda_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct compute_graph {
+    cudaGraphExec_t instance;
+    float gradient_scale; /* it holds */
+};
+
+enum status cuda_graph_begin(struct compute *c, struct error *err)
+{
+    struct cuda *cuda = cuda_of(c);
+    enum status status =
+        status_from_cuda(cudaStreamBeginCapture(cuda->work, cudaStreamCaptureModeThreadLocal),
+                         "cudaStreamBeginCapture", err);
+
+    cuda->capturing = status == STATUS_OK;
+    return status;
+}
+
+enum status cuda_graph_end(struct compute *c, struct compute_graph **ret, struct error *err)
+{
+    struct cuda *cuda = cuda_of(c);
+    struct compute_graph *graph =
+        static_cast<struct compute_graph *>(calloc(1, sizeof(struct compute_graph)));
+    cudaGraph_t noted = NULL;
+    enum status status =
+        status_from_cuda(cudaStreamEndCapture(cuda->work, &noted), "cudaStreamEndCapture", err);
+
+    cuda->capturing = false;
+    if (status == STATUS_OK && !graph)
+        status =
+            error_set(err, STATUS_NO_MEMORY, "a graph: cannot allocate %zu bytes", sizeof(*graph));
+    if (status == STATUS_OK)
+        status = status_from_cuda(cudaGraphInstantiate(&graph->instance, noted, 0),
+                                  "cudaGraphInstantiate", err);
+    if (noted)
+        (void)cudaGraphDestroy(noted);
+    if (status != STATUS_OK) {
+        free(graph);
+        return status;
+    }
+    graph->gradient_scale = cuda->gradient_scale;
+    *ret = graph;
+    return STATUS_OK;
+}
+
+enum status cuda_graph_launch(struct compute *c, const struct compute_graph *graph,
+                              const int32_t *labels, size_t rows,
+                              const struct optimizer_config *config, double learning_rate,
+                              uint64_t step, struct error *err)
+{
+    struct cuda *cuda = cuda_of(c);
+    enum status status = STATUS_OK;
+
+    if (rows > cuda->rows_capacity)
+        return error_set(err, STATUS_INVALID,
+                         "a graph's launch with %zu rows, there is room for %zu", rows,
+                         cuda->rows_capacity);
+    if (labels)
+        memcpy(cuda->pinned_labels, labels, rows * sizeof(*labels));
+    if (config)
+        status = cuda_set_terms(cuda, config, learning_rate, step, err);
+    if (status == STATUS_OK && graph->gradient_scale != cuda->gradient_scale)
+        return error_set(err, STATUS_UNAVAILABLE,
+                         "the graph is of another scale of gradients: note it again");
+    if (status == STATUS_OK)
+        status =
+            status_from_cuda(cudaGraphLaunch(graph->instance, cuda->work), "cudaGraphLaunch", err);
+    if (status == STATUS_OK && config)
+        status = cuda_update_issued(cuda, err);
+    return status;
+}
+
+void cuda_graph_free(struct compute *c, struct compute_graph *graph)
+{
+    (void)cudaStreamSynchronize(cuda_of(c)->work);
+    (void)cudaGraphExecDestroy(graph->instance);
+    free(graph);
+}
