@@ -73,6 +73,8 @@ struct worker_options {
     /* device */
     char device[OPTION_TEXT_MAX];
     int64_t devices; /* of dataparallel */
+    char precision[OPTION_TEXT_MAX];
+    bool deterministic;
     int64_t threads;
     /* who and where */
     int64_t rank, world_size, local_rank;

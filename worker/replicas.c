@@ -191,8 +191,12 @@ static enum status open_replica(struct replica *p, const struct replicas_config 
 {
     size_t at;
     size_t batch = replicas_part(config->max_batch, config->count, 0, &at);
-    enum status status =
-        compute_open(config->device, config->local_rank + index, config->threads, &p->compute, err);
+    const struct compute_config compute = {.device = config->device,
+                                           .local_rank = config->local_rank + index,
+                                           .threads = config->threads,
+                                           .precision = config->precision,
+                                           .deterministic = config->deterministic};
+    enum status status = compute_open_config(&compute, &p->compute, err);
     int failed;
 
     (void)pthread_mutex_init(&p->lock, NULL);

@@ -26,8 +26,10 @@ struct replicas_config {
     const char *device;  /* as compute_open's, like the next two */
     unsigned local_rank; /* of the first device; the others follow it */
     unsigned threads;    /* of each device's products */
-    unsigned count;      /* devices, the first included; 1 to REPLICAS_MAX */
-    size_t max_batch;    /* of all devices together */
+    enum precision precision;
+    bool deterministic;
+    unsigned count;   /* devices, the first included; 1 to REPLICAS_MAX */
+    size_t max_batch; /* of all devices together */
 };
 
 /* Samples [*ret_at, *ret_at + n) of a batch are those of device `index`; returns n, 0: none. */

@@ -153,14 +153,17 @@ static enum status prepare_skipping(struct trainer *t, struct error *err)
 }
 
 /* --sync dataparallel: the other devices, beside the model's own. */
-static enum status open_replicas(struct trainer *t, unsigned threads, struct error *err)
+static enum status open_replicas(struct trainer *t, const struct compute_config *compute,
+                                 struct error *err)
 {
     const struct worker_options *o = t->options;
     const struct replicas_config config = {
         .spec = o->model,
-        .device = o->device,
-        .local_rank = t->launch->local_rank,
-        .threads = threads,
+        .device = compute->device,
+        .local_rank = compute->local_rank,
+        .threads = compute->threads,
+        .precision = compute->precision,
+        .deterministic = compute->deterministic,
         .count = (unsigned)o->devices,
         .max_batch = (size_t)o->batch_size,
     };
@@ -179,15 +182,22 @@ static enum status open_local_parts(struct trainer *t, struct error *err)
     const struct worker_options *o = t->options;
     unsigned threads = o->threads > 0 ? (unsigned)o->threads : default_threads(t->launch);
     enum status status = worker_options_optimizer(o, &t->optimizer_config, err);
+    struct compute_config compute = {.device = o->device,
+                                     .local_rank = t->launch->local_rank,
+                                     .deterministic = o->deterministic};
 
     if (worker_options_data_parallel(o) && o->threads == 0)
         threads = threads > (unsigned)o->devices ? threads / (unsigned)o->devices : 1;
+    compute.threads = threads;
+    if (status == STATUS_OK && !precision_parse(o->precision, &compute.precision))
+        status = error_set(err, STATUS_INVALID,
+                           "--precision '%s': not one of float32, tf32, bf16, fp16", o->precision);
     if (status == STATUS_OK)
-        status = compute_open(o->device, t->launch->local_rank, threads, &t->compute, err);
+        status = compute_open_config(&compute, &t->compute, err);
     if (status == STATUS_OK)
         status = model_open(o->model, t->compute, (size_t)o->batch_size, &t->model, err);
     if (status == STATUS_OK)
-        status = open_replicas(t, threads, err);
+        status = open_replicas(t, &compute, err);
     if (status == STATUS_OK)
         status = prepare_skipping(t, err);
     if (status == STATUS_OK)
