@@ -349,9 +349,9 @@ static enum status save(struct trainer *t, uint64_t completed, struct error *err
     struct contents contents;
     struct batch next;
     uint64_t bytes = 0;
-    enum status status = STATUS_OK;
+    enum status status = model_fetch(t->model, err);
 
-    if (servers_update(t))
+    if (status == STATUS_OK && servers_update(t))
         status = sync_fetch_state(t->sync, c->values, t->optimizer.state, &optimizer_step, err);
     if (status != STATUS_OK)
         return status;

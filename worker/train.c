@@ -171,6 +171,8 @@ static enum status apply_update(struct trainer *t, uint64_t step, struct error *
 {
     uint64_t optimizer_step = step + 1 + t->checkpointer.optimizer_lead;
 
+    if (model_on_device(t->model))
+        return model_update(t->model, t->optimizer.config.learning_rate, optimizer_step, err);
     if (sync_yields(t->sync) == SYNC_YIELDS_GRADIENTS && t->may_skip)
         update_used(t, optimizer_step);
     else if (sync_yields(t->sync) == SYNC_YIELDS_GRADIENTS)
@@ -305,6 +307,8 @@ static enum status end_together(struct trainer *t, struct run_outcome *outcome, 
         outcome->epochs += t->total_steps % t->updates_per_epoch == 0;
     }
     status = sync_end(t->sync, err);
+    if (status == STATUS_OK)
+        status = model_fetch(t->model, err);
     return status == STATUS_OK && sync_yields(t->sync) == SYNC_YIELDS_PARAMETERS
                ? model_params_changed(t->model, err)
                : status;

@@ -342,6 +342,20 @@ static enum status open_flight(struct trainer *t, struct error *err)
     return flight_open(&config, &t->flight, err);
 }
 
+/* Alone with a GPU nothing has to come to the host but the loss.  fp16 needs it so: there an update
+ * that overflowed is left out on the device. */
+static enum status stay_on_device(struct trainer *t, struct error *err)
+{
+    bool possible = strcmp(t->options->sync, "local") == 0 && !t->may_skip && !t->replicas &&
+                    !compute_is_host(t->compute) && compute_has_optimizer(t->compute);
+
+    if (!possible && compute_precision(t->compute) == PRECISION_FP16)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "--precision fp16 needs --sync local, without --layer-drop: the optimizer "
+                         "has to run on the GPU");
+    return possible ? model_keep_on_device(t->model, &t->optimizer, err) : STATUS_OK;
+}
+
 static enum status open_sync(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
@@ -406,7 +420,7 @@ static enum status open_sync(struct trainer *t, struct error *err)
         status = sync_start(t->sync, err);
     if (status == STATUS_OK)
         status = model_params_changed(t->model, err);
-    return status;
+    return status == STATUS_OK ? stay_on_device(t, err) : status;
 }
 
 /* Only where each push is an optimizer step can one be held until others have been made. */

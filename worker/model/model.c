@@ -392,6 +392,8 @@ void model_close(struct model *m)
     free(m->blocks);
     free(m->operations);
     free(m->values);
+    compute_free(m->compute, m->device_state[0]);
+    compute_free(m->compute, m->device_state[1]);
     free(m->used);
     tensor_table_release(&m->state_table);
     tensor_table_release(&m->buffer_table);

@@ -79,6 +79,18 @@ enum status model_params_changed(struct model *m, struct error *err);
  * computed, and before backward with the whole slab. */
 typedef enum status model_await_fn(void *user, size_t offset, size_t count, struct error *err);
 
+/*
+ * Training without the host (compute_has_optimizer): from here on gradients stay on the device,
+ * model_update runs the optimizer there, and the host's slabs are what model_fetch brought last.
+ * o: its configuration, and its state on the host, which goes to the device; borrowed until
+ * model_close.  Not with layer drop, which leaves single parameters out of an update.
+ */
+enum status model_keep_on_device(struct model *m, struct optimizer *o, struct error *err);
+bool model_on_device(const struct model *m);
+enum status model_update(struct model *m, double learning_rate, uint64_t step, struct error *err);
+/* Parameters to model_params, state to the optimizer; nothing to do where they are current. */
+enum status model_fetch(struct model *m, struct error *err);
+
 /* Parameters may still be on their way into the slab when model_step is called; only where the
  * device is the host.  NULL: they are there. */
 void model_set_await(struct model *m, model_await_fn *await, void *user);

@@ -159,6 +159,8 @@ static enum status hand_over(struct model *m, struct backward *b, size_t ready_c
             b->ready(b->user, ready_count);
         return STATUS_OK;
     }
+    if (m->optimizer) /* they stay on the device */
+        return STATUS_OK;
     if (count < m->table.count / DOWNLOAD_SHARE && ready_count < m->table.count)
         return STATUS_OK;
     b->ready_count = ready_count;
@@ -229,6 +231,8 @@ static enum status collect(struct model *m, const struct backward *b, struct err
         if (status == STATUS_OK && b->ready)
             b->ready(b->user, m->downloads[i]);
     }
+    if (status == STATUS_OK && m->optimizer && b->ready)
+        b->ready(b->user, m->table.count);
     return status;
 }
 

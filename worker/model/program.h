@@ -125,6 +125,9 @@ struct model {
     int64_t forward_ns;
     size_t downloads[COMPUTE_DOWNLOADS_MAX]; /* with a GPU: ready counts on their way */
     size_t downloads_length;
+    struct optimizer *optimizer; /* borrowed; runs on the device, gradients stay there; or NULL */
+    float *device_state[2];      /* owned, device: its state */
+    bool host_is_old;            /* parameters were updated since model_fetch */
 };
 
 static inline const void *program_read(const struct model *m, unsigned value)
