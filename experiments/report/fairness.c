@@ -7,6 +7,7 @@
 #include "experiments/report/comparison.h"
 
 #include "common/base/memory.h"
+#include "common/base/parse.h"
 #include "common/base/strbuf.h"
 
 #include <inttypes.h>
@@ -49,7 +50,8 @@ static const char *const design[] = {"sync",
                                      "broadcast_buffers",
                                      "static_graph",
                                      "join_divide",
-                                     "comm_cpu"};
+                                     "comm_cpu",
+                                     "devices"};
 
 /* What differs from run to run, or from process to process, without touching results. */
 static const char *const ignored[] = {
@@ -123,9 +125,37 @@ static void add_options(struct run_facts *f, json_t *options)
     }
 }
 
+/* Devices that divide a process's batch (--sync dataparallel): each does what a rank does in the
+ * other modes, so what counts is their number and their part of the batch. */
+static uint64_t devices_of(const struct run *run)
+{
+    const json_t *devices = json_object_get(json_object_get(run->options, "devices"), "value");
+    char text[VALUE_MAX];
+    uint64_t count;
+
+    if (strcmp(run->configuration.sync, "dataparallel") != 0 || !devices ||
+        !json_scalar_text(devices, text, sizeof(text)) || !parse_uint64(text, &count) || count == 0)
+        return 1;
+    return count;
+}
+
+static void add_configured(struct run_facts *f, const char *name, const char *value,
+                           uint64_t devices)
+{
+    uint64_t batch;
+
+    if (devices > 1 && strcmp(name, "batch_size") == 0 && parse_uint64(value, &batch) &&
+        batch % devices == 0)
+        add_number(f, name, batch / devices);
+    else
+        add_fact(f, name, value);
+}
+
 /* A failed run says nothing but its seed: it was meant to be part of the set. */
 static void gather(const struct run *run, struct run_facts *f)
 {
+    uint64_t devices = devices_of(run);
+
     f->count = 0;
     if (run->state == RUN_FAILED) {
         if (run->configuration.seed[0] != '\0')
@@ -136,9 +166,10 @@ static void gather(const struct run *run, struct run_facts *f)
         const struct json_field *field = &run_configuration_fields[i];
 
         if (!is_listed(field->name, design, COUNT_OF(design)))
-            add_fact(f, field->name, (const char *)&run->configuration + field->offset);
+            add_configured(f, field->name, (const char *)&run->configuration + field->offset,
+                           devices);
     }
-    add_number(f, "world_size", run->manifest.world_size);
+    add_number(f, "world_size", run->manifest.world_size * devices);
     add_number(f, "steps", run->summary.steps);
     add_fact(f, "host", run->manifest.host);
     add_fact(f, "processor", run->manifest.cpu);

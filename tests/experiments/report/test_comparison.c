@@ -261,6 +261,39 @@ START_TEST(test_option_that_only_the_manifest_knows)
 }
 END_TEST
 
+/* Two devices of one process are two ranks of the others: each has its part of the batch. */
+START_TEST(test_devices_count_as_ranks)
+{
+    struct comparison *c;
+    const char *path = synthetic_match("m", 3);
+
+    for (unsigned r = 0; r < 3; r++) {
+        char folder[64];
+        struct synthetic_run run = synthetic_ring(NULL);
+
+        (void)snprintf(folder, sizeof(folder), "m/runs/devices-%u", r);
+        run.folder = folder;
+        run.mode = run.label = "devices";
+        run.mode_index = 9;
+        run.repeat = r;
+        run.seed += r;
+        run.sync = "dataparallel";
+        run.ranks = 1;
+        run.batch = 128;
+        (void)synthetic_write(&run);
+        synthetic_replace(support_path(folder), "manifest.json",
+                          "{\"program\":\"sparring-worker 0.1.0\",\"git\":\"abc1234\",\"options\":"
+                          "{\"threads\":{\"value\":1},\"devices\":{\"value\":2},"
+                          "\"optimizer\":{\"value\":\"sgd\"}},"
+                          "\"host\":{\"name\":\"node1\",\"cpu\":\"A processor\",\"cores\":8,"
+                          "\"kernel\":\"Linux 6.1\"},\"world_size\":1}");
+    }
+    c = read_match(path);
+    ck_assert_msg(c->reasons.length == 0, "%s", c->reasons.length > 0 ? c->reasons.texts[0] : "");
+    report_release(&report);
+}
+END_TEST
+
 START_TEST(test_mode_whose_own_runs_differ)
 {
     struct synthetic_run run = synthetic_ring("m/runs/ring-1");
@@ -476,6 +509,7 @@ int main(void)
     tcase_add_test(cases, test_runs_that_do_not_separate);
     tcase_add_test(cases, test_unfair_matches);
     tcase_add_test(cases, test_option_that_only_the_manifest_knows);
+    tcase_add_test(cases, test_devices_count_as_ranks);
     tcase_add_test(cases, test_mode_whose_own_runs_differ);
     tcase_add_test(cases, test_failed_run_is_counted_and_keeps_its_seed);
     tcase_add_test(cases, test_all_runs_of_a_mode_failed);
