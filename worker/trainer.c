@@ -277,6 +277,7 @@ static enum status write_manifest(struct trainer *t, struct error *err)
     manifest_add(m, "server placement", "%s", o->server_placement);
     manifest_add(m, "server weights", "%s", o->server_weights);
     manifest_add(m, "partition bytes", "%zu", t->partition_bytes);
+    manifest_add(m, "precision", "%s", o->precision);
     manifest_add_optimizer(m, &t->optimizer_config);
     manifest_add_tensors(m, model_table(t->model));
     if (!strbuf_ok(m))

@@ -345,6 +345,41 @@ START_TEST(test_fifty_steps)
 }
 END_TEST
 
+/* With the optimizer on the GPU the host gets the same parameters and state when it asks. */
+START_TEST(test_on_device)
+{
+    struct compute *gpu = open_gpu("cuda");
+    struct compute *other = NULL;
+    struct trainee resident;
+    struct trainee staged;
+    static struct batch_data batch;
+    double loss, expected;
+
+    if (!gpu)
+        return;
+    other = open_gpu("cuda");
+    resident = trainee_open(gpu);
+    staged = trainee_open(other);
+    assert_ok(model_keep_on_device(resident.model, &resident.optimizer, &err));
+    ck_assert(model_on_device(resident.model) && !model_on_device(staged.model));
+    for (uint64_t step = 1; step <= 10; step++) {
+        random_batch(&batch);
+        expected = train(&staged, &batch, step);
+        assert_ok(model_step(resident.model, batch.x, batch.labels, batch.count, false, NULL, NULL,
+                             &loss, &err));
+        ck_assert(loss == expected);
+        assert_ok(model_update(resident.model, 0.05, step, &err));
+    }
+    assert_ok(model_fetch(resident.model, &err));
+    for (size_t i = 0; i < model_table(staged.model)->count; i++) {
+        ck_assert(model_params(resident.model)[i] == model_params(staged.model)[i]);
+        ck_assert(resident.optimizer.state[0][i] == staged.optimizer.state[0][i]);
+    }
+    trainee_close(&resident);
+    trainee_close(&staged);
+}
+END_TEST
+
 struct ready_log {
     struct model *model;
     float *seen; /* the slab as it was when its parts became ready */
@@ -463,6 +498,7 @@ int main(void)
     tcase_add_loop_test(tests, test_graph, 0, 3);
     tcase_add_test(tests, test_overflow);
     tcase_add_test(tests, test_fifty_steps);
+    tcase_add_test(tests, test_on_device);
     tcase_add_test(tests, test_gradients);
     tcase_add_test(tests, test_choice);
     tcase_add_test(tests, test_out_of_memory);
