@@ -28,6 +28,7 @@
 
 struct matmul_options {
     char device[OPTION_TEXT_MAX];
+    char precision[OPTION_TEXT_MAX];
     char sizes[OPTION_TEXT_MAX]; /* "auto" or N,... */
     char json[OPTION_TEXT_MAX];
     int64_t threads, rounds;
@@ -42,6 +43,12 @@ static const struct option_spec specs[] = {
      .default_text = "cpu",
      .metavar = "DEVICE",
      .help = "As sparring-worker takes it."},
+    {.name = "precision",
+     .kind = OPTION_CHOICE,
+     .offset = AT(precision),
+     .default_text = "float32",
+     .choices = "float32|tf32|bf16|fp16",
+     .help = "Likewise."},
     {.name = "sizes",
      .kind = OPTION_TEXT,
      .offset = AT(sizes),
@@ -106,10 +113,14 @@ static void products_close(struct products *p)
 static enum status products_fill(struct products *p, struct error *err)
 {
     size_t count = p->size * p->size;
+    const size_t starts[] = {0, count}; /* weight, bias */
     struct random random;
     float *values = NULL;
     enum status status = mem_calloc(count, sizeof(*values), "a matrix", &values, err);
 
+    if (status == STATUS_OK && !compute_is_host(p->compute))
+        status =
+            compute_register_params(p->compute, p->parameters, count + p->size, starts, 2, err);
     if (status == STATUS_OK) {
         random_seed(&random, 1);
         random_uniform(&random, values, count, -1, 1, RANDOM_TWO_ROUNDINGS);
@@ -275,6 +286,17 @@ static unsigned variable_or_zero(const char *name)
     return text && parse_uint64(text, &value) && value < 1 << 20 ? (unsigned)value : 0;
 }
 
+static enum status open_device(struct matmul *m, struct error *err)
+{
+    struct compute_config config = {.device = m->options->device,
+                                    .local_rank = variable_or_zero("LOCAL_RANK"),
+                                    .threads = (unsigned)m->options->threads};
+
+    if (!precision_parse(m->options->precision, &config.precision))
+        return error_set(err, STATUS_INVALID, "--precision: unknown '%s'", m->options->precision);
+    return compute_open_config(&config, &m->products.compute, err);
+}
+
 static enum status run_bench(const void *options, const struct option_result *origins,
                              struct error *err)
 {
@@ -284,13 +306,13 @@ static enum status run_bench(const void *options, const struct option_result *or
     (void)origins;
     bench_report_init(&m.report, "matmul");
     if (status == STATUS_OK)
-        status = compute_open(m.options->device, variable_or_zero("LOCAL_RANK"),
-                              (unsigned)m.options->threads, &m.products.compute, err);
+        status = open_device(&m, err);
     if (status != STATUS_OK)
         goto out;
     if (m.speaks)
-        (void)printf("# %s\n# %6s %-16s %12s %12s %12s %12s\n", compute_name(m.products.compute),
-                     "size", "form", "ms", "GFLOP/s", "min", "max");
+        (void)printf("# %s, %s\n# %6s %-16s %12s %12s %12s %12s\n",
+                     compute_name(m.products.compute), m.options->precision, "size", "form", "ms",
+                     "GFLOP/s", "min", "max");
     status = measure_sizes(&m, err);
     if (status != STATUS_OK)
         goto out;

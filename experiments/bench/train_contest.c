@@ -85,8 +85,7 @@ static void add_our_job(const struct train_contest *c, const struct train_model 
     if (strcmp(who->sync, "ps") == 0)
         add_option(w, "ps-transport", who->backend);
     add_option(w, "device", o->device);
-    if (strcmp(o->precision, "float32") != 0)
-        add_option(w, "precision", o->precision);
+    add_option(w, "precision", o->precision);
     add_option(w, "optimizer", o->optimizer);
     add_option(w, "evaluate", "never");
     add_option(w, "log-level", "warning");
@@ -231,6 +230,7 @@ enum status train_contest_ceiling(struct train_contest *c, struct error *err)
     add_word(&w, "bench");
     add_word(&w, "matmul");
     add_option(&w, "device", c->options->device);
+    add_option(&w, "precision", c->options->precision);
     add_number(&w, "threads", c->options->threads);
     add_option(&w, "json", file);
     status = run_words(c, &w, "bench matmul", log, err);

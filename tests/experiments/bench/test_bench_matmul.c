@@ -50,6 +50,8 @@ START_TEST(test_bad_words)
     ck_assert_ptr_nonnull(strstr(output, "'none' is no size"));
     output = process_run(2, WAIT_MS, NULL, ARGS(program, "bench", "matmul", "--device", "abacus"));
     ck_assert_ptr_nonnull(strstr(output, "device 'abacus'"));
+    output = process_run(2, WAIT_MS, NULL, ARGS(program, "bench", "matmul", "--precision", "bf16"));
+    ck_assert_ptr_nonnull(strstr(output, "it has float32 only"));
 }
 END_TEST
 
