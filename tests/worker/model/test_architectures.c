@@ -1,7 +1,7 @@
 /*
  * Every architecture: parameters and buffers named, shaped and ordered as PyTorch's (hashes of its
  * lists, from experiments/peers/torch_models.py), gradients against differences of the loss along
- * random directions, the promises of ready, await and accumulate, initial values, ids.
+ * random directions, the promises of ready, await and accumulate, skipped layers, ids.
  */
 #include "tests/support/support.h"
 #include "worker/model/model.h"
@@ -14,6 +14,14 @@
 #define GRADIENT_TOLERANCE 0.03
 
 static struct error err;
+
+/* The CPU, or what the environment names: "cuda" with the emulated GPU. */
+static const char *device(void)
+{
+    const char *name = getenv("SPARRING_TEST_DEVICE");
+
+    return name ? name : "cpu";
+}
 
 /* ---- tables ---- */
 
@@ -79,7 +87,7 @@ static struct model *open_model(const char *spec, size_t batch, struct compute *
 {
     struct model *m = NULL;
 
-    assert_ok(compute_open("cpu", 0, 1, ret_compute, &err));
+    assert_ok(compute_open(device(), 0, 1, ret_compute, &err));
     assert_ok(model_open(spec, *ret_compute, batch, &m, &err));
     return m;
 }
@@ -163,6 +171,7 @@ static struct fixture fixture_open(const char *spec, size_t batch, float scale)
                 values[i] *= scale;
         }
     }
+    assert_ok(model_params_changed(f.model, &err));
     memcpy(f.params, model_params(f.model), f.count * sizeof(*f.params));
     random_batch(&f);
     return f;
@@ -200,8 +209,10 @@ static double loss_at(struct fixture *f, const struct tensor_view *view, const d
     for (size_t i = 0; i < view->count; i++)
         model_params(f->model)[view->offset + i] =
             (float)((double)f->params[view->offset + i] + h * direction[i]);
+    assert_ok(model_params_changed(f->model, &err));
     step(f, false);
     memcpy(model_params(f->model), f->params, f->count * sizeof(float));
+    assert_ok(model_params_changed(f->model, &err));
     return f->loss;
 }
 
@@ -363,6 +374,10 @@ START_TEST(test_parameters_come_and_go)
     double wanted_loss;
     float *wanted;
 
+    if (!compute_is_host(f.compute)) { /* parameters are awaited in place, or not at all */
+        fixture_close(&f);
+        return;
+    }
     step(&f, false);
     wanted_loss = f.loss;
     wanted = copy_grads(&f);
@@ -377,27 +392,45 @@ START_TEST(test_parameters_come_and_go)
 }
 END_TEST
 
+static void exchange_batch(struct fixture *f, struct fixture *other)
+{
+    float *x = f->x;
+    int32_t *labels = f->labels;
+
+    f->x = other->x;
+    f->labels = other->labels;
+    other->x = x;
+    other->labels = labels;
+}
+
 /* The sum over two batches. */
 START_TEST(test_accumulate)
 {
     struct fixture f = fixture_open(shapes[_i].spec, shapes[_i].batch, shapes[_i].scale);
-    float *first, *second;
-    double scale;
+    struct fixture second = {.model = f.model, .batch = f.batch};
+    float *grads[2];
+    double scale, worst = 0;
 
+    second.x = allocate(f.batch * model_inputs(f.model), sizeof(*f.x));
+    second.labels = allocate(f.batch * model_positions(f.model), sizeof(*f.labels));
+    random_batch(&second);
+    exchange_batch(&f, &second);
     step(&f, false);
-    first = copy_grads(&f);
-    random_batch(&f);
+    grads[1] = copy_grads(&f);
+    exchange_batch(&f, &second);
     step(&f, false);
-    second = copy_grads(&f);
-    scale = norm_of(first, f.count) + norm_of(second, f.count);
-    for (size_t i = 0; i < f.count; i++)
-        model_grads(f.model)[i] = first[i];
+    grads[0] = copy_grads(&f);
+    exchange_batch(&f, &second);
     step(&f, true);
+    scale = norm_of(grads[0], f.count) + norm_of(grads[1], f.count);
     for (size_t i = 0; i < f.count; i++)
-        ck_assert_double_eq_tol((double)model_grads(f.model)[i],
-                                (double)first[i] + (double)second[i], 1e-6 * scale);
-    free(first);
-    free(second);
+        worst = fmax(worst, fabs((double)model_grads(f.model)[i] - (double)grads[0][i] -
+                                 (double)grads[1][i]));
+    ck_assert_double_le(worst, 1e-6 * scale);
+    free(grads[0]);
+    free(grads[1]);
+    free(second.x);
+    free(second.labels);
     fixture_close(&f);
 }
 END_TEST
@@ -417,15 +450,18 @@ static size_t used_views(const struct model *m)
 static void check_unused(struct fixture *f, double loss)
 {
     const struct tensor_table *t = model_table(f->model);
+    double sum = 0;
 
     for (size_t v = 0; v < t->length; v++) {
         const struct tensor_view *view = &t->views[v];
 
         for (size_t i = 0; i < view->count && !model_used(f->model)[v]; i++) {
-            ck_assert(model_grads(f->model)[view->offset + i] == 0.0f);
+            sum += fabs((double)model_grads(f->model)[view->offset + i]);
             model_params(f->model)[view->offset + i] = nanf("");
         }
     }
+    ck_assert(sum == 0);
+    assert_ok(model_params_changed(f->model, &err));
     step(f, false);
     ck_assert(f->loss == loss);
 }
@@ -467,7 +503,7 @@ START_TEST(test_layer_drop)
 }
 END_TEST
 
-/* ---- input and start ---- */
+/* ---- input ---- */
 
 START_TEST(test_ids)
 {
@@ -490,71 +526,6 @@ START_TEST(test_ids)
     assert_fails(model_step(f.model, f.x, f.labels, 3, false, NULL, NULL, &loss, &err), STATUS_DATA,
                  "label 13");
     fixture_close(&f);
-}
-END_TEST
-
-static double deviation_of(struct model *m, const char *name, double *ret_mean)
-{
-    const struct tensor_view *view = tensor_table_find(model_table(m), name);
-    const float *x;
-    double sum = 0, squares = 0;
-
-    ck_assert_msg(view != NULL, "%s", name);
-    x = model_params(m) + view->offset;
-    for (size_t i = 0; i < view->count; i++) {
-        sum += (double)x[i];
-        squares += (double)x[i] * (double)x[i];
-    }
-    *ret_mean = sum / (double)view->count;
-    return sqrt(squares / (double)view->count - *ret_mean * *ret_mean);
-}
-
-/* A deviation is right within 5 % (some 10000 draws each: 0.7 %), a bias or norm is exact. */
-static const struct {
-    const char *spec, *name;
-    double mean, deviation;
-} starts[] = {
-    {"resnet18", "layer2.0.conv1.weight", 0, 0.0416667}, /* sqrt(2 / (128 * 9)) */
-    {"resnet18", "layer2.0.downsample.0.weight", 0, 0.125},
-    {"resnet18", "layer2.0.bn1.weight", 1, 0},
-    {"resnet18", "layer2.0.bn1.bias", 0, 0},
-    {"resnet18", "fc.weight", 0, 0.0255155}, /* uniform in +-1/sqrt(512) */
-    {"vgg11", "features.3.weight", 0, 0.0416667},
-    {"vgg11", "features.3.bias", 0, 0},
-    {"vgg11", "classifier.0.weight", 0, 0.01},
-    {"vgg11", "classifier.6.bias", 0, 0},
-    {"gpt:2,4,64,128", "transformer.wte.weight", 0, 0.02},
-    {"gpt:2,4,64,128", "transformer.wpe.weight", 0, 0.02},
-    {"gpt:2,4,64,128", "transformer.h.1.attn.c_attn.weight", 0, 0.02},
-    {"gpt:2,4,64,128", "transformer.h.1.attn.c_proj.weight", 0, 0.01},
-    {"gpt:2,4,64,128", "transformer.h.1.mlp.c_proj.weight", 0, 0.01},
-    {"gpt:2,4,64,128", "transformer.h.1.mlp.c_fc.bias", 0, 0},
-    {"gpt:2,4,64,128", "transformer.ln_f.weight", 1, 0},
-};
-
-START_TEST(test_starts)
-{
-    const char *spec = NULL;
-    struct compute *compute = NULL;
-    struct model *m = NULL;
-
-    for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
-        double mean, deviation;
-
-        if (!spec || strcmp(spec, starts[i].spec) != 0) {
-            model_close(m);
-            compute_close(compute);
-            spec = starts[i].spec;
-            m = open_model(spec, 1, &compute);
-            assert_ok(model_init(m, 5, RANDOM_TWO_ROUNDINGS, &err));
-        }
-        deviation = deviation_of(m, starts[i].name, &mean);
-        ck_assert_msg(fabs(mean - starts[i].mean) <= 0.05 * starts[i].deviation &&
-                          fabs(deviation - starts[i].deviation) <= 0.05 * starts[i].deviation,
-                      "%s: mean %g, deviation %g", starts[i].name, mean, deviation);
-    }
-    model_close(m);
-    compute_close(compute);
 }
 END_TEST
 
@@ -591,16 +562,11 @@ int main(void)
 {
     Suite *suite = suite_create("architectures");
     TCase *all = tcase_create("tables");
-    TCase *starting = tcase_create("starting");
 
     tcase_add_loop_test(all, test_tables, 0, sizeof(tables) / sizeof(tables[0]));
     tcase_add_test(all, test_ids);
     suite_add_tcase(suite, all);
     add_cases(suite, false);
     add_cases(suite, true);
-    tcase_set_timeout(starting, 100);
-    tcase_set_tags(starting, "large");
-    tcase_add_test(starting, test_starts);
-    suite_add_tcase(suite, starting);
     return support_run(suite);
 }
