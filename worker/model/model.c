@@ -10,7 +10,6 @@
  */
 #include "common/base/memory.h"
 #include "worker/model/builder.h"
-#include "worker/model/gradient_plan.h"
 #include "worker/model/spec.h"
 
 #include <assert.h>
@@ -56,154 +55,6 @@ static enum status build(struct model *m, const struct spec *spec, struct error 
     tensor_table_layout(&m->table);
     tensor_table_layout(&m->buffer_table);
     return build_state_table(m, err);
-}
-
-/* ---- the program ---- */
-
-/* Where each operation's parameters lie, and how much of the slab is final behind its backward: the
- * views, from the slab's start, that no operation before reads. */
-static enum status arrange_parameters(struct model *m, struct error *err)
-{
-    size_t *first_reader = NULL; /* per view */
-    size_t final = m->table.length;
-    enum status status = mem_calloc(m->table.length, sizeof(*first_reader), "order of parameters",
-                                    &first_reader, err);
-
-    if (status != STATUS_OK)
-        return status;
-    for (size_t i = m->length; i-- > 0;) {
-        struct operation *op = &m->operations[i];
-        const struct tensor_view *views = &m->table.views[op->first_view];
-
-        op->start = op->views > 0 ? views[op->views - 1].offset : 0;
-        op->count = op->views > 0 ? views[0].offset + views[0].count - op->start : 0;
-        op->shared_weight = op->views > 0 && first_reader[op->first_view] > 0;
-        for (size_t v = 0; v < op->views; v++)
-            first_reader[op->first_view + v] = i + 1;
-    }
-    for (size_t i = m->length; i-- > 0;) {
-        struct operation *op = &m->operations[i];
-
-        op->first_use = op->views > 0 && first_reader[op->first_view] == i + 1;
-        while (final > 0 && first_reader[final - 1] > i)
-            final--;
-        if (final < m->table.length)
-            op->ready_count = m->table.views[final].offset + m->table.views[final].count;
-    }
-    assert(final == 0);
-    free(first_reader);
-    return STATUS_OK;
-}
-
-/* What the architecture promised. */
-static void check_block(const struct model *m, const struct block *block)
-{
-    assert(block->in != INPUT_VALUE && block->end < m->length);
-    assert(m->values[block->in].count == m->values[block->out].count);
-    for (size_t i = 0; i < m->length; i++) {
-        const struct operation *op = &m->operations[i];
-        bool inside = i >= block->first && i < block->end;
-        unsigned reads[2] = {op->in, op->residual};
-
-        for (int k = 0; k < 2; k++) {
-            bool of_block = reads[k] >= block->in && reads[k] < block->out;
-
-            assert(reads[k] == INPUT_VALUE || inside == of_block);
-            (void)of_block;
-        }
-        (void)inside;
-    }
-}
-
-static void check_readers(const struct model *m)
-{
-    for (size_t i = 0; i < m->length; i++) {
-        const struct operation *op = &m->operations[i];
-        size_t readers = 0;
-
-        for (size_t j = 0; j < m->length; j++)
-            readers += m->operations[j].in == op->in ||
-                       (op->in != INPUT_VALUE && m->operations[j].residual == op->in);
-        assert(readers == 1 || !(op->kind->owns_input || op->kind->sets_input));
-        (void)readers;
-    }
-    for (size_t i = 0; i < m->blocks_length; i++)
-        check_block(m, &m->blocks[i]);
-}
-
-/* Who adds to a gradient that is already there: whoever reads what a later operation reads. */
-static void arrange_gradients(struct model *m)
-{
-    for (size_t i = 0; i < m->length; i++)
-        for (size_t j = i + 1; j < m->length; j++)
-            m->operations[i].accumulates |= m->operations[j].in == m->operations[i].in ||
-                                            m->operations[j].residual == m->operations[i].in;
-    check_readers(m);
-}
-
-/* A block that is skipped exchanges the buffers of its two gradients: they are equally large. */
-static void level_pool(const struct model *m, struct gradient_plan *plan)
-{
-    size_t largest = 0;
-
-    for (int pass = 0; pass < 2; pass++) {
-        for (size_t i = 0; i < m->blocks_length; i++) {
-            size_t *in = &plan->counts[plan->buffer[m->blocks[i].in]];
-            size_t *out = &plan->counts[plan->buffer[m->blocks[i].out]];
-
-            if (in == out)
-                continue;
-            if (pass == 1)
-                *in = *out = largest;
-            if (*in > largest)
-                largest = *in;
-            if (*out > largest)
-                largest = *out;
-        }
-    }
-}
-
-static enum status alloc_pool(struct model *m, const struct gradient_plan *plan, struct error *err)
-{
-    enum status status = mem_calloc(plan->length + 1, sizeof(*m->pool), "gradients", &m->pool, err);
-
-    for (size_t i = 0; i < plan->length && status == STATUS_OK; i++) {
-        m->pool_length = i + 1;
-        status =
-            program_alloc_values(m, plan->counts[i], "gradients of activations", &m->pool[i], err);
-    }
-    for (size_t v = 0; v < m->values_length; v++)
-        m->values[v].gradient = plan->buffer[v];
-    return status;
-}
-
-static enum status plan_gradients(struct model *m, struct error *err)
-{
-    struct plan_operation *operations = NULL;
-    size_t *counts = NULL;
-    struct gradient_plan plan = {0};
-    enum status status = mem_calloc(m->length, sizeof(*operations), "plan", &operations, err);
-
-    if (status == STATUS_OK)
-        status = mem_calloc(m->values_length, sizeof(*counts), "plan", &counts, err);
-    if (status == STATUS_OK) {
-        for (size_t i = 0; i < m->length; i++)
-            operations[i] = (struct plan_operation){.in = m->operations[i].in,
-                                                    .residual = m->operations[i].residual,
-                                                    .out = m->operations[i].out,
-                                                    .in_place = m->operations[i].kind->in_place};
-        for (size_t v = 0; v < m->values_length; v++)
-            counts[v] = m->values[v].count;
-        status = gradient_plan_make(operations, m->length, counts, &plan, err);
-    }
-    if (status == STATUS_OK) {
-        level_pool(m, &plan);
-        status = alloc_pool(m, &plan, err);
-    }
-    gradient_plan_release(&plan);
-    free(operations);
-    free(counts);
-    return status;
 }
 
 /* ---- memory ---- */
@@ -313,7 +164,7 @@ static enum status alloc_activations(struct model *m, struct error *err)
         status =
             program_alloc_values(m, m->values[v].count, "activations", &m->values[v].data, err);
     if (status == STATUS_OK)
-        status = plan_gradients(m, err);
+        status = program_plan_gradients(m, err);
     for (size_t i = 0; i < m->length && status == STATUS_OK; i++)
         if (m->operations[i].kind->open)
             status = m->operations[i].kind->open(m, &m->operations[i], err);
@@ -325,10 +176,9 @@ static enum status open_parts(struct model *m, const struct spec *spec, struct e
     enum status status = build(m, spec, err);
 
     if (status == STATUS_OK)
-        status = arrange_parameters(m, err);
+        status = program_arrange(m, err);
     if (status != STATUS_OK)
         return status;
-    arrange_gradients(m);
     status = compute_is_host(m->compute) ? alloc_shared_slabs(m, err) : alloc_device_slabs(m, err);
     return status == STATUS_OK ? alloc_activations(m, err) : status;
 }

@@ -183,6 +183,12 @@ void program_init_weight(struct model *m, const struct operation *op, size_t fan
 /* Weights 1, bias 0. */
 void program_init_norm(struct model *m, const struct operation *op);
 
+/* Work out the operations' facts, once all are there and the table of parameters is laid out. */
+enum status program_arrange(struct model *m, struct error *err);
+
+/* The pool, and which buffer of it each value's gradient lies in. */
+enum status program_plan_gradients(struct model *m, struct error *err);
+
 /* max_batch * count of float32 or of values; what: for the error text. */
 enum status program_alloc(struct model *m, size_t count, const char *what, float **ret,
                           struct error *err);

@@ -127,7 +127,7 @@ START_TEST(test_too_many_modes)
 }
 END_TEST
 
-static const char *const shipped[] = {"quickstart", "communication-bound", "article"};
+static const char *const shipped[] = {"quickstart", "communication-bound", "article", "lenet"};
 
 START_TEST(test_shipped_file)
 {
