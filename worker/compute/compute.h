@@ -139,8 +139,9 @@ enum status compute_linear_backward_input(struct compute *c, const struct linear
                                           void *dx, size_t rows, bool accumulate,
                                           struct error *err);
 
-/* torch.nn.Conv2d: square kernel, equal stride and padding both ways, no dilation, no groups.  On the
- * CPU the same bits in every run, but not on every processor and with every number of threads. */
+/* torch.nn.Conv2d: square kernel, equal stride and padding both ways, no dilation, no groups.  On
+ * the CPU the same bits in every run, but not on every processor and with every number of threads.
+ */
 struct convolution {
     size_t channels, height, width; /* of the input */
     size_t filters;                 /* channels of the output */
