@@ -449,7 +449,7 @@ static double exact_probabilities(const struct attention_case *a, size_t sample,
 {
     double factor = 1.0 / sqrt((double)a->size);
     const float *q = a->qkv.host + row_of(a, sample, head, query, 0);
-    double max = -INFINITY;
+    double max = -(double)INFINITY;
     double off = 0.0;
     double sum = 0.0;
 

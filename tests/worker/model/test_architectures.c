@@ -108,7 +108,7 @@ static void fixture_close(struct fixture *f)
 
 static void step(struct fixture *f, bool accumulate)
 {
-    f->loss = NAN;
+    f->loss = (double)NAN;
     if (f->drop_seed > 0)
         model_set_layer_drop(f->model, 0.5, f->drop_seed);
     assert_ok(
@@ -195,7 +195,7 @@ static const struct {
  * do; a wrong gradient fails on all. */
 static void check_view(struct fixture *f, const struct tensor_view *view, const float *grads)
 {
-    double best = INFINITY;
+    double best = (double)INFINITY;
     double change = 2e-4;
 
     for (int tries = 0; tries < 20 && best > GRADIENT_TOLERANCE; tries++, change *= 0.8)
