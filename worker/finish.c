@@ -172,6 +172,7 @@ enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct er
     outcome->parameters_hash = hash_parameters(t);
     if (status == STATUS_OK && !evaluated)
         status = finish_evaluate(t, outcome, err);
+    outcome->peak_device_bytes = compute_peak_bytes(t->compute);
     total = sync_counters(t->sync);
     sync_expected_bytes(t->sync, &outcome->expected_tx, &outcome->expected_rx);
     outcome->reconnects = total.reconnects;

@@ -358,6 +358,8 @@ enum status run_record_finish(struct run_record *r, const struct run_facts *fact
     if (outcome->expected_rx != UINT64_MAX)
         metrics_add_int(m, "expected_rx_payload_bytes", (int64_t)outcome->expected_rx);
     metrics_add_int(m, "peak_rss_bytes", (int64_t)host_peak_rss_bytes());
+    if (outcome->peak_device_bytes > 0)
+        metrics_add_int(m, "peak_device_bytes", (int64_t)outcome->peak_device_bytes);
     metrics_add_double(m, "cpu_seconds", host_cpu_seconds());
     metrics_add_double(m, "samples_per_second", run_record_samples_per_second(r));
     if (outcome->parameters_hash != 0)

@@ -50,6 +50,7 @@ struct run_outcome {
     double samples_per_second;         /* all ranks together */
     uint64_t expected_tx, expected_rx; /* payload bytes per step by the formula; UINT64_MAX: none */
     uint64_t tx_wire, rx_wire;         /* of the whole run, this rank */
+    uint64_t peak_device_bytes;        /* of the device's own memory; 0: it has none */
     uint64_t parameters_hash;          /* FNV-1a over the final bytes; 0: the run failed */
     unsigned recoveries;               /* after losses of ranks ... */
     const unsigned *lost;              /* ... which were these; borrowed */

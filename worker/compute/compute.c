@@ -169,6 +169,11 @@ void compute_free(struct compute *c, void *memory)
         c->ops->free(c, memory);
 }
 
+uint64_t compute_peak_bytes(const struct compute *c)
+{
+    return c->ops->peak_bytes ? c->ops->peak_bytes(c) : 0;
+}
+
 enum status compute_alloc_host(struct compute *c, size_t count, float **ret, struct error *err)
 {
     return c->ops->alloc_host(c, count, ret, err);

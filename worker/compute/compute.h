@@ -63,6 +63,9 @@ enum status compute_alloc(struct compute *c, size_t count, const char *what, flo
                           struct error *err);
 void compute_free(struct compute *c, void *memory); /* NULL allowed */
 
+/* The most of the device's own memory that was taken at once, so far; 0: it has the host's. */
+uint64_t compute_peak_bytes(const struct compute *c);
+
 /* Likewise for `count` values: activations and their gradients. */
 enum status compute_alloc_values(struct compute *c, size_t count, const char *what, void **ret,
                                  struct error *err);

@@ -30,6 +30,7 @@ struct compute_ops {
     enum status (*alloc_values)(struct compute *c, size_t count, const char *what, void **ret,
                                 struct error *err);
     void (*free)(struct compute *c, void *memory);
+    uint64_t (*peak_bytes)(const struct compute *c); /* NULL: host memory, 0 */
     enum status (*alloc_host)(struct compute *c, size_t count, float **ret, struct error *err);
     void (*free_host)(struct compute *c, float *memory);
 

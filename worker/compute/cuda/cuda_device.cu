@@ -44,6 +44,7 @@ static void cuda_close(struct compute *c)
     (void)cudaFree(cuda->staged.memory);
     (void)cudaFree(cuda->cast[0].memory);
     (void)cudaFree(cuda->cast[1].memory);
+    cuda_blocks_release(cuda);
     if (cuda->copies)
         (void)cudaStreamDestroy(cuda->copies);
     if (cuda->work)
@@ -64,6 +65,7 @@ static const struct compute_ops cuda_ops = {
     .alloc = cuda_alloc,
     .alloc_values = cuda_alloc_values,
     .free = cuda_free,
+    .peak_bytes = cuda_peak_bytes,
     .alloc_host = cuda_alloc_host,
     .free_host = cuda_free_host,
     .upload = cuda_upload,

@@ -57,6 +57,9 @@ struct cuda {
     struct cuda_row *rows; /* owned, device */
     struct cuda_row *loss; /* owned, page-locked host: of the last batch */
 
+    struct cuda_block *blocks; /* owned; what was taken of the device's memory (cuda_memory.cu) */
+    size_t used_bytes, peak_bytes;
+
     struct cuda_scratch partials; /* of sums over rows, and the like */
     struct cuda_scratch staged;   /* float32 of uploads and downloads in 16 bits */
     struct cuda_scratch cast[2];  /* 16-bit copies of a weight and a bias outside the shadows */
@@ -81,6 +84,8 @@ static inline size_t cuda_windows(size_t size, size_t kernel, size_t stride, siz
 }
 
 /* cuda_memory.cu */
+void cuda_blocks_release(struct cuda *cuda);
+uint64_t cuda_peak_bytes(const struct compute *c);
 enum status cuda_reserve(struct cuda *cuda, struct cuda_scratch *s, size_t bytes, const char *what,
                          struct error *err);
 enum status cuda_alloc(struct compute *c, size_t count, const char *what, float **ret,

@@ -1,9 +1,60 @@
 /*
  * Memory and transfers.  Downloads go to a second stream, each behind an event of the first, so
  * that a layer's gradient travels while the layers before it compute; a ring of event pairs keeps
- * their order.  In 16 bits, values are converted on the device.
+ * their order.  In 16 bits, values are converted on the device.  What is taken is counted, because
+ * the driver tells only what all processes on the device have taken together.
  */
 #include "worker/compute/cuda/cuda_internal.h"
+
+struct cuda_block {
+    void *memory;
+    size_t bytes;
+    struct cuda_block *next;
+};
+
+static enum status count_block(struct cuda *cuda, void *memory, size_t bytes, struct error *err)
+{
+    struct cuda_block *block = static_cast<struct cuda_block *>(malloc(sizeof(*block)));
+
+    if (!block)
+        return error_set(err, STATUS_NO_MEMORY, "GPU memory's table: cannot allocate %zu bytes",
+                         sizeof(*block));
+    *block = {memory, bytes, cuda->blocks};
+    cuda->blocks = block;
+    cuda->used_bytes += bytes;
+    if (cuda->used_bytes > cuda->peak_bytes)
+        cuda->peak_bytes = cuda->used_bytes;
+    return STATUS_OK;
+}
+
+static void discount_block(struct cuda *cuda, const void *memory)
+{
+    for (struct cuda_block **at = &cuda->blocks; *at; at = &(*at)->next) {
+        struct cuda_block *block = *at;
+
+        if (block->memory != memory)
+            continue;
+        cuda->used_bytes -= block->bytes;
+        *at = block->next;
+        free(block);
+        return;
+    }
+}
+
+void cuda_blocks_release(struct cuda *cuda)
+{
+    while (cuda->blocks) {
+        struct cuda_block *block = cuda->blocks;
+
+        cuda->blocks = block->next;
+        free(block);
+    }
+}
+
+uint64_t cuda_peak_bytes(const struct compute *c)
+{
+    return reinterpret_cast<const struct cuda *>(c)->peak_bytes;
+}
 
 static enum status alloc_bytes(struct cuda *cuda, size_t count, size_t size, const char *what,
                                void **ret, struct error *err)
@@ -26,6 +77,8 @@ static enum status alloc_bytes(struct cuda *cuda, size_t count, size_t size, con
     }
     status = status_from_cuda(cudaMemsetAsync(memory, 0, count * size, cuda->work),
                               "cudaMemsetAsync", err);
+    if (status == STATUS_OK)
+        status = count_block(cuda, memory, count * size + size, err);
     if (status != STATUS_OK) {
         (void)cudaFree(memory);
         return status;
@@ -41,7 +94,7 @@ enum status cuda_reserve(struct cuda *cuda, struct cuda_scratch *s, size_t bytes
 
     if (bytes <= s->bytes)
         return STATUS_OK;
-    (void)cudaFree(s->memory); /* waits for the kernels that use it */
+    cuda_free(&cuda->base, s->memory); /* waits for the kernels that use it */
     *s = {};
     status = alloc_bytes(cuda, bytes, 1, what, &s->memory, err);
     if (status == STATUS_OK)
@@ -68,7 +121,7 @@ enum status cuda_alloc_values(struct compute *c, size_t count, const char *what,
 
 void cuda_free(struct compute *c, void *memory)
 {
-    (void)c;
+    discount_block(cuda_of(c), memory);
     (void)cudaFree(memory); /* an earlier kernel's failure would show here again; it is known */
 }
 

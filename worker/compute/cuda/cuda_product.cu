@@ -230,6 +230,7 @@ enum status cuda_products_open(struct cuda *cuda, struct error *err)
     const size_t workspace_bytes = WORKSPACE_BYTES;
     struct product_plans *plans =
         static_cast<struct product_plans *>(calloc(1, sizeof(struct product_plans)));
+    float *workspace = NULL;
     enum status status;
 
     if (!plans)
@@ -246,8 +247,9 @@ enum status cuda_products_open(struct cuda *cuda, struct error *err)
                                         &workspace_bytes, sizeof(workspace_bytes)),
                                     "cublasLtMatmulPreferenceSetAttribute", err);
     if (status == STATUS_OK)
-        status = status_from_cuda(cudaMalloc(&plans->workspace, WORKSPACE_BYTES),
-                                  "cudaMalloc of cuBLASLt's workspace", err);
+        status = cuda_alloc(&cuda->base, WORKSPACE_BYTES / sizeof(float), "cuBLASLt's workspace",
+                            &workspace, err);
+    plans->workspace = workspace;
     return status;
 }
 
