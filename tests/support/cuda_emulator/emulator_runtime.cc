@@ -17,7 +17,6 @@
 #include <set>
 #include <vector>
 
-#define TOTAL_BYTES   ((size_t)1 << 32) /* of the emulated GPU's memory */
 #define SHARED_STATIC ((size_t)48 * 1024)
 #define SHARED_LIMIT  ((size_t)227 * 1024)
 
@@ -53,6 +52,14 @@ size_t used_bytes;
 cudaError_t last_error;
 
 typedef std::lock_guard<std::recursive_mutex> guard;
+
+/* Of the emulated GPU's memory. */
+size_t total_bytes()
+{
+    const char *text = getenv("SPARRING_EMULATED_BYTES");
+
+    return text ? (size_t)strtoull(text, nullptr, 10) : (size_t)1 << 32;
+}
 
 cudaError_t fail(cudaError_t error)
 {
@@ -140,7 +147,7 @@ cudaError_t cudaMalloc(void **ret, size_t size)
     guard g(lock);
     void *memory = nullptr;
 
-    if (size > TOTAL_BYTES - used_bytes || posix_memalign(&memory, 256, size ? size : 1) != 0)
+    if (size > total_bytes() - used_bytes || posix_memalign(&memory, 256, size ? size : 1) != 0)
         return fail(cudaErrorMemoryAllocation);
     memset(memory, 0xff, size); /* NaNs */
     device_memory[memory] = size;
@@ -192,8 +199,8 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
     guard g(lock);
 
-    *available = TOTAL_BYTES - used_bytes;
-    *total = TOTAL_BYTES;
+    *available = total_bytes() - used_bytes;
+    *total = total_bytes();
     return cudaSuccess;
 }
 

@@ -1,0 +1,221 @@
+/*
+ * Whole jobs on a GPU, the emulated one where there is no other (tests/support/cuda_emulator):
+ * however gradients travel, they end as the same job on the CPU does; a checkpoint goes from one
+ * device to the other and back; 16 bits lose little; memory that does not suffice, and a module
+ * that is not there, are told in one line.
+ */
+#include "tests/integration/job.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS_MAX 32
+
+static const struct network {
+    const char *model, *data;
+    const char *optimizer, *lr, *momentum;
+    int64_t parameters;
+} networks[] = {
+    {"mlp-bn:24-32-17-5", "random:192,24,5", "sgd", "0.05", "0.9",
+     24 * 32 + 32 + 32 * 2 + 32 * 17 + 17 + 17 * 2 + 17 * 5 + 5},
+    {"gpt:1,2,16,8,24", "random-tokens:192,8,24", "adamw", "0.001", "0",
+     24 * 16 + 8 * 16 + 12 * 16 * 16 + 13 * 16 + 2 * 16},
+};
+
+#define NETWORKS (sizeof(networks) / sizeof(networks[0]))
+
+static const struct way {
+    const char *name, *backend;
+    unsigned ranks, servers;
+    const char *words[5];
+} ways[] = {
+    {"local", NULL, 1, 0, {"--sync", "local"}},
+    {"all-reduce, shm", "shm", 2, 0, {"--sync", "allreduce"}},
+    {"all-reduce, ring", "ring", 4, 0, {"--sync", "allreduce"}},
+    {"all-reduce, alone", "ring", 1, 0, {"--sync", "allreduce"}},
+    {"servers", NULL, 2, 2, {"--sync", "ps", "--ps-update", "server"}},
+    {"servers, update on the worker", NULL, 4, 1, {"--sync", "ps", "--ps-update", "worker"}},
+    {"two devices", NULL, 1, 0, {"--sync", "dataparallel", "--devices", "2"}},
+};
+
+#define WAYS (int)(sizeof(ways) / sizeof(ways[0]))
+
+static const char *run(const struct way *way, const struct network *n, const char *device,
+                       const char *save, const char *const more[6])
+{
+    struct job job = {
+        .backend = way->backend,
+        .ranks = way->ranks,
+        .servers = way->servers,
+        .worker =
+            ARGS("--model", n->model, "--data", n->data, "--optimizer", n->optimizer, "--lr", n->lr,
+                 "--momentum", n->momentum, "--seed", "5", "--batch-size", "12", "--bucket-cap-mb",
+                 "0.004", "--partition-bytes", "4K", "--threads", "1", "--evaluate", "never",
+                 "--device", device, "--save", save, way->words[0], way->words[1],
+                 way->words[2] ? way->words[2] : "--seed", way->words[3] ? way->words[3] : "5",
+                 more[0], more[1], more[2], more[3], more[4], more[5]),
+    };
+
+    return job_run(&job, 0);
+}
+
+/* Their largest relative difference over all steps of rank 0, which has to be of `steps`. */
+static double losses_differ(const char *run_dir, const char *other, size_t steps)
+{
+    double a[STEPS_MAX];
+    double b[STEPS_MAX];
+    double largest = 0;
+
+    ck_assert_uint_eq(job_losses(run_dir, 0, a, STEPS_MAX), steps);
+    ck_assert_uint_eq(job_losses(other, 0, b, STEPS_MAX), steps);
+    for (size_t i = 0; i < steps; i++) {
+        ck_assert(isfinite(a[i]) && isfinite(b[i]));
+        largest = fmax(largest, fabs(a[i] - b[i]) / fabs(b[i]));
+    }
+    return largest;
+}
+
+START_TEST(test_every_way_as_on_the_cpu)
+{
+    static const char *const steps[6] = {"--steps", "8"};
+    const struct way *way = &ways[_i];
+    const char *cpu = support_path("cpu.safetensors");
+    const char *gpu = support_path("gpu.safetensors");
+
+    for (size_t i = 0; i < NETWORKS; i++) {
+        const struct network *n = &networks[i];
+        char on_cpu[4096];
+        const char *on_gpu;
+        double losses;
+        double distance;
+
+        (void)snprintf(on_cpu, sizeof(on_cpu), "%s", run(way, n, "cpu", cpu, steps));
+        on_gpu = run(way, n, "cuda", gpu, steps);
+        losses = losses_differ(on_gpu, on_cpu, 8);
+        distance = job_checkpoint_distance(cpu, gpu);
+        (void)printf("%s, %s: losses differ by %.2g, parameters by %.2g\n", way->name, n->model,
+                     losses, distance);
+        ck_assert_msg(losses < 1e-5, "%s, %s: losses: %g", way->name, n->model, losses);
+        ck_assert_msg(distance < 1e-5, "%s, %s: parameters: %g", way->name, n->model, distance);
+        ck_assert_int_eq(job_record_int(on_cpu, 0, "end", "peak_device_bytes"), 0);
+        ck_assert_int_ge(job_record_int(on_gpu, way->ranks - 1, "end", "peak_device_bytes"),
+                         2 * 4 * n->parameters);
+    }
+}
+END_TEST
+
+/* Alone, where the state is on the device, and through all-reduce, where it is not. */
+START_TEST(test_checkpoints_change_devices)
+{
+    const struct way *way = &ways[_i];
+    const struct network *n = &networks[_i];
+    const char *folder = support_path("checkpoints");
+    const char *whole = support_path("whole.safetensors");
+    const char *parts = support_path("parts.safetensors");
+    char until[16];
+    double distance;
+
+    (void)run(way, n, "cpu", whole, (const char *const[6]){"--steps", "15"});
+    for (int part = 1; part <= 3; part++) {
+        (void)snprintf(until, sizeof(until), "%d", part * 5);
+        (void)run(way, n, part == 2 ? "cuda" : "cpu", parts,
+                  (const char *const[6]){"--steps", until, "--checkpoint-dir", folder,
+                                         part > 1 ? "--resume" : NULL, folder});
+    }
+    distance = job_checkpoint_distance(whole, parts);
+    (void)printf("cpu, cuda, cpu, %s, %s: parameters differ by %.2g\n", way->name, n->model,
+                 distance);
+    ck_assert_msg(distance < 1e-5, "%s, %s: %g", way->name, n->model, distance);
+}
+END_TEST
+
+START_TEST(test_bfloat16_is_near)
+{
+    static const char *const in_16_bits[6] = {"--steps", "8", "--precision", "bf16"};
+    static const char *const in_32_bits[6] = {"--steps", "8"};
+    const struct way *way = &ways[_i];
+    const struct network *n = &networks[_i];
+    const char *save = support_path("saved.safetensors");
+    char exact[4096];
+    double losses;
+
+    (void)snprintf(exact, sizeof(exact), "%s", run(way, n, "cuda", save, in_32_bits));
+    losses = losses_differ(run(way, n, "cuda", save, in_16_bits), exact, 8);
+    (void)printf("%s, %s: losses in bf16 differ by %.2g\n", way->name, n->model, losses);
+    ck_assert_msg(losses < 0.02, "%s, %s: %g", way->name, n->model, losses);
+    ck_assert_msg(losses > 1e-6, "%s, %s: not in 16 bits", way->name, n->model);
+}
+END_TEST
+
+static bool is_emulated(void)
+{
+    const char *module = getenv("SPARRING_CUDA_MODULE");
+
+    return module && strstr(module, "emulated") != NULL;
+}
+
+static const char *refuse(const char *model, const char *data, const char *const *extra)
+{
+    return process_run(PROCESS_FAILS, 60000, extra,
+                       ARGS(support_program("sparring-worker"), "--model", model, "--data", data,
+                            "--steps", "1", "--sync", "local", "--device", "cuda"));
+}
+
+START_TEST(test_too_little_memory)
+{
+    const char *output;
+    const char *at;
+    size_t asked = 0;
+    size_t available = 0;
+    size_t total = 0;
+
+    if (!is_emulated())
+        return; /* how much another GPU has is not ours to say */
+    output =
+        refuse("mlp:2000-3000-5", "random:64,2000,5", ARGS("SPARRING_EMULATED_BYTES=50000000"));
+    at = strstr(output, " bytes of GPU memory, ");
+    ck_assert_msg(at != NULL, "%s", output);
+    while (at > output && at[-1] != ':')
+        at--; /* the number begins behind the colon after what it is for */
+    ck_assert_msg(sscanf(at, "%zu bytes of GPU memory, %zu of %zu are free: ", &asked, &available,
+                         &total) == 3,
+                  "%s", output);
+    ck_assert_uint_eq(total, 50000000);
+    ck_assert_uint_lt(available, total - ((size_t)32 << 20) + 1);
+    ck_assert_uint_gt(asked, available);
+    ck_assert_uint_ge(asked, (2000 * 3000 + 3000 + 3000 * 5 + 5) * sizeof(float));
+    ck_assert_ptr_nonnull(strstr(output, "parameters"));
+}
+END_TEST
+
+START_TEST(test_no_module)
+{
+    const char *output =
+        refuse("mlp:4-2", "random:64,4,2", ARGS("SPARRING_CUDA_MODULE=/nowhere/sparring_cuda.so"));
+    const char *line =
+        strstr(output, "device 'cuda': SPARRING_CUDA_MODULE: cannot find '/nowhere/sparring_cuda");
+
+    ck_assert_msg(line != NULL, "%s", output);
+    line = strchr(line, '\n');
+    ck_assert_msg(line != NULL && line[1] == '\0', "more than a line: %s", output);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cuda_jobs");
+    TCase *cases = tcase_create("jobs");
+
+    tcase_set_timeout(cases, 120);
+    tcase_add_loop_test(cases, test_every_way_as_on_the_cpu, 0, WAYS);
+    tcase_add_loop_test(cases, test_checkpoints_change_devices, 0, 2);
+    tcase_add_loop_test(cases, test_bfloat16_is_near, 0, 2);
+    tcase_add_test(cases, test_too_little_memory);
+    tcase_add_test(cases, test_no_module);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
