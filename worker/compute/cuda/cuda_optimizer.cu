@@ -190,9 +190,11 @@ static struct shadow_map map_of(const struct cuda_optimizer *o)
     return map;
 }
 
-static void forget_params(struct cuda_optimizer *o)
+static void forget_params(struct cuda *cuda)
 {
-    (void)cudaFree(o->shadows);
+    struct cuda_optimizer *o = cuda->optimizer;
+
+    cuda_free(&cuda->base, o->shadows);
     (void)cudaFree(o->device_starts);
     free(o->starts);
     o->shadows = NULL;
@@ -242,7 +244,7 @@ enum status cuda_register_params(struct compute *c, const float *params, size_t 
     void *memory = NULL;
     enum status status;
 
-    forget_params(o);
+    forget_params(cuda);
     if (cuda->type == CUDA_R_32F)
         return STATUS_OK;
     o->starts = static_cast<size_t *>(calloc(length, sizeof(size_t)));
@@ -269,7 +271,7 @@ enum status cuda_register_params(struct compute *c, const float *params, size_t 
                                              cudaMemcpyHostToDevice, cuda->work),
                              "cudaMemcpyAsync of views", err);
     if (status != STATUS_OK) {
-        forget_params(o);
+        forget_params(cuda);
         return status;
     }
     o->params = params;
@@ -435,7 +437,7 @@ void cuda_optimizer_close(struct cuda *cuda)
 
     if (!o)
         return;
-    forget_params(o);
+    forget_params(cuda);
     (void)cudaFreeHost(o->pinned);
     (void)cudaFreeHost(o->pinned_bad);
     (void)cudaFree(o->terms);
