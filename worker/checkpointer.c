@@ -194,7 +194,7 @@ static bool has_optimizer_state(const struct safetensors *file)
     return false;
 }
 
-/* FNV-1a by 64-bit words. */
+/* FNV-1a's way, a float's 32 bits at a time, in 64 bits. */
 static uint64_t hash_floats(uint64_t hash, const float *values, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -247,6 +247,7 @@ static enum status load(struct trainer *t, const char *path, struct error *err)
     if (status != STATUS_OK)
         return status;
     c->resumed = true;
+    (void)snprintf(c->from, sizeof(c->from), "%s", path);
     c->start = c->newest = facts.step;
     c->optimizer_lead = facts.optimizer_step - facts.step;
     c->start_epoch = facts.epoch;
@@ -254,6 +255,24 @@ static enum status load(struct trainer *t, const char *path, struct error *err)
         log_info("going on with '%s': %" PRIu64 " updates of %" PRIu64 " are made", path,
                  facts.step, t->total_steps);
     return STATUS_OK;
+}
+
+/* Older checkpoints are removed as new ones come: another run's would be lost.  Who takes a lost
+ * process's place finds those of its own job. */
+static enum status check_folder(const struct trainer *t, struct error *err)
+{
+    const char *folder = t->options->checkpoint_dir;
+    char path[CHECKPOINT_PATH_MAX];
+    struct error why = {0};
+
+    if (t->rank != 0 || folder[0] == '\0' || worker_options_elastic(t->options))
+        return STATUS_OK;
+    if (checkpoint_find(folder, path, &why) == STATUS_NOT_FOUND)
+        return STATUS_OK;
+    return error_set(err, STATUS_CONFIG,
+                     "--checkpoint-dir '%s' holds another run's checkpoints: go on with them "
+                     "(--resume auto), or take another folder",
+                     folder);
 }
 
 enum status checkpointer_resume(struct trainer *t, bool *ret_resumed, struct error *err)
@@ -266,7 +285,7 @@ enum status checkpointer_resume(struct trainer *t, bool *ret_resumed, struct err
 
     *ret_resumed = false;
     if (how[0] == '\0')
-        return STATUS_OK;
+        return check_folder(t, err);
     status = checkpoint_find(automatic ? t->options->checkpoint_dir : how, path, &why);
     if (automatic && status == STATUS_NOT_FOUND) {
         if (t->rank == 0)
@@ -366,7 +385,8 @@ static enum status save(struct trainer *t, uint64_t completed, struct error *err
     status = check_finite(&contents, completed, err);
     if (status == STATUS_OK)
         status = checkpoint_save(t->options->checkpoint_dir, (size_t)t->options->checkpoint_keep,
-                                 &facts, contents.parts, contents.length, &bytes, err);
+                                 c->resumed ? c->from : NULL, &facts, contents.parts,
+                                 contents.length, &bytes, err);
     return status == STATUS_OK
                ? record(t, completed, bytes, (double)(clock_now_ns() - started) * 1e-9, err)
                : status;

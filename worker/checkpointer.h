@@ -14,6 +14,7 @@
 #define SPARRING_WORKER_CHECKPOINTER_H
 
 #include "common/base/error.h"
+#include "common/checkpoint/checkpoint.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,18 +23,20 @@ struct trainer;
 
 struct checkpointer {
     bool resumed;
-    uint64_t start;          /* updates that the run had made when this process began */
-    uint64_t optimizer_lead; /* steps of the optimizer that it had made beyond those */
-    uint64_t start_epoch;    /* epochs that were over */
-    uint64_t identity;       /* hash of the checkpoint's tensors; 0: none */
-    uint64_t newest;         /* updates in the newest checkpoint */
-    float *values;           /* owned; what the servers have, while it is saved; NULL: not needed */
+    char from[CHECKPOINT_PATH_MAX]; /* the file; it stays as long as this run does */
+    uint64_t start;                 /* updates that the run had made when this process began */
+    uint64_t optimizer_lead;        /* steps of the optimizer that it had made beyond those */
+    uint64_t start_epoch;           /* epochs that were over */
+    uint64_t identity;              /* hash of the checkpoint's tensors; 0: none */
+    uint64_t newest;                /* updates in the newest checkpoint */
+    float *values; /* owned; what the servers have, while it is saved; NULL: not needed */
 };
 
 /* The run that --resume names is loaded into the trainer's model, optimizer and loader, and its
  * length is counted anew.  *ret_resumed false: there is none, as it should be ("", or auto without
  * a checkpoint).  STATUS_MISMATCH: it is of another model or optimizer, or in the middle of an
- * epoch that cannot be gone on with. */
+ * epoch that cannot be gone on with.  STATUS_CONFIG: a new run, and --checkpoint-dir has another
+ * one's checkpoints. */
 enum status checkpointer_resume(struct trainer *t, bool *ret_resumed, struct error *err);
 
 /* After sync is open. */

@@ -131,7 +131,8 @@ static const struct option_spec process_specs[] = {
      .help =
          "Save the run there (rank 0), so that --resume can go on with it: model, optimizer and "
          "position, as safetensors, and `latest`, the newest one's name.  Always at the end, "
-         "and see --checkpoint-every.  A folder belongs to one job."},
+         "and see --checkpoint-every.  A folder belongs to one job: a new run refuses one that "
+         "has checkpoints.  The others wait for a save, within their --timeout-ms."},
     {.name = "checkpoint-every",
      .env = "SPARRING_CHECKPOINT_EVERY",
      .kind = OPTION_INT,

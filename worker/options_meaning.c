@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* A name that this build knows, said before any rank waits for another. */
 static enum status check_backend(const char *name, struct error *err)
@@ -60,6 +61,13 @@ static enum status check_ddp(const struct worker_options *o, struct error *err)
     return STATUS_OK;
 }
 
+static bool is_folder(const char *path)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 static enum status check_checkpoints(const struct worker_options *o, struct error *err)
 {
     bool saves = o->checkpoint_dir[0] != '\0';
@@ -74,6 +82,12 @@ static enum status check_checkpoints(const struct worker_options *o, struct erro
                          "--resume auto: not with --on-worker-loss %s: a process that takes a lost "
                          "one's place later has to name the same checkpoint as the others",
                          o->on_worker_loss);
+    if (worker_options_elastic(o) && is_folder(o->resume))
+        return error_set(err, STATUS_INVALID,
+                         "--resume '%s' is a folder: not with --on-worker-loss %s: a process that "
+                         "takes a lost one's place later has to name the same checkpoint as the "
+                         "others, so name the file",
+                         o->resume, o->on_worker_loss);
     if (o->resume[0] != '\0' && strcmp(o->resume, "auto") != 0 && !drawn)
         return error_set(err, STATUS_INVALID, "--resume and --init exclude each other");
     return STATUS_OK;

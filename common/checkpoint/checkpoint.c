@@ -232,6 +232,8 @@ static bool is_left_over(const char *name)
 struct found {
     char name[FILE_NAME_MAX];
     struct timespec written;
+    dev_t device;
+    ino_t inode;
 };
 
 /* The newest first; of the same moment, the one with more updates. */
@@ -252,8 +254,6 @@ static bool note_entry(DIR *dir, const char *name, struct found **list, size_t *
     struct found *more;
     struct stat info;
 
-    if (is_left_over(name))
-        (void)unlinkat(dirfd(dir), name, 0);
     if (!is_name(name) || fstatat(dirfd(dir), name, &info, AT_SYMLINK_NOFOLLOW) != 0)
         return true;
     more = realloc(*list, (*length + 1) * sizeof(*more));
@@ -261,13 +261,17 @@ static bool note_entry(DIR *dir, const char *name, struct found **list, size_t *
         return false;
     *list = more;
     memcpy(more[*length].name, name, strlen(name) + 1);
+    more[*length].device = info.st_dev;
+    more[*length].inode = info.st_ino;
     more[(*length)++].written = info.st_mtim;
     return true;
 }
 
 /* A checkpoint too many is no reason to end: whatever fails here is tried again with the next. */
-static void remove_older(const char *folder, const char *newest, size_t keep)
+static void remove_older(const char *folder, const char *newest, size_t keep, const char *spared)
 {
+    struct stat stays;
+    bool spares = spared && stat(spared, &stays) == 0;
     DIR *dir = opendir(folder);
     struct found *list = NULL;
     size_t length = 0;
@@ -276,13 +280,17 @@ static void remove_older(const char *folder, const char *newest, size_t keep)
 
     if (!dir)
         return;
-    while ((entry = readdir(dir)) != NULL)
+    while ((entry = readdir(dir)) != NULL) {
+        if (is_left_over(entry->d_name))
+            (void)unlinkat(dirfd(dir), entry->d_name, 0);
         if (!note_entry(dir, entry->d_name, &list, &length))
             break;
+    }
     if (length > 0)
         qsort(list, length, sizeof(*list), compare_found);
     for (size_t i = 0; i < length && keep > 0; i++)
-        if (strcmp(list[i].name, newest) != 0 && kept++ >= keep)
+        if (strcmp(list[i].name, newest) != 0 && kept++ >= keep &&
+            !(spares && list[i].inode == stays.st_ino && list[i].device == stays.st_dev))
             (void)unlinkat(dirfd(dir), list[i].name, 0);
     free(list);
     (void)closedir(dir);
@@ -308,7 +316,8 @@ static enum status write_checkpoint(const char *path, const struct checkpoint_fa
     return status;
 }
 
-enum status checkpoint_save(const char *folder, size_t keep, const struct checkpoint_facts *facts,
+enum status checkpoint_save(const char *folder, size_t keep, const char *spared,
+                            const struct checkpoint_facts *facts,
                             const struct safetensors_part *parts, size_t length,
                             uint64_t *ret_bytes, struct error *err)
 {
@@ -330,20 +339,46 @@ enum status checkpoint_save(const char *folder, size_t keep, const struct checkp
         status = file_write_atomic(path, line, (size_t)size, err);
     }
     if (status == STATUS_OK)
-        remove_older(folder, name, keep);
+        remove_older(folder, name, keep, spared);
     return status;
+}
+
+/* A writer that died between its first checkpoint and `latest` has left a whole file.  False: there
+ * is none. */
+static bool find_newest(const char *folder, char ret[FILE_NAME_MAX])
+{
+    DIR *dir = opendir(folder);
+    struct found *list = NULL;
+    size_t length = 0;
+    const struct dirent *entry;
+
+    if (!dir)
+        return false;
+    while ((entry = readdir(dir)) != NULL)
+        if (!note_entry(dir, entry->d_name, &list, &length))
+            break;
+    if (length > 0) {
+        qsort(list, length, sizeof(*list), compare_found);
+        memcpy(ret, list[0].name, FILE_NAME_MAX);
+    }
+    free(list);
+    (void)closedir(dir);
+    return length > 0;
 }
 
 static enum status follow_latest(const char *folder, char ret[CHECKPOINT_PATH_MAX],
                                  struct error *err)
 {
     char path[CHECKPOINT_PATH_MAX];
+    char name[FILE_NAME_MAX];
     char *text = NULL;
     size_t size;
     enum status status = file_join(path, sizeof(path), folder, LATEST, err);
 
     if (status == STATUS_OK)
         status = file_read(path, FILE_NAME_MAX, &text, &size, err);
+    if (status == STATUS_NOT_FOUND && find_newest(folder, name))
+        return file_join(ret, CHECKPOINT_PATH_MAX, folder, name, err);
     if (status != STATUS_OK)
         return status;
     text[strcspn(text, "\n")] = '\0';

@@ -44,15 +44,18 @@ struct checkpoint_facts {
 
 /*
  * Save into `folder`, which is made where it is missing; then the `keep` newest checkpoints stay
- * there, 0: all.  The parts' names must differ.  *ret_bytes is the file's size.  STATUS_IO,
- * STATUS_NO_SPACE name the file; what was there before stays, and `latest` with it.
+ * there, 0: all; and `spared`, a file's path, wherever it is (NULL: none).  The parts' names must
+ * differ.  *ret_bytes is the file's size.  STATUS_IO, STATUS_NO_SPACE name the file; what was there
+ * before stays, and `latest` with it.
  */
-enum status checkpoint_save(const char *folder, size_t keep, const struct checkpoint_facts *facts,
+enum status checkpoint_save(const char *folder, size_t keep, const char *spared,
+                            const struct checkpoint_facts *facts,
                             const struct safetensors_part *parts, size_t length,
                             uint64_t *ret_bytes, struct error *err);
 
-/* The file that `path` means: itself, or of a folder the one that `latest` names. STATUS_NOT_FOUND:
- * there is no such file, or no `latest`; STATUS_DATA: `latest` is no name of a checkpoint. */
+/* The file that `path` means: itself, or of a folder the one that `latest` names, or without
+ * `latest` the newest there.  STATUS_NOT_FOUND: there is no such file, or no checkpoint;
+ * STATUS_DATA: `latest` is no name of a checkpoint. */
 enum status checkpoint_find(const char *path, char ret[CHECKPOINT_PATH_MAX], struct error *err);
 
 /* STATUS_DATA names the file and the field that is missing or outside its range. */

@@ -74,6 +74,7 @@ static const struct {
     {"--consistency esp", "esp"},
     {"--resume auto", "--resume auto needs --checkpoint-dir"},
     {"--resume auto --checkpoint-dir d --on-worker-loss wait", "name the same checkpoint"},
+    {"--resume . --on-worker-loss wait", "is a folder"},
     {"--checkpoint-every 5", "--checkpoint-every needs --checkpoint-dir"},
     {"--resume a.safetensors --init b.safetensors", "--resume and --init exclude each other"},
     {"--staleness 1", "a staleness bound of 1 needs ssp, not bsp"},

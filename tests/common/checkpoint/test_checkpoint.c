@@ -63,7 +63,7 @@ static void save(const char *folder, size_t keep, uint64_t step, float value)
         moments[i] = -params[i];
     }
     facts.step = step;
-    assert_ok(checkpoint_save(folder, keep, &facts, parts, 2, &bytes, &err));
+    assert_ok(checkpoint_save(folder, keep, NULL, &facts, parts, 2, &bytes, &err));
     ck_assert_uint_gt(bytes, 2 * sizeof(params));
 }
 
@@ -166,12 +166,35 @@ START_TEST(test_a_full_disk)
     before = limit.rlim_cur;
     limit.rlim_cur = 64;
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    assert_fails(checkpoint_save(folder, 1, &facts, &part, 1, NULL, &err), STATUS_NO_SPACE,
+    assert_fails(checkpoint_save(folder, 1, NULL, &facts, &part, 1, NULL, &err), STATUS_NO_SPACE,
                  "step-000006.safetensors");
     limit.rlim_cur = before;
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     check(folder, 5, 5);
     ck_assert_uint_eq(count_entries(folder), 2);
+}
+END_TEST
+
+/* A writer that died before its first `latest`; and a file that the run began from. */
+START_TEST(test_without_latest_and_spared)
+{
+    const char *folder = support_path("without-latest");
+    char path[CHECKPOINT_PATH_MAX];
+    const struct safetensors_part part = {"", &table, (float[8]){0}};
+    struct checkpoint_facts facts = example;
+
+    save(folder, 0, 7, 1);
+    save(folder, 0, 9, 2);
+    assert_ok(file_write_atomic(in(folder, "step-000011.safetensors.tmp-5"), "x", 1, &err));
+    ck_assert_int_eq(unlink(in(folder, "latest")), 0);
+    assert_ok(checkpoint_find(folder, path, &err));
+    ck_assert_str_eq(path, in(folder, "step-000009.safetensors"));
+    facts.step = 12;
+    assert_ok(checkpoint_save(folder, 1, in(folder, "step-000007.safetensors"), &facts, &part, 1,
+                              NULL, &err));
+    ck_assert_int_eq(access(in(folder, "step-000007.safetensors"), F_OK), 0);
+    ck_assert_int_ne(access(in(folder, "step-000009.safetensors"), F_OK), 0);
+    ck_assert_int_eq(access(in(folder, "step-000012.safetensors"), F_OK), 0);
 }
 END_TEST
 
@@ -309,6 +332,7 @@ int main(void)
     tcase_add_test(cases, test_there_and_back);
     tcase_add_test(cases, test_the_newest_are_kept);
     tcase_add_test(cases, test_a_full_disk);
+    tcase_add_test(cases, test_without_latest_and_spared);
     tcase_add_test(cases, test_hostile_latest);
     tcase_add_loop_test(cases, test_hostile_facts, 0, sizeof(refused) / sizeof(refused[0]));
     tcase_add_test(cases, test_differences);
