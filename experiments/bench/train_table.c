@@ -255,7 +255,7 @@ static void add_absent_row(struct bench_report *out, const struct train_contest 
 void train_table_report(const struct train_contest *c, const struct train_model *m,
                         struct bench_report *out)
 {
-    struct row rows[CONTENDERS_MAX];
+    struct row rows[CONTENDERS_MAX] = {0};
 
     print_head(c, m);
     (void)printf("# %-13s %-8s %10s %10s %10s %14s%10s%10s%10s%10s%10s%10s%10s\n", "sync",
