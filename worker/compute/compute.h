@@ -5,8 +5,8 @@
  * gradients and statistics are float32; *values* (activations and their gradients, void *) are of
  * the device's precision, float32 on the CPU.  Images are (batch, channels, height, width).
  * Calls take effect in the order of issue; only download, *_wait and synchronize block, and a call
- * that waits also reports what failed before it.  Threads: one caller per struct compute, the
- * thread that opened it.
+ * that waits also reports what failed before it.  Threads: one caller at a time per struct compute, on
+ * any thread; several may be open.
  */
 #ifndef SPARRING_WORKER_COMPUTE_COMPUTE_H
 #define SPARRING_WORKER_COMPUTE_COMPUTE_H

@@ -17,6 +17,7 @@
 #include <set>
 #include <vector>
 
+#define DEVICES       2
 #define SHARED_STATIC ((size_t)48 * 1024)
 #define SHARED_LIMIT  ((size_t)227 * 1024)
 
@@ -33,6 +34,7 @@ struct CUstream_st {
     std::deque<std::function<void()>> work;
     uint64_t enqueued, done;
     struct CUgraph_st *captured;
+    int device;
 };
 
 struct CUevent_st {
@@ -50,6 +52,7 @@ std::map<const void *, size_t> dynamic_limits; /* kernels that asked for more th
 std::set<struct CUstream_st *> streams;
 size_t used_bytes;
 cudaError_t last_error;
+thread_local int current_device;
 
 typedef std::lock_guard<std::recursive_mutex> guard;
 
@@ -113,8 +116,8 @@ cudaError_t enqueue(cudaStream_t stream, std::function<void()> work)
 {
     guard g(lock);
 
-    if (!stream)
-        return fail(cudaErrorInvalidResourceHandle); /* our streams are all named */
+    if (!stream || stream->device != current_device) /* our streams are all named */
+        return fail(cudaErrorInvalidResourceHandle);
     if (stream->captured) {
         stream->captured->work.push_back(std::move(work));
         return cudaSuccess;
@@ -241,6 +244,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned flags)
 
     (void)flags;
     *ret = new CUstream_st();
+    (*ret)->device = current_device;
     streams.insert(*ret);
     return cudaSuccess;
 }
@@ -365,13 +369,22 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
 
 cudaError_t cudaGetDeviceCount(int *ret)
 {
-    *ret = 1;
+    *ret = DEVICES;
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device)
 {
-    return device == 0 ? cudaSuccess : fail(cudaErrorInvalidDevice);
+    if (device < 0 || device >= DEVICES)
+        return fail(cudaErrorInvalidDevice);
+    current_device = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *ret)
+{
+    *ret = current_device;
+    return cudaSuccess;
 }
 
 cudaError_t cudaDriverGetVersion(int *ret)
@@ -382,7 +395,7 @@ cudaError_t cudaDriverGetVersion(int *ret)
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *ret, int device)
 {
-    if (device != 0)
+    if (device < 0 || device >= DEVICES)
         return fail(cudaErrorInvalidDevice);
     memset(ret, 0, sizeof(*ret));
     (void)snprintf(ret->name, sizeof(ret->name), "emulated on the CPU");

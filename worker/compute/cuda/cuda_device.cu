@@ -4,7 +4,7 @@
  * Opening, closing and the table; the operations are in a file per family.  Products are cuBLASLt
  * (TF32 stays off unless asked for, so that GPU and CPU compare), convolutions cuDNN, everything
  * else kernels of ours.  Failures of kernels surface in the next call that waits.  Threads: one
- * caller, the thread that opened the device.
+ * caller at a time, on any thread.
  */
 #include "worker/compute/cuda/cuda_device.h"
 #include "worker/compute/cuda/cuda_internal.h"
@@ -20,6 +20,14 @@ static std::atomic<int> device_in_use{-1};
 extern "C" int cuda_device_in_use(void)
 {
     return device_in_use.load();
+}
+
+void cuda_bind(const struct cuda *cuda)
+{
+    int current = -1;
+
+    if (cudaGetDevice(&current) != cudaSuccess || current != cuda->device)
+        (void)cudaSetDevice(cuda->device);
 }
 
 /* ---- opening and closing ---- */
@@ -219,6 +227,7 @@ sparring_cuda_open(unsigned version, int index, const struct compute_config *con
         return error_set(err, STATUS_NO_MEMORY, "cuda device: cannot allocate %zu bytes",
                          sizeof(*cuda));
     cuda->base.ops = &cuda_ops;
+    cuda->device = device;
     set_precision(cuda, config);
     status = describe_device(cuda, device, err);
     if (status == STATUS_OK)

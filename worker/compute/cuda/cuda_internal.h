@@ -36,6 +36,7 @@ struct cuda_optimizer; /* cuda_optimizer.cu */
 
 struct cuda {
     struct compute base;
+    int device;
     cudaDataType type; /* of values */
     size_t value_size;
     cublasComputeType_t product_type;
@@ -66,9 +67,16 @@ struct cuda {
     char text[320];
 };
 
+/* Make this GPU the calling thread's: CUDA keeps one per thread, and a process may have several
+ * open.  A failure shows in the calls that follow. */
+void cuda_bind(const struct cuda *cuda);
+
 static inline struct cuda *cuda_of(struct compute *c)
 {
-    return reinterpret_cast<struct cuda *>(c);
+    struct cuda *cuda = reinterpret_cast<struct cuda *>(c);
+
+    cuda_bind(cuda);
+    return cuda;
 }
 
 /* Values are passed untyped; v + i elements. */

@@ -130,7 +130,7 @@ enum status cuda_alloc_host(struct compute *c, size_t count, float **ret, struct
     void *memory = NULL;
     enum status status;
 
-    (void)c;
+    (void)cuda_of(c); /* without a device, CUDA would take the first one's memory for it */
     if (count > SIZE_MAX / sizeof(float) - 1)
         return error_set(err, STATUS_NO_MEMORY, "%zu elements of host memory overflow", count);
     status = status_from_cuda(cudaMallocHost(&memory, count * sizeof(float) + sizeof(float)),
