@@ -18,7 +18,7 @@ struct plan_key {
     uint32_t transposes; /* A: 1, B: 2 */
     uint32_t epilogue;
     uint32_t d_type;
-    uint32_t alignment[4]; /* bytes: A, B, C, D */
+    uint32_t alignment[6]; /* bytes: A, B, C, D, bias, aux */
     uint32_t adds;         /* beta is not 0 */
 };
 
@@ -64,6 +64,8 @@ static struct plan_key key_of(const struct product *p)
     key.alignment[1] = alignment_of(p->b);
     key.alignment[2] = alignment_of(p->c ? p->c : p->d);
     key.alignment[3] = alignment_of(p->d);
+    key.alignment[4] = alignment_of(p->bias);
+    key.alignment[5] = alignment_of(p->aux);
     key.adds = p->beta != 0.0f;
     return key;
 }
