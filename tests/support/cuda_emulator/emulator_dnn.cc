@@ -242,6 +242,12 @@ EXPORTED cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(
 
 /* ---- the three products ---- */
 
+/* The library's vector loads. */
+static bool aligned(const void *a, const void *b, const void *c)
+{
+    return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 16 == 0;
+}
+
 static cudnnStatus_t enqueue(cudnnHandle_t handle, bool possible, std::function<void()> work)
 {
     if (!possible)
@@ -264,6 +270,8 @@ EXPORTED cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void 
     const cudnnConvolutionStruct conv = *cd;
     float a = *static_cast<const float *>(alpha), b = *static_cast<const float *>(beta);
 
+    if (!aligned(x, w, y))
+        return CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER;
     return enqueue(handle, fits(xs, ws, conv, ys) && space >= 1024, [=] {
         double *sums = static_cast<double *>(calloc(count_of(ys), sizeof(double)));
 
@@ -287,6 +295,8 @@ EXPORTED cudnnStatus_t cudnnConvolutionBackwardFilter(
     const cudnnConvolutionStruct conv = *cd;
     float a = *static_cast<const float *>(alpha), b = *static_cast<const float *>(beta);
 
+    if (!aligned(x, dy, dw))
+        return CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER;
     return enqueue(handle, fits(xs, ws, conv, ys) && space >= 1024, [=] {
         size_t count = (size_t)ws.k * ws.c * ws.h * ws.w;
         double *sums = static_cast<double *>(calloc(count, sizeof(double)));
@@ -311,6 +321,8 @@ EXPORTED cudnnStatus_t cudnnConvolutionBackwardData(
     const cudnnConvolutionStruct conv = *cd;
     float a = *static_cast<const float *>(alpha), b = *static_cast<const float *>(beta);
 
+    if (!aligned(w, dy, dx))
+        return CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER;
     return enqueue(handle, fits(xs, ws, conv, ys) && space >= 1024, [=] {
         double *sums = static_cast<double *>(calloc(count_of(xs), sizeof(double)));
 

@@ -3,7 +3,8 @@
  * else.  Algorithms are cuDNN's own choice for the shape (with --deterministic among those that
  * give the same bits every time) and are chosen again when the batch changes.  Bias and activation
  * are a pass over the result, a bias's gradient a sum of ours, in float32 whatever the precision;
- * in 16 bits cuDNN gives a weight's gradient in 16 bits, which a pass adds to the float32 one.
+ * in 16 bits cuDNN gives a weight's gradient in 16 bits, which a pass adds to the float32 one; so
+ * does one where the slab's place is not aligned as cuDNN needs it.
  */
 #include "worker/compute/cuda/cuda_kernel.cuh"
 
@@ -13,11 +14,12 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-#define LIBRARY        "libcudnn.so.9"
-#define WORKSPACE_MAX  ((size_t)1 << 30)
-#define ALGORITHMS_MAX 16
-#define CHUNKS_MAX     32u
-#define CHUNK_VALUES   4096u
+#define LIBRARY          "libcudnn.so.9"
+#define WORKSPACE_MAX    ((size_t)1 << 30)
+#define ALGORITHMS_MAX   16
+#define TENSOR_ALIGNMENT 16 /* bytes */
+#define CHUNKS_MAX       32u
+#define CHUNK_VALUES     4096u
 
 #define FUNCTIONS(X)                                                                               \
     X(cudnnCreate)                                                                                 \
@@ -47,7 +49,7 @@ struct conv_library {
 #undef X
     cudnnHandle_t handle;
     struct cuda_scratch workspace;
-    struct cuda_scratch dweight; /* 16-bit gradient of a weight */
+    struct cuda_scratch dweight; /* gradient of a weight, where cuDNN cannot write the slab's */
 };
 
 struct conv_plan {
@@ -180,6 +182,19 @@ static enum status take(const struct cuda *cuda, cudnnStatus_t listed, const P *
                              "cudnnSetConvolutionMathType", err);
 }
 
+/* What the last choice left there would narrow the next one. */
+static cudnnStatus_t reset_math(const struct cuda *cuda, const struct conv_plan *p)
+{
+    const struct conv_library *l = cuda->conv;
+    cudnnStatus_t s = l->cudnnSetConvolutionMathType(p->forward, math_of(cuda));
+
+    if (s == CUDNN_STATUS_SUCCESS)
+        s = l->cudnnSetConvolutionMathType(p->to_weight, math_of(cuda));
+    if (s == CUDNN_STATUS_SUCCESS)
+        s = l->cudnnSetConvolutionMathType(p->to_input, math_of(cuda));
+    return s;
+}
+
 static enum status choose_algorithms(struct cuda *cuda, struct conv_plan *p, struct error *err)
 {
     const struct conv_library *l = cuda->conv;
@@ -274,6 +289,8 @@ static enum status set_batch(struct cuda *cuda, const struct convolution *conv, 
                                           (int)columns_of(conv));
     status = status_from_cudnn(l, s, "cudnnSetTensor4dDescriptor", err);
     if (status == STATUS_OK)
+        status = status_from_cudnn(l, reset_math(cuda, p), "cudnnSetConvolutionMathType", err);
+    if (status == STATUS_OK)
         status = choose_algorithms(cuda, p, err);
     for (unsigned i = 0; i < 3; i++)
         largest = p->workspace[i] > largest ? p->workspace[i] : largest;
@@ -343,6 +360,32 @@ static size_t weights_of(const struct convolution *conv)
     return conv->filters * conv->channels * conv->kernel * conv->kernel;
 }
 
+/* cuDNN knows no pointer when it chooses an algorithm and counts on vector loads; a parameter in
+ * the slab has a float's alignment. */
+static bool is_aligned(const void *tensor)
+{
+    return reinterpret_cast<uintptr_t>(tensor) % TENSOR_ALIGNMENT == 0;
+}
+
+/* The weight as values where cuDNN can read it. */
+static enum status aligned_weight(struct cuda *cuda, const struct convolution *conv,
+                                  const void **ret, struct error *err)
+{
+    struct cuda_scratch *s = &cuda->cast[0];
+    size_t bytes = weights_of(conv) * cuda->value_size;
+    enum status status = cuda_parameter(cuda, conv->weight, weights_of(conv), 0, ret, err);
+
+    if (status != STATUS_OK || is_aligned(*ret))
+        return status;
+    status = cuda_reserve(cuda, s, bytes, "an aligned weight", err);
+    if (status == STATUS_OK)
+        status = status_from_cuda(
+            cudaMemcpyAsync(s->memory, *ret, bytes, cudaMemcpyDeviceToDevice, cuda->work),
+            "cudaMemcpyAsync of a weight", err);
+    *ret = s->memory;
+    return status;
+}
+
 enum status cuda_conv_forward(struct compute *c, const struct convolution *conv, const void *x,
                               void *y, size_t batch, struct error *err)
 {
@@ -357,7 +400,7 @@ enum status cuda_conv_forward(struct compute *c, const struct convolution *conv,
     enum status status = set_batch(cuda, conv, batch, err);
 
     if (status == STATUS_OK)
-        status = cuda_parameter(cuda, conv->weight, weights_of(conv), 0, &weight, err);
+        status = aligned_weight(cuda, conv, &weight, err);
     if (status == STATUS_OK)
         status = status_from_cudnn(
             l,
@@ -438,7 +481,7 @@ enum status cuda_conv_backward_weight(struct compute *c, const struct convolutio
     struct cuda *cuda = cuda_of(c);
     struct conv_library *l = cuda->conv;
     const struct conv_plan *p = static_cast<const struct conv_plan *>(conv->plan);
-    bool direct = cuda->type == CUDA_R_32F;
+    bool direct = cuda->type == CUDA_R_32F && is_aligned(conv->dweight);
     const float alpha = direct ? cuda_unscale(cuda) : 1.0f;
     const float beta = direct && accumulate ? 1.0f : 0.0f;
     void *dweight = conv->dweight;
@@ -446,7 +489,7 @@ enum status cuda_conv_backward_weight(struct compute *c, const struct convolutio
 
     if (status == STATUS_OK && !direct) {
         status = cuda_reserve(cuda, &l->dweight, weights_of(conv) * cuda->value_size,
-                              "a 16-bit gradient", err);
+                              "a convolution's gradient", err);
         dweight = l->dweight.memory;
     }
     if (status == STATUS_OK)
@@ -477,7 +520,7 @@ enum status cuda_conv_backward_input(struct compute *c, const struct convolution
     enum status status = set_batch(cuda, conv, batch, err);
 
     if (status == STATUS_OK)
-        status = cuda_parameter(cuda, conv->weight, weights_of(conv), 0, &weight, err);
+        status = aligned_weight(cuda, conv, &weight, err);
     if (status == STATUS_OK)
         status = status_from_cudnn(
             l,
