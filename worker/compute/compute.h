@@ -5,8 +5,8 @@
  * gradients and statistics are float32; *values* (activations and their gradients, void *) are of
  * the device's precision, float32 on the CPU.  Images are (batch, channels, height, width).
  * Calls take effect in the order of issue; only download, *_wait and synchronize block, and a call
- * that waits also reports what failed before it.  Threads: one caller at a time per struct compute, on
- * any thread; several may be open.
+ * that waits also reports what failed before it.  Threads: one caller at a time per struct compute,
+ * on any thread; several may be open.
  */
 #ifndef SPARRING_WORKER_COMPUTE_COMPUTE_H
 #define SPARRING_WORKER_COMPUTE_COMPUTE_H
@@ -334,7 +334,8 @@ enum status compute_graph_end(struct compute *c, struct compute_graph **ret, str
 
 /* Do what was noted, once more, with these labels (rows, as noted; NULL: the last ones) and, where
  * it has an update, these numbers.  The launch before must have been waited for
- * (compute_loss_wait). */
+ * (compute_loss_wait).  STATUS_UNAVAILABLE: a larger batch than before, other parameters or fp16's
+ * scale came between; the graph has to be noted again. */
 enum status compute_graph_launch(struct compute *c, const struct compute_graph *graph,
                                  const int32_t *labels, size_t rows,
                                  const struct optimizer_config *config, double learning_rate,

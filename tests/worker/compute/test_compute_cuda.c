@@ -185,6 +185,21 @@ static double layer_loss(struct compute *c)
     return loss;
 }
 
+/* The graph has the places of memory that a larger batch gives up. */
+static void check_larger_batch(struct compute *c, const struct layer_step *l,
+                               const struct compute_graph *graph)
+{
+    static const int32_t labels[2 * LAYER_ROWS];
+    struct array logits = values_random(c, 2 * LAYER_ROWS * LAYER_OUT);
+
+    assert_ok(compute_softmax_cross_entropy(c, logits.device, labels, NULL, 2 * LAYER_ROWS,
+                                            LAYER_OUT, &err));
+    (void)layer_loss(c);
+    assert_fails(compute_graph_launch(c, graph, l->labels, LAYER_ROWS, &l->config, 0.1, 6, &err),
+                 STATUS_UNAVAILABLE, "note it again");
+    array_free(c, &logits);
+}
+
 /* A graph's launches are the calls that it noted: the same bits. */
 START_TEST(test_graph)
 {
@@ -219,6 +234,7 @@ START_TEST(test_graph)
     for (size_t i = 0; i < l.params.count; i++)
         ck_assert(l.params.host[i] == after[i]);
     ck_assert_uint_eq(compute_skipped_updates(c), 0);
+    check_larger_batch(c, &l, graph);
     compute_graph_free(c, graph);
     free(start);
     free(after);

@@ -11,6 +11,7 @@
 struct compute_graph {
     cudaGraphExec_t instance;
     float gradient_scale; /* it holds */
+    uint64_t moves;       /* of the device when it was noted */
 };
 
 enum status cuda_graph_begin(struct compute *c, struct error *err)
@@ -47,6 +48,7 @@ enum status cuda_graph_end(struct compute *c, struct compute_graph **ret, struct
         return status;
     }
     graph->gradient_scale = cuda->gradient_scale;
+    graph->moves = cuda->moves;
     *ret = graph;
     return STATUS_OK;
 }
@@ -59,6 +61,10 @@ enum status cuda_graph_launch(struct compute *c, const struct compute_graph *gra
     struct cuda *cuda = cuda_of(c);
     enum status status = STATUS_OK;
 
+    if (graph->moves != cuda->moves)
+        return error_set(
+            err, STATUS_UNAVAILABLE,
+            "the graph is from before the device's scratch memory grew: note it again");
     if (rows > cuda->rows_capacity)
         return error_set(err, STATUS_INVALID,
                          "a graph's launch with %zu rows, there is room for %zu", rows,

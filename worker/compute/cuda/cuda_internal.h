@@ -42,6 +42,7 @@ struct cuda {
     cublasComputeType_t product_type;
     bool deterministic;
     bool capturing;       /* calls are noted for a graph */
+    uint64_t moves;       /* of memory that calls use between them: a graph has the places */
     float gradient_scale; /* of values' gradients: 1 but with fp16 */
     cudaStream_t work, copies;
     struct product_plans *plans;

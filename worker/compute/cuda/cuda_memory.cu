@@ -94,6 +94,7 @@ enum status cuda_reserve(struct cuda *cuda, struct cuda_scratch *s, size_t bytes
 
     if (bytes <= s->bytes)
         return STATUS_OK;
+    cuda->moves++;
     cuda_free(&cuda->base, s->memory); /* waits for the kernels that use it */
     *s = {};
     status = alloc_bytes(cuda, bytes, 1, what, &s->memory, err);

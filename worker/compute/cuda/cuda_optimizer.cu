@@ -244,6 +244,7 @@ enum status cuda_register_params(struct compute *c, const float *params, size_t 
     void *memory = NULL;
     enum status status;
 
+    cuda->moves++;
     forget_params(cuda);
     if (cuda->type == CUDA_R_32F)
         return STATUS_OK;

@@ -116,6 +116,7 @@ static enum status reserve_rows(struct cuda *cuda, size_t rows, struct error *er
 
     if (rows <= cuda->rows_capacity)
         return STATUS_OK;
+    cuda->moves++;
     (void)cudaFree(cuda->labels);
     (void)cudaFree(cuda->rows);
     (void)cudaFreeHost(cuda->pinned_labels);
