@@ -103,12 +103,24 @@ START_TEST(test_what_is_refused)
 {
     const char *program = support_source("experiments/bundle");
     const char *full = support_path("full");
+    const char *prefix = support_path("prefix"); /* where an installation is */
     const char *output;
 
     ck_assert(process_shell("mkdir '%s' && touch '%s/thesis.tex'", full, full));
     output = process_run(1, WAIT_MS, NULL, ARGS(program, full, "--build", build_folder()));
     ck_assert_ptr_nonnull(strstr(output, "neither empty nor a bundle"));
     ck_assert(has_file(full, "thesis.tex"));
+    ck_assert(process_shell("mkdir -p '%s'/bin '%s'/share/doc && touch '%s'/bin/sparring "
+                            "'%s'/share/doc/theirs",
+                            prefix, prefix, prefix, prefix));
+    output = process_run(1, WAIT_MS, NULL, ARGS(program, prefix, "--build", build_folder()));
+    ck_assert_ptr_nonnull(strstr(output, "neither empty nor a bundle"));
+    ck_assert(has_file(prefix, "bin/sparring") && has_file(prefix, "share/doc/theirs"));
+    output = process_run(
+        1, WAIT_MS, NULL,
+        ARGS("/usr/bin/env", "-C", support_folder(), program, "full", "--build", build_folder()));
+    ck_assert_msg(strstr(output, full) && strstr(output, "neither empty"),
+                  "a relative folder is not the caller's: %s", output);
     output = process_run(
         1, WAIT_MS, NULL,
         ARGS(program, support_path("old"), "--build", build_folder(), "--glibc", "2.17"));
