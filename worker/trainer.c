@@ -507,7 +507,6 @@ void trainer_close(struct trainer *t, const struct error *failure)
     run_record_close(&t->record);
     loader_close(t->loader);
     sampler_release(&t->sampler);
-    optimizer_release(&t->optimizer);
     free(t->used);
     delay_schedule_release(&t->delays);
     free(t->server_weights);
@@ -516,8 +515,10 @@ void trainer_close(struct trainer *t, const struct error *failure)
     checkpointer_release(&t->checkpointer);
     ddp_record_release(&t->ddp);
     replicas_close(t->replicas);
-    if (released) /* else its slabs are read until the process ends, which is soon */
+    if (released) { /* else their slabs are read until the process ends, which is soon */
+        optimizer_release(&t->optimizer);
         model_close(t->model);
+    }
     dataset_close(t->train_set);
     dataset_close(t->test_set);
     if (released)
