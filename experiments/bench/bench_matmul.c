@@ -86,11 +86,13 @@ static const struct option_set option_set = {
     .tables = {{specs, 0}},
 };
 
-/* Three square matrices of one size on the device: y = x w^T and its two gradients. */
+/* Square matrices of one size on the device: y = x w^T and its two gradients.  No product writes
+ * what another reads, so the operands are the same in every round. */
 struct products {
     struct compute *compute;
     struct linear linear;
-    void *x, *y;       /* values (size, size), owned */
+    void *x, *dy;      /* values (size, size), owned: read */
+    void *written;     /* likewise: y or dx */
     float *parameters; /* weight and bias of `linear`, owned */
     float *gradients;  /* their gradients, owned */
     size_t size;
@@ -103,7 +105,8 @@ static const char *const form_names[FORMS] = {"forward", "backward_weight", "bac
 static void products_close(struct products *p)
 {
     compute_free(p->compute, p->x);
-    compute_free(p->compute, p->y);
+    compute_free(p->compute, p->dy);
+    compute_free(p->compute, p->written);
     compute_free(p->compute, p->parameters);
     compute_free(p->compute, p->gradients);
     *p = (struct products){.compute = p->compute};
@@ -129,7 +132,7 @@ static enum status products_fill(struct products *p, struct error *err)
     if (status == STATUS_OK)
         status = compute_upload_values(p->compute, p->x, values, count, err);
     if (status == STATUS_OK)
-        status = compute_upload_values(p->compute, p->y, values, count, err);
+        status = compute_upload_values(p->compute, p->dy, values, count, err);
     free(values);
     return status;
 }
@@ -145,7 +148,9 @@ static enum status products_open(struct products *p, size_t size, struct error *
     if (status == STATUS_OK)
         status = compute_alloc_values(p->compute, count, "a matrix", &p->x, err);
     if (status == STATUS_OK)
-        status = compute_alloc_values(p->compute, count, "a matrix", &p->y, err);
+        status = compute_alloc_values(p->compute, count, "a matrix", &p->dy, err);
+    if (status == STATUS_OK)
+        status = compute_alloc_values(p->compute, count, "a matrix", &p->written, err);
     if (status != STATUS_OK)
         return status;
     p->linear = (struct linear){.in = size,
@@ -161,13 +166,14 @@ static enum status run_product(struct products *p, enum form form, struct error 
 {
     switch (form) {
     case FORM_FORWARD:
-        return compute_linear_forward(p->compute, &p->linear, p->x, NULL, NULL, p->y, p->size, err);
+        return compute_linear_forward(p->compute, &p->linear, p->x, NULL, NULL, p->written, p->size,
+                                      err);
     case FORM_BACKWARD_WEIGHT:
-        return compute_linear_backward_weight(p->compute, &p->linear, p->x, p->y, p->size, false,
+        return compute_linear_backward_weight(p->compute, &p->linear, p->x, p->dy, p->size, false,
                                               err);
     default:
-        return compute_linear_backward_input(p->compute, &p->linear, p->y, p->x, p->size, false,
-                                             err);
+        return compute_linear_backward_input(p->compute, &p->linear, p->dy, p->written, p->size,
+                                             false, err);
     }
 }
 
