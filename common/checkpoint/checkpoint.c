@@ -311,7 +311,8 @@ static enum status write_checkpoint(const char *path, const struct checkpoint_fa
         metadata[2 * (i + 1)] = fields[i].name;
         metadata[2 * (i + 1) + 1] = texts[i];
     }
-    status = safetensors_save_parts(path, parts, length, metadata, FIELDS + 1, ret_bytes, err);
+    status = safetensors_save_parts(path, parts, length, metadata, FIELDS + 1, CHECKPOINT_BYTES_MAX,
+                                    ret_bytes, err);
     free(texts);
     return status;
 }

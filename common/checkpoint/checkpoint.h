@@ -45,8 +45,9 @@ struct checkpoint_facts {
 /*
  * Save into `folder`, which is made where it is missing; then the `keep` newest checkpoints stay
  * there, 0: all; and `spared`, a file's path, wherever it is (NULL: none).  The parts' names must
- * differ.  *ret_bytes is the file's size.  STATUS_IO, STATUS_NO_SPACE name the file; what was there
- * before stays, and `latest` with it.
+ * differ.  *ret_bytes is the file's size.  STATUS_IO, STATUS_NO_SPACE name the file,
+ * STATUS_UNSUPPORTED one of more than CHECKPOINT_BYTES_MAX; what was there before stays, and
+ * `latest` with it.
  */
 enum status checkpoint_save(const char *folder, size_t keep, const char *spared,
                             const struct checkpoint_facts *facts,

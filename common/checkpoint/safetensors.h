@@ -86,10 +86,11 @@ enum status safetensors_save_slab(const char *path, const struct tensor_table *t
                                   const float *slab, const char *const *metadata, size_t pairs,
                                   struct error *err);
 
-/* The same of several slabs, whose names differ.  *ret_bytes is the size of the file, NULL allowed.
- */
+/* The same of several slabs, whose names differ, into a file of at most max_bytes, as the reader
+ * takes it: else STATUS_UNSUPPORTED, and nothing is written.  *ret_bytes is the size of the file,
+ * NULL allowed. */
 enum status safetensors_save_parts(const char *path, const struct safetensors_part *parts,
                                    size_t length, const char *const *metadata, size_t pairs,
-                                   uint64_t *ret_bytes, struct error *err);
+                                   size_t max_bytes, uint64_t *ret_bytes, struct error *err);
 
 #endif

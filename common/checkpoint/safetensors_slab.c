@@ -9,8 +9,10 @@
 #include "common/base/strbuf.h"
 #include "common/checkpoint/safetensors.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -286,24 +288,27 @@ static void add_header(struct strbuf *out, const struct pieces *p, const char *c
 }
 
 static enum status write_file(const char *path, const struct strbuf *header, const struct pieces *p,
-                              uint64_t *ret_bytes, struct error *err)
+                              size_t max_bytes, uint64_t *ret_bytes, struct error *err)
 {
     struct file_writer w;
     uint64_t header_bytes = header->length; /* little-endian in memory, as asserted above */
     uint64_t bytes = sizeof(header_bytes) + header_bytes;
-    enum status status = file_writer_open(&w, path, err);
+    enum status status;
 
+    for (size_t i = 0; i < p->length; i++)
+        bytes += p->list[i].view->count * sizeof(float);
+    if (bytes > max_bytes)
+        return error_set(err, STATUS_UNSUPPORTED,
+                         "'%s' would have %" PRIu64 " bytes, more than the %zu that are read again",
+                         path, bytes, max_bytes);
+    status = file_writer_open(&w, path, err);
     if (status != STATUS_OK)
         return status;
     status = file_writer_add(&w, &header_bytes, sizeof(header_bytes), err);
     if (status == STATUS_OK)
         status = file_writer_add(&w, header->text, header->length, err);
-    for (size_t i = 0; i < p->length && status == STATUS_OK; i++) {
-        size_t size = p->list[i].view->count * sizeof(float);
-
-        status = file_writer_add(&w, p->list[i].data, size, err);
-        bytes += size;
-    }
+    for (size_t i = 0; i < p->length && status == STATUS_OK; i++)
+        status = file_writer_add(&w, p->list[i].data, p->list[i].view->count * sizeof(float), err);
     if (status != STATUS_OK) {
         file_writer_abandon(&w);
         return status;
@@ -316,15 +321,15 @@ static enum status write_file(const char *path, const struct strbuf *header, con
 
 /* The pieces are sorted. */
 static enum status save_pieces(const char *path, const struct pieces *p,
-                               const char *const *metadata, size_t pairs, uint64_t *ret_bytes,
-                               struct error *err)
+                               const char *const *metadata, size_t pairs, size_t max_bytes,
+                               uint64_t *ret_bytes, struct error *err)
 {
     struct strbuf header = STRBUF_INIT;
     enum status status;
 
     add_header(&header, p, metadata, pairs);
     if (strbuf_ok(&header))
-        status = write_file(path, &header, p, ret_bytes, err);
+        status = write_file(path, &header, p, max_bytes, ret_bytes, err);
     else
         status = error_set(err, STATUS_NO_MEMORY, "'%s': no memory for the header", path);
     strbuf_release(&header);
@@ -342,7 +347,7 @@ enum status safetensors_save_slab(const char *path, const struct tensor_table *t
         status = add_part(&pieces, "", table, slab, err);
     if (status == STATUS_OK) {
         qsort(pieces.list, pieces.length, sizeof(*pieces.list), compare_names);
-        status = save_pieces(path, &pieces, metadata, pairs, NULL, err);
+        status = save_pieces(path, &pieces, metadata, pairs, SIZE_MAX, NULL, err);
     }
     release_pieces(&pieces);
     return status;
@@ -350,13 +355,13 @@ enum status safetensors_save_slab(const char *path, const struct tensor_table *t
 
 enum status safetensors_save_parts(const char *path, const struct safetensors_part *parts,
                                    size_t length, const char *const *metadata, size_t pairs,
-                                   uint64_t *ret_bytes, struct error *err)
+                                   size_t max_bytes, uint64_t *ret_bytes, struct error *err)
 {
     struct pieces pieces = {0};
     enum status status = make_pieces(&pieces, parts, length, err);
 
     if (status == STATUS_OK)
-        status = save_pieces(path, &pieces, metadata, pairs, ret_bytes, err);
+        status = save_pieces(path, &pieces, metadata, pairs, max_bytes, ret_bytes, err);
     release_pieces(&pieces);
     return status;
 }

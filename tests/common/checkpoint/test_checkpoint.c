@@ -124,6 +124,28 @@ START_TEST(test_there_and_back)
 }
 END_TEST
 
+/* What could not be gone on with is not written: one element below the limit, the header is too
+ * much. */
+START_TEST(test_more_than_is_read_again)
+{
+    const char *folder = support_path("large");
+    size_t count = CHECKPOINT_BYTES_MAX / sizeof(float) - 1;
+    struct tensor_view view = {.name = "w", .dims = 1, .shape = {count}, .count = count};
+    const struct tensor_table large = {.views = &view, .length = 1, .capacity = 1, .count = count};
+    float none = 0; /* never read */
+    const struct safetensors_part part = {"", &large, &none};
+    uint64_t bytes = 0;
+
+    save(folder, 3, 5, 1);
+    assert_fails(checkpoint_save(folder, 3, NULL, &example, &part, 1, &bytes, &err),
+                 STATUS_UNSUPPORTED, "step-000012.safetensors' would have 1717");
+    ck_assert_ptr_nonnull(strstr(err.text, "more than the 17179869184 that are read again"));
+    ck_assert_uint_eq(bytes, 0);
+    check(folder, 5, 1);
+    ck_assert_uint_eq(count_entries(folder), 2);
+}
+END_TEST
+
 /* The newest are those that were written last: a run that went back has fewer updates.  What
  * others put into the folder stays. */
 START_TEST(test_the_newest_are_kept)
@@ -330,6 +352,7 @@ int main(void)
     TCase *cases = tcase_create("all");
 
     tcase_add_test(cases, test_there_and_back);
+    tcase_add_test(cases, test_more_than_is_read_again);
     tcase_add_test(cases, test_the_newest_are_kept);
     tcase_add_test(cases, test_a_full_disk);
     tcase_add_test(cases, test_without_latest_and_spared);
