@@ -40,6 +40,7 @@ struct service {
     struct stats_counters past; /* of the jobs that are over */
     uint64_t jobs_ok, jobs_failed;
     struct job *current;         /* served now; NULL: none */
+    struct asking *asking;       /* list of the open State calls that were let in; see state.c */
     struct job *over;            /* list of those that wait to be recorded and freed */
     char last_job[WIRE_JOB_MAX]; /* the newest that is over, for who comes back to it; "": none */
     struct error last_failure;   /* why; STATUS_OK: it is done */
