@@ -54,12 +54,14 @@ static void want_columns(struct trainer *t, const struct tensor_view *weight, si
 void wanted_name(struct trainer *t, uint64_t index, const struct batch *batch)
 {
     const struct tensor_view *weight = model_input_weight(t->model); /* (out, in) */
-    size_t features = weight->shape[1], end = weight->offset + weight->count;
     const bool *active = t->wanted.active;
+    size_t features, end;
     struct batch next;
 
     if (!active || is_read_whole(t, index, batch))
         return;
+    features = weight->shape[1];
+    end = weight->offset + weight->count;
     loader_peek(t->loader, &next);
     find_active(t, &next);
     sync_want(t->sync, 0, weight->offset);
