@@ -13,7 +13,6 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 static const struct dataset_ops *const kinds[] = {
     &dataset_digits_ops,        &dataset_mnist_ops, &dataset_cifar10_ops, &dataset_random_ops,
@@ -83,9 +82,7 @@ void dataset_close(struct dataset *d)
 {
     if (!d)
         return;
-    if (d->mapped)
-        (void)munmap(d->mapped, d->mapped_bytes);
-    free(d->drawn);
+    free(d->ids);
     free(d->labels);
     free(d->values);
     free(d->pixels);

@@ -16,6 +16,8 @@
  *   tokens:FILE[,V]   the same of ids of 16 bits, little-endian, below V (50257 unless told)
  *   FILE.safetensors  tensors x (N, ...) F32 and y (N) I64 or I32; no test split
  *
+ * All samples are in memory once open, of each data set on its own.  text and tokens take the size
+ * of their file, whichever split it is and in every process: a rank that also tests has it twice.
  * Threads: reading is safe from any number of threads once open.
  */
 #ifndef SPARRING_WORKER_DATA_DATASET_H

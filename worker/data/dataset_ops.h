@@ -18,12 +18,10 @@ struct dataset {
     size_t classes;
     unsigned char *pixels; /* owned; (count, features) with x = pixel / 255; or NULL, then: */
     float *values;         /* owned; (count, features); or NULL, then: */
-    struct tokens tokens;  /* at least count * positions + 1, in one of: */
-    void *mapped;          /* a file of mapped_bytes, until close */
-    size_t mapped_bytes;
-    unsigned char *drawn; /* owned */
-    int32_t *labels;      /* owned; (count); not of tokens */
-    float scale[256];     /* pixel / 255 */
+    struct tokens tokens;  /* at least count * positions + 1, in: */
+    unsigned char *ids;    /* owned */
+    int32_t *labels;       /* owned; (count); not of tokens */
+    float scale[256];      /* pixel / 255 */
 };
 
 struct dataset_ops {

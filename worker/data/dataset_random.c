@@ -140,7 +140,7 @@ static enum status open_tokens(const struct dataset_config *config, struct datas
     d->positions = sizes[1];
     d->classes = sizes[2];
     count = sizes[0] * sizes[1] + 1; /* both are below 2^31 */
-    status = mem_calloc(count, 4, "random tokens", &d->drawn, err);
+    status = mem_calloc(count, 4, "random tokens", &d->ids, err);
     if (status != STATUS_OK)
         return status;
     seed(config, &random);
@@ -148,9 +148,9 @@ static enum status open_tokens(const struct dataset_config *config, struct datas
         uint32_t id = random_u32(&random) % (uint32_t)d->classes;
 
         for (unsigned k = 0; k < 4; k++)
-            d->drawn[4 * i + k] = (unsigned char)(id >> (8 * k));
+            d->ids[4 * i + k] = (unsigned char)(id >> (8 * k));
     }
-    return tokens_init(&d->tokens, config->spec, d->drawn, 4 * count, 4, d->classes, err);
+    return tokens_init(&d->tokens, config->spec, d->ids, 4 * count, 4, d->classes, err);
 }
 
 const struct dataset_ops dataset_random_ops = {

@@ -1,16 +1,15 @@
 /*
  * text:FILE, the bytes of a file as tokens, and tokens:FILE, numbers of 16 bits that a tokenizer
- * has written (nanoGPT's train.bin).  The file is mapped, not read: the ranks of one host share it
- * and a corpus may be larger than memory.  It must not shrink while it is open; a token that
- * somebody writes into it meanwhile is refused by the model, not here.
+ * has written (nanoGPT's train.bin).  The file is read whole: what happens to it afterwards is
+ * nobody's concern, where a mapped one that shrinks ends the process.
  */
+#include "common/base/memory.h"
 #include "common/base/parse.h"
 #include "worker/data/dataset_ops.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,10 +28,31 @@ static bool accepts_tokens(const char *spec)
     return strncmp(spec, TOKENS_PREFIX, strlen(TOKENS_PREFIX)) == 0;
 }
 
-static enum status map_open_file(int fd, const char *path, struct dataset *d, struct error *err)
+static enum status read_bytes(int fd, const char *path, unsigned char *bytes, size_t size,
+                              struct error *err)
+{
+    size_t done = 0;
+
+    while (done < size) {
+        ssize_t got = pread(fd, bytes + done, size - done, (off_t)done);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return error_set_errno(err, errno, "cannot read '%s'", path);
+        if (got == 0)
+            return error_set(err, STATUS_DATA, "'%s' became shorter: %zu of %zu bytes", path, done,
+                             size);
+        done += (size_t)got;
+    }
+    return STATUS_OK;
+}
+
+static enum status read_open_file(int fd, const char *path, struct dataset *d, size_t *ret_size,
+                                  struct error *err)
 {
     struct stat info;
-    void *memory;
+    enum status status;
 
     if (fstat(fd, &info) != 0)
         return error_set_errno(err, errno, "cannot look at '%s'", path);
@@ -43,23 +63,24 @@ static enum status map_open_file(int fd, const char *path, struct dataset *d, st
     if ((uintmax_t)info.st_size > SIZE_MAX)
         return error_set(err, STATUS_UNSUPPORTED, "'%s' has %jd bytes", path,
                          (intmax_t)info.st_size);
-    memory = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    if (memory == MAP_FAILED)
-        return error_set_errno(err, errno, "cannot map '%s'", path);
-    d->mapped = memory;
-    d->mapped_bytes = (size_t)info.st_size;
-    return STATUS_OK;
+    status = mem_calloc((size_t)info.st_size, 1, path, &d->ids, err);
+    if (status != STATUS_OK)
+        return status;
+    *ret_size = (size_t)info.st_size;
+    return read_bytes(fd, path, d->ids, *ret_size, err);
 }
 
-static enum status map_file(const char *path, struct dataset *d, struct error *err)
+/* A pipe is looked at, not waited for. */
+static enum status read_file(const char *path, struct dataset *d, size_t *ret_size,
+                             struct error *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     enum status status;
 
     if (fd < 0)
         return error_set(err, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO,
                          "cannot open '%s': %s", path, strerror(errno));
-    status = map_open_file(fd, path, d, err);
+    status = read_open_file(fd, path, d, ret_size, err);
     (void)close(fd);
     return status;
 }
@@ -69,6 +90,7 @@ static enum status open_stream(const struct dataset_config *config, const char *
                                struct error *err)
 {
     struct tokens *t = &d->tokens;
+    size_t size = 0;
     size_t first;
     enum status status;
 
@@ -77,9 +99,9 @@ static enum status open_stream(const struct dataset_config *config, const char *
                          "data '%s' is a sequence of tokens: it needs a model that reads "
                          "sequences, as gpt:4,4,128,64",
                          config->spec);
-    status = map_file(path, d, err);
+    status = read_file(path, d, &size, err);
     if (status == STATUS_OK)
-        status = tokens_init(t, path, d->mapped, d->mapped_bytes, width, vocabulary, err);
+        status = tokens_init(t, path, d->ids, size, width, vocabulary, err);
     if (status != STATUS_OK)
         return status;
     tokens_split(t, config->split, &first);

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static struct error err;
 
@@ -165,9 +167,30 @@ START_TEST(text_refuses)
     assert_fails(open_spec(spec_of("text", path), SPLIT_TRAIN, 0, 4, &d), STATUS_DATA, "is empty");
     assert_fails(open_spec(spec_of("text", support_folder()), SPLIT_TRAIN, 0, 4, &d), STATUS_DATA,
                  "is not a file");
+    path = support_path("pipe");
+    ck_assert_int_eq(mkfifo(path, 0600), 0); /* that nobody writes to */
+    assert_fails(open_spec(spec_of("text", path), SPLIT_TRAIN, 0, 4, &d), STATUS_DATA,
+                 "pipe' is not a file");
     assert_fails(open_spec("text:/nowhere", SPLIT_TRAIN, 0, 4, &d), STATUS_NOT_FOUND,
                  "cannot open '/nowhere'");
     assert_fails(open_spec("text:", SPLIT_TRAIN, 0, 4, &d), STATUS_NOT_FOUND, "cannot open ''");
+}
+END_TEST
+
+START_TEST(text_outlives_its_file)
+{
+    static const int64_t zero;
+    const char *path = support_write("letters", LETTERS, 40);
+    struct dataset *d;
+    float x[8];
+    int32_t y[8];
+
+    assert_ok(open_spec(spec_of("text", path), SPLIT_TRAIN, 0, 8, &d));
+    ck_assert_int_eq(truncate(path, 0), 0);
+    dataset_gather(d, &zero, 1, x, y);
+    for (unsigned i = 0; i < 8; i++)
+        ck_assert(x[i] == (float)LETTERS[i] && y[i] == LETTERS[i + 1]);
+    dataset_close(d);
 }
 END_TEST
 
@@ -346,6 +369,7 @@ int main(void)
     tcase_add_test(tcase, ids_beyond_the_vocabulary);
     tcase_add_test(tcase, text_by_bytes);
     tcase_add_test(tcase, text_refuses);
+    tcase_add_test(tcase, text_outlives_its_file);
     tcase_add_test(tcase, tiny_shakespeare);
     tcase_add_test(tcase, tokens_of_16_bits);
     tcase_add_test(tcase, random_tokens);
