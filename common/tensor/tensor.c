@@ -1,6 +1,7 @@
 /*
  * tensor: the table of views into a flat slab.  Views are appended in model order; the layout
- * places them in the reverse order.  A table holds tens of views, so look-ups walk it.
+ * places them in the reverse order.  A table holds tens to thousands of views and
+ * is made once, so look-ups walk it.
  */
 #include "common/tensor/tensor.h"
 

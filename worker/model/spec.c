@@ -10,7 +10,8 @@
 #include <string.h>
 
 #define IMAGE_MAX      65536 /* rows, columns, channels, classes */
-#define GPT_MAX        65536 /* layers, heads, width, positions */
+#define GPT_LAYERS_MAX 1024  /* opening a model takes the square of them */
+#define GPT_MAX        65536 /* heads, width, positions */
 #define GPT_VOCABULARY 256
 #define LENET          "cnn:1x28x28-conv6k5p2-pool-conv16k5p0-pool-fc120-fc84-fc10"
 
@@ -162,6 +163,7 @@ static enum status read_gpt(struct spec_reader *r, struct spec *spec)
 {
     static const char *const names[5] = {"a number of layers", "a number of heads", "a width",
                                          "a number of positions", "a vocabulary"};
+    static const size_t most[5] = {GPT_LAYERS_MAX, GPT_MAX, GPT_MAX, GPT_MAX, SPEC_WIDTH_MAX};
     size_t *numbers[5] = {&spec->layers, &spec->heads, &spec->width, &spec->positions,
                           &spec->vocabulary};
     const char *starts[5] = {0};
@@ -175,7 +177,7 @@ static enum status read_gpt(struct spec_reader *r, struct spec *spec)
             status = spec_expect(r, ",", "',', as in gpt:4,4,128,64");
         starts[i] = r->at;
         if (status == STATUS_OK)
-            status = spec_number(r, names[i], 1, i == 4 ? SPEC_WIDTH_MAX : GPT_MAX, numbers[i]);
+            status = spec_number(r, names[i], 1, most[i], numbers[i]);
     }
     if (status != STATUS_OK)
         return status;

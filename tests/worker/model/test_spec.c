@@ -78,6 +78,8 @@ START_TEST(test_named)
               s.positions == 1024 && s.vocabulary == 256);
     assert_ok(spec_parse("gpt:1,1,1,1,50257", &s, &err));
     ck_assert_uint_eq(s.vocabulary, 50257);
+    assert_ok(spec_parse("gpt:1024,1,1,1", &s, &err));
+    ck_assert_uint_eq(s.layers, 1024);
 }
 END_TEST
 
@@ -128,6 +130,8 @@ static const struct {
     {"vgg16:3x64x64,10", "position 7: images are 224x224, or smaller than 64x64"},
     {"vgg16:3x32x64,10", "position 7: images are 224x224"},
     {"gpt:", "position 5: expected a number of layers in digits"},
+    {"gpt:1025,4,128,64", "position 5: a number of layers is at most 1024"},
+    {"gpt:4,65537,128,64", "position 7: a number of heads is at most 65536"},
     {"gpt:4,4,128", "position 12: expected ','"},
     {"gpt:4,3,128,64", "position 9: a width of 128 does not divide by 3 heads"},
     {"gpt:4,4,128,0", "position 13: a number of positions starts with 1 to 9"},
