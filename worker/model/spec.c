@@ -237,6 +237,8 @@ enum status spec_parse(const char *text, struct spec *ret, struct error *err)
 
     if (strcmp(text, "lenet") == 0)
         r.text = LENET;
+    else if (strncmp(text, "lenet:", 6) == 0)
+        return spec_fail(&r, text + 5, "expected the end");
     r.at = r.text + strcspn(r.text, ":");
     family = find_family(r.text, (size_t)(r.at - r.text));
     if (!family)

@@ -1,6 +1,6 @@
 /*
  * spec: the text that names a model's architecture, read strictly: decimal digits only, no leading
- * zero, so that equal models have equal texts.
+ * zero.  One model may still have several texts: what a default says may be spelled out.
  *   linear:10-5-2        Linear(10, 5), Linear(5, 2)
  *   mlp:784-128-10       Linear(784, 128), ReLU, Linear(128, 10)
  *   mlp-bn:784-128-10    Linear(784, 128), BatchNorm1d(128), ReLU, Linear(128, 10)
