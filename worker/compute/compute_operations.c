@@ -231,8 +231,8 @@ enum status compute_softmax_cross_entropy(struct compute *c, const void *logits,
         return missing(c, "cross-entropy", err);
     for (size_t i = 0; i < rows; i++)
         if (labels[i] < 0 || (size_t)labels[i] >= classes)
-            return error_set(err, STATUS_DATA, "sample %zu of the batch: label %d, but %zu classes",
-                             i, labels[i], classes);
+            return error_set(err, STATUS_DATA, "row %zu of the batch: label %d, but %zu classes", i,
+                             labels[i], classes);
     return c->ops->softmax_cross_entropy(c, logits, labels, dlogits, rows, classes, err);
 }
 

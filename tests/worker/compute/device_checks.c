@@ -259,7 +259,7 @@ void check_softmax_extremes(struct compute *c)
     ck_assert(isnan(loss_of(c, &logits, 2, labels, &correct)));
     labels[1] = 3;
     assert_fails(compute_softmax_cross_entropy(c, logits.device, labels, NULL, 2, 3, &err),
-                 STATUS_DATA, "sample 1 of the batch: label 3, but 3 classes");
+                 STATUS_DATA, "row 1 of the batch: label 3, but 3 classes");
     labels[1] = -1;
     assert_fails(compute_softmax_cross_entropy(c, logits.device, labels, NULL, 2, 3, &err),
                  STATUS_DATA, "label -1");
