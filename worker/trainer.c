@@ -34,9 +34,7 @@ static unsigned default_threads(const struct launch_env *launch)
 /* Tokens of a sample that the model reads; 0: it reads no sequences. */
 static size_t wanted_positions(const struct trainer *t)
 {
-    size_t positions = model_positions(t->model);
-
-    return positions > 1 ? positions : 0;
+    return model_vocabulary(t->model) > 0 ? model_positions(t->model) : 0;
 }
 
 enum status trainer_open_test_set(struct trainer *t, struct error *err)

@@ -160,7 +160,7 @@ START_TEST(test_what_does_not_fit_is_refused)
         {"mlp:16-4", text, "needs a model that reads sequences"},
         {"gpt:1,1,8,64", text, "too few for one sample of 64"},
         {"gpt:1,1,8,8", tokens, "ids': token 15 is 300; the vocabulary has 300"},
-        {"gpt:1,1,8,4,100", text, "tells 100 classes apart"},
+        {"gpt:1,1,8,1,100", text, "tells 100 classes apart"},
         {"gpt:1,1,8,8", "random-tokens:9,7,256", "takes 8 features"},
         {"gpt:1,1,8,8", "random:9,8,256", "answers 8 labels per sample"},
         {"mlp:8-256", "random-tokens:9,8,256", "answers 1 labels per sample"},

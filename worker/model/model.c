@@ -290,6 +290,11 @@ size_t model_positions(const struct model *m)
     return m->positions;
 }
 
+size_t model_vocabulary(const struct model *m)
+{
+    return m->vocabulary;
+}
+
 uint64_t model_flops(const struct model *m)
 {
     uint64_t forward = 0;

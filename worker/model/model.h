@@ -26,7 +26,8 @@ void model_close(struct model *m); /* NULL allowed */
 const struct tensor_table *model_table(const struct model *m);
 size_t model_inputs(const struct model *m); /* features of a sample */
 size_t model_classes(const struct model *m);
-size_t model_positions(const struct model *m); /* labels of a sample: 1, or a sequence's tokens */
+size_t model_positions(const struct model *m);  /* labels of a sample: 1, or a sequence's tokens */
+size_t model_vocabulary(const struct model *m); /* inputs are ids below it; 0: they are numbers */
 
 /* Floating-point operations of one sample's forward and backward as the field counts them: of
  * matrix products and convolutions only, 2 per multiply-add, backward twice forward (though no
