@@ -142,6 +142,15 @@ static unsigned add_operation(struct builder *b, struct operation op, size_t cha
     return op.out;
 }
 
+/* A dimension of a matrix product is an int to the devices' libraries. */
+static void check_dimension(struct builder *b, const char *module, const char *what, size_t count,
+                            size_t times)
+{
+    if (!failed(b) && count > INT_MAX / times)
+        b->status = error_set(b->err, STATUS_CONFIG, "%s: %zu x %zu %s are too many, at most %d",
+                              module, count, times, what, INT_MAX);
+}
+
 unsigned build_linear(struct builder *b, unsigned in, const struct build_linear *options)
 {
     size_t rows = options->rows ? options->rows : 1;
@@ -155,6 +164,7 @@ unsigned build_linear(struct builder *b, unsigned in, const struct build_linear 
         .rows = rows,
         .linear = {.in = shape[1], .out = options->out, .activation = options->activation}};
 
+    check_dimension(b, options->name, "rows of a batch", b->model->max_batch, rows);
     op.first_view = add_weight(b, options->name, 2, shape, options->no_bias);
     return options->rows ? add_operation(b, op, 1, rows, options->out)
                          : add_operation(b, op, options->out, 1, 1);
@@ -177,6 +187,7 @@ unsigned build_convolution(struct builder *b, unsigned in, const struct build_co
                                            .padding = o->padding,
                                            .activation = o->activation}};
 
+    check_dimension(b, o->name, "weights of a filter", image->channels, o->kernel * o->kernel);
     if (failed(b))
         return 0;
     op.first_view = add_weight(b, o->name, 4, shape, o->no_bias);

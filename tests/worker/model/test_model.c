@@ -335,6 +335,10 @@ START_TEST(test_refused_input)
     ck_assert(loss == 7.0);
     assert_fails(model_open("mlp:3", f.compute, 2, &m, &err), STATUS_CONFIG, "position 6");
     assert_fails(model_open("mlp:3-2", f.compute, 0, &m, &err), STATUS_INVALID, "0 samples");
+    assert_fails(model_open("cnn:2048x1x1-conv1k1024-fc1", f.compute, 1, &m, &err), STATUS_CONFIG,
+                 "conv1: 2048 x 1048576 weights of a filter are too many");
+    assert_fails(model_open("gpt:1,1,1,65536,2", f.compute, 32768, &m, &err), STATUS_CONFIG,
+                 "32768 x 65536 rows of a batch are too many");
     model_close(NULL);
     fixture_close(&f);
 }
