@@ -198,6 +198,13 @@ enum status file_write_atomic(const char *path, const void *data, size_t size, s
     return write_whole(path, data, size, true, err);
 }
 
+enum status file_write_text(const char *path, const struct strbuf *text, struct error *err)
+{
+    if (!strbuf_ok(text))
+        return error_set(err, STATUS_NO_MEMORY, "no memory for '%s'", path);
+    return file_write_atomic(path, text->text, text->length, err);
+}
+
 enum status file_publish(const char *path, const void *data, size_t size, struct error *err)
 {
     return write_whole(path, data, size, false, err);

@@ -7,6 +7,7 @@
 #define SPARRING_COMMON_BASE_FILE_H
 
 #include "common/base/error.h"
+#include "common/base/strbuf.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -35,8 +36,12 @@ void file_writer_abandon(struct file_writer *w); /* removes the temporary file; 
 /* The three calls above for one buffer. */
 enum status file_write_atomic(const char *path, const void *data, size_t size, struct error *err);
 
-/* The same without waiting for the disk, which other writers can keep busy for many seconds: for a
- * file that says something of running processes (a port) and is worth nothing after a power cut. */
+/* The same for a text; STATUS_NO_MEMORY when that has failed.  The text stays the caller's. */
+enum status file_write_text(const char *path, const struct strbuf *text, struct error *err);
+
+/* file_write_atomic without waiting for the disk, which other writers can keep busy for many
+ * seconds: for a file that says something of running processes (a port) and is worth nothing after
+ * a power cut. */
 enum status file_publish(const char *path, const void *data, size_t size, struct error *err);
 
 /* mkdir -p. */

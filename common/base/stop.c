@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 static atomic_int signal_seen;
+static atomic_bool may_interrupt;
 static int event_fd = -1;
 
 static void on_signal(int number)
@@ -40,6 +41,16 @@ enum status stop_install(struct error *err)
 int stop_requested(void)
 {
     return atomic_load(&signal_seen);
+}
+
+void stop_let_interrupt(bool may)
+{
+    atomic_store(&may_interrupt, may);
+}
+
+bool stop_interrupts(void)
+{
+    return atomic_load(&may_interrupt) && stop_requested() != 0;
 }
 
 int stop_fd(void)

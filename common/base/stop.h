@@ -8,11 +8,20 @@
 
 #include "common/base/error.h"
 
+#include <stdbool.h>
+
 /* Install the handlers.  Call once in main before threads start. */
 enum status stop_install(struct error *err);
 
 /* The signal that asked us to stop, or 0. */
 int stop_requested(void);
+
+/* While nothing is at stake a stop also ends the waits for others: ranks or servers that are not
+ * there yet.  Off at first, and to be off again before anybody says goodbye. */
+void stop_let_interrupt(bool may);
+
+/* May, and is requested. */
+bool stop_interrupts(void);
 
 /* An eventfd that becomes readable (and stays so) when a stop is requested; for poll.  -1 before
  * install. */

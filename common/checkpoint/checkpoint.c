@@ -30,6 +30,7 @@
 #define STEPS_MAX     ((uint64_t)1 << 53) /* doubles count so far */
 #define SAMPLES_MAX   ((uint64_t)1 << 40)
 #define POSITIVE_MAX  1e300
+#define SCALE_MAX     1e38
 
 enum kind { TEXT, WHOLE, REAL };
 
@@ -40,6 +41,7 @@ struct field {
     size_t size; /* TEXT: of the array */
     uint64_t least, most;
     enum checkpoint_weight weight;
+    const char *missing; /* what it is in a file that does not say; NULL: it has to */
 };
 
 #define FIELD(member) .name = #member, .offset = offsetof(struct checkpoint_facts, member)
@@ -61,11 +63,18 @@ static const struct field fields[] = {
     TEXT_FIELD(version, CHECKPOINT_PROGRESS),
     TEXT_FIELD(model, CHECKPOINT_MUST_AGREE),
     TEXT_FIELD(optimizer, CHECKPOINT_MUST_AGREE),
+    {FIELD(precision), .kind = TEXT, .size = sizeof(((struct checkpoint_facts *)NULL)->precision),
+     .weight = CHECKPOINT_MAY_DIFFER, .missing = "float32"},
     TEXT_FIELD(data, CHECKPOINT_MAY_DIFFER),
     TEXT_FIELD(rest, CHECKPOINT_MAY_DIFFER),
     TEXT_FIELD(sync, CHECKPOINT_PROGRESS),
     WHOLE_FIELD(step, 0, STEPS_MAX, CHECKPOINT_PROGRESS),
     WHOLE_FIELD(optimizer_step, 0, STEPS_MAX, CHECKPOINT_PROGRESS),
+    {FIELD(overflowed), .kind = WHOLE, .most = STEPS_MAX, .weight = CHECKPOINT_PROGRESS,
+     .missing = "0"},
+    {FIELD(growth_tracker), .kind = WHOLE, .most = UINT32_MAX, .weight = CHECKPOINT_PROGRESS,
+     .missing = "0"},
+    {FIELD(loss_scale), .kind = REAL, .weight = CHECKPOINT_PROGRESS, .missing = "1"},
     WHOLE_FIELD(epoch, 0, STEPS_MAX, CHECKPOINT_PROGRESS),
     WHOLE_FIELD(position, 0, SAMPLES_MAX, CHECKPOINT_PROGRESS),
     WHOLE_FIELD(parts, 1, UINT32_MAX, CHECKPOINT_PROGRESS),
@@ -162,6 +171,7 @@ enum status checkpoint_read_facts(const struct safetensors *s, struct checkpoint
     for (size_t i = 0; i < FIELDS; i++) {
         const char *text = safetensors_metadata(s, fields[i].name);
 
+        text = text ? text : fields[i].missing;
         if (!text)
             return error_set(err, STATUS_DATA, "'%s': its metadata has no '%s'", s->path,
                              fields[i].name);
@@ -170,6 +180,10 @@ enum status checkpoint_read_facts(const struct safetensors *s, struct checkpoint
                              "'%s': its metadata has %s '%.100s', which cannot be", s->path,
                              fields[i].name, text);
     }
+    if (!(facts.loss_scale >= 1 && facts.loss_scale <= SCALE_MAX))
+        return error_set(err, STATUS_DATA,
+                         "'%s': its metadata has loss_scale %g, from 1 to %g can be", s->path,
+                         facts.loss_scale, SCALE_MAX);
     if (facts.position > facts.samples)
         return error_set(err, STATUS_DATA,
                          "'%s': its metadata has position %" PRIu64 " of %" PRIu64 " samples",
@@ -216,6 +230,12 @@ static bool is_name(const char *name)
     return digits > 0 && strcmp(name + prefix + digits, SUFFIX) == 0;
 }
 
+/* Of a name that is one; more than there are numbers for: the greatest. */
+static uint64_t step_of(const char *name)
+{
+    return strtoull(name + strlen(PREFIX), NULL, 10);
+}
+
 /* What a writer that died has left: a name of ours, then ".tmp-". */
 static bool is_left_over(const char *name)
 {
@@ -231,22 +251,21 @@ static bool is_left_over(const char *name)
 
 struct found {
     char name[FILE_NAME_MAX];
-    struct timespec written;
+    uint64_t step;
     dev_t device;
     ino_t inode;
 };
 
-/* The newest first; of the same moment, the one with more updates. */
+/* More updates first.  Not by the time of writing: copying a folder changes it, and a clock may be
+ * set back. */
 static int compare_found(const void *a, const void *b)
 {
     const struct found *x = a;
     const struct found *y = b;
 
-    if (x->written.tv_sec != y->written.tv_sec)
-        return x->written.tv_sec < y->written.tv_sec ? 1 : -1;
-    if (x->written.tv_nsec != y->written.tv_nsec)
-        return x->written.tv_nsec < y->written.tv_nsec ? 1 : -1;
-    return -strcmp(x->name, y->name);
+    if (x->step != y->step)
+        return x->step < y->step ? 1 : -1;
+    return -strcmp(x->name, y->name); /* one of them has zeros too many */
 }
 
 static bool note_entry(DIR *dir, const char *name, struct found **list, size_t *length)
@@ -263,8 +282,13 @@ static bool note_entry(DIR *dir, const char *name, struct found **list, size_t *
     memcpy(more[*length].name, name, strlen(name) + 1);
     more[*length].device = info.st_dev;
     more[*length].inode = info.st_ino;
-    more[(*length)++].written = info.st_mtim;
+    more[(*length)++].step = step_of(name);
     return true;
+}
+
+static bool is_file(const struct found *f, const struct stat *info)
+{
+    return f->inode == info->st_ino && f->device == info->st_dev;
 }
 
 /* A checkpoint too many is no reason to end: whatever fails here is tried again with the next. */
@@ -274,7 +298,7 @@ static void remove_older(const char *folder, const char *newest, size_t keep, co
     bool spares = spared && stat(spared, &stays) == 0;
     DIR *dir = opendir(folder);
     struct found *list = NULL;
-    size_t length = 0;
+    size_t length = 0, behind = 0;
     size_t kept = 1; /* the newest */
     const struct dirent *entry;
 
@@ -288,10 +312,14 @@ static void remove_older(const char *folder, const char *newest, size_t keep, co
     }
     if (length > 0)
         qsort(list, length, sizeof(*list), compare_found);
-    for (size_t i = 0; i < length && keep > 0; i++)
-        if (strcmp(list[i].name, newest) != 0 && kept++ >= keep &&
-            !(spares && list[i].inode == stays.st_ino && list[i].device == stays.st_dev))
-            (void)unlinkat(dirfd(dir), list[i].name, 0);
+    while (behind < length && list[behind].step > step_of(newest))
+        behind++; /* where the run was before it went back: the first to go */
+    for (size_t i = 0; i < length && keep > 0; i++) {
+        const struct found *f = &list[(behind + i) % length];
+
+        if (strcmp(f->name, newest) != 0 && kept++ >= keep && !(spares && is_file(f, &stays)))
+            (void)unlinkat(dirfd(dir), f->name, 0);
+    }
     free(list);
     (void)closedir(dir);
 }

@@ -31,8 +31,13 @@ struct checkpoint_facts {
     char rest[32];           /* what became of samples that did not divide: pad, drop, keep */
     char sync[32];           /* local, allreduce, ps */
     char optimizer[32];      /* sgd, adam, adamw */
+    char precision[32];      /* of values; parameters and states are float32 always */
     uint64_t step;           /* updates made */
-    uint64_t optimizer_step; /* that the optimizer has made; more where each push was one */
+    uint64_t optimizer_step; /* that the optimizer has made; more where each push was one, fewer
+                                where gradients of fp16 overflowed */
+    uint64_t overflowed;     /* updates left out for that; and as torch.amp.GradScaler has them: */
+    uint64_t growth_tracker; /* updates since the scale changed */
+    double loss_scale;       /* 1 in other precisions */
     uint64_t epoch;          /* from 0: the one that is next, or under way */
     uint64_t position;       /* of each part of that epoch: samples that are behind it */
     uint64_t parts;          /* that the epoch is divided into */
@@ -44,9 +49,10 @@ struct checkpoint_facts {
 
 /*
  * Save into `folder`, which is made where it is missing; then the `keep` newest checkpoints stay
- * there, 0: all; and `spared`, a file's path, wherever it is (NULL: none).  The parts' names must
- * differ.  *ret_bytes is the file's size.  STATUS_IO, STATUS_NO_SPACE name the file,
- * STATUS_UNSUPPORTED one of more than CHECKPOINT_BYTES_MAX; what was there before stays, and
+ * there, 0: all: this one and those of the greatest numbers of updates below it, and only then any
+ * above it, of a run that went back; and `spared`, a file's path, wherever it is (NULL: none).  The
+ * parts' names must differ.  *ret_bytes is the file's size.  STATUS_IO, STATUS_NO_SPACE name the
+ * file, STATUS_UNSUPPORTED one of more than CHECKPOINT_BYTES_MAX; what was there before stays, and
  * `latest` with it.
  */
 enum status checkpoint_save(const char *folder, size_t keep, const char *spared,
@@ -55,8 +61,8 @@ enum status checkpoint_save(const char *folder, size_t keep, const char *spared,
                             uint64_t *ret_bytes, struct error *err);
 
 /* The file that `path` means: itself, or of a folder the one that `latest` names, or without
- * `latest` the newest there.  STATUS_NOT_FOUND: there is no such file, or no checkpoint;
- * STATUS_DATA: `latest` is no name of a checkpoint. */
+ * `latest` the one of the most updates there.  STATUS_NOT_FOUND: there is no such file, or no
+ * checkpoint; STATUS_DATA: `latest` is no name of a checkpoint. */
 enum status checkpoint_find(const char *path, char ret[CHECKPOINT_PATH_MAX], struct error *err);
 
 /* STATUS_DATA names the file and the field that is missing or outside its range. */

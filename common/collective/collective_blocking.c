@@ -5,6 +5,7 @@
 #include "common/collective/collective_blocking.h"
 
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/collective/flight/flight.h"
@@ -236,7 +237,7 @@ static void *execute(void *argument)
 /* Under the lock: wait for a change until until_ns; false when that has passed. */
 static bool wait_for_change(struct blocking *b, int64_t until_ns)
 {
-    struct timespec until = {.tv_sec = until_ns / 1000000000, .tv_nsec = until_ns % 1000000000};
+    struct timespec until = condition_until(until_ns);
 
     return pthread_cond_timedwait(&b->changed, &b->lock, &until) != ETIMEDOUT;
 }
@@ -271,7 +272,6 @@ static enum run_outcome run_elsewhere(struct blocking *b, struct collective_work
 static enum status open_threads(struct collective *g, struct error *err)
 {
     struct blocking *b;
-    pthread_condattr_t clock;
     enum status status = mem_calloc(1, sizeof(*b), "threads of a group", &b, err);
 
     if (status != STATUS_OK)
@@ -279,10 +279,7 @@ static enum status open_threads(struct collective *g, struct error *err)
     b->group = g;
     (void)pthread_mutex_init(&b->lock, NULL);
     (void)pthread_mutex_init(&b->judge_lock, NULL);
-    (void)pthread_condattr_init(&clock);
-    (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&b->changed, &clock);
-    (void)pthread_condattr_destroy(&clock);
+    condition_init(&b->changed);
     g->blocking = b;
     b->stop_fd = eventfd(0, EFD_CLOEXEC);
     if (b->stop_fd < 0)

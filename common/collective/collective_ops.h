@@ -22,7 +22,7 @@ struct collective_work {
     enum work_state state;
     int64_t started_ns; /* of running */
     unsigned warnings;  /* given so far */
-    bool compared;      /* with the peers' signatures, once it took long */
+    int64_t compare_ns; /* of running until the next look at the peers' signatures; 0: the first */
     bool begun;         /* a transfer of a backend that blocks: it is under way */
     size_t flight_slot;
     uint64_t done_bytes;  /* kept by the backend: payload sent and received ... */

@@ -226,11 +226,10 @@ static void warn(struct collective_work *w, int64_t now_ns)
     const struct collective_ops *ops = w->group->ops;
     int64_t waited_ns = now_ns - w->started_ns;
 
-    /* Some wait for what never comes: look once whether all run the same operation. */
-    if ((ops->unchecked || ops->composite) && !w->compared && waited_ns >= COLLECTIVE_COMPARE_NS) {
-        w->compared = true;
-        verdict_compare(w->group, w);
-    }
+    /* Some wait for what never comes: look whether all that have come run the same operation. */
+    if ((ops->unchecked || ops->composite) && waited_ns >= COLLECTIVE_COMPARE_NS &&
+        waited_ns >= w->compare_ns)
+        w->compare_ns = verdict_compare(w->group, w) ? INT64_MAX : 2 * waited_ns;
     if (w->warnings < WARNINGS && waited_ns >= warning_ns(w)) {
         w->warnings++;
         verdict_warn(w->group, w, (double)waited_ns * 1e-9);

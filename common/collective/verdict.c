@@ -14,11 +14,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PATIENCE_MS 300 /* for news, and again for answers */
-#define GLANCE_MS   50  /* for answers to a warning's question */
-#define RETRY_MS    10  /* between questions to those that have not come yet */
-#define ANSWER_MS   100 /* for answers to the last of these, past the patience */
-#define SILENT_S    0.6 /* two heartbeats that did not come: more than a busy host */
+#define PATIENCE_MS      300  /* for news, and again for answers */
+#define LONG_PATIENCE_MS 2000 /* for the answer of one that lives and hardly gets to run */
+#define GLANCE_MS        50   /* for answers to a warning's question */
+#define RETRY_MS         10   /* between questions to who has not come yet, doubled up to ... */
+#define RETRY_LIMIT_MS   200
+#define ARRIVAL_MS       30000 /* for those without whom nobody knows which side is the odd one */
+#define SILENT_S         0.6   /* two heartbeats that did not come: more than a busy host */
 
 static enum status status_of(enum fault fault)
 {
@@ -88,18 +90,13 @@ static bool find_lost(const struct collective *g, struct mesh_verdict *v)
     return false;
 }
 
-static void ask_members_until(struct collective *g, int64_t deadline_ns)
+static void ask_members(struct collective *g, int64_t wait_ms)
 {
-    mesh_ask_all(g->mesh, g->members, g->world_size, g->id, deadline_ns, g->views);
+    mesh_ask_all(g->mesh, g->members, g->world_size, g->id, clock_deadline_ns(wait_ms), g->views);
     for (unsigned r = 0; r < g->world_size; r++) {
         g->left[r] = UINT64_MAX;
         (void)mesh_left(g->mesh, g->members[r], g->id, g->generation, &g->left[r], NULL);
     }
-}
-
-static void ask_members(struct collective *g, int64_t wait_ms)
-{
-    ask_members_until(g, clock_deadline_ns(wait_ms));
 }
 
 /* A member that is connected and says nothing, not even an answer, and not for want of a core. */
@@ -127,9 +124,54 @@ static void prefer_unanswering(const struct collective *g, struct mesh_verdict *
         v->culprit = g->members[r];
         (void)snprintf(v->text, sizeof(v->text),
                        "it hardly gets to run: silent for %.1f s, and no answer within %.1f s",
-                       g->views[r].silent_seconds, PATIENCE_MS * 1e-3);
+                       g->views[r].silent_seconds, LONG_PATIENCE_MS * 1e-3);
         return;
     }
+}
+
+/* Is one that lives still to answer? */
+static bool is_incomplete(const struct collective *g)
+{
+    for (unsigned r = 0; r < g->world_size; r++)
+        if (r != g->rank && !g->views[r].answered && g->views[r].fault == FAULT_NONE &&
+            g->left[r] == UINT64_MAX)
+            return true;
+    return false;
+}
+
+/* Sleeps, whatever the news are. */
+static void pause_for(struct collective *g, int64_t pause_ms)
+{
+    int64_t pause_ns = clock_deadline_ns(pause_ms);
+
+    while (clock_now_ns() < pause_ns)
+        mesh_await_news(g->mesh, mesh_news(g->mesh), pause_ns);
+}
+
+bool verdict_await_members(struct collective *g,
+                           bool (*ask)(struct collective *g, const void *what), const void *what)
+{
+    int64_t deadline_ns =
+        clock_deadline_ns(g->timeout_ms < ARRIVAL_MS ? g->timeout_ms : ARRIVAL_MS);
+    struct mesh_verdict other;
+    int64_t pause_ms = RETRY_MS;
+
+    while (!ask(g, what)) {
+        if (mesh_await_verdict(g->mesh, g->id, g->generation, &other))
+            return false;
+        if (clock_now_ns() >= deadline_ns)
+            break;
+        pause_for(g, pause_ms);
+        pause_ms = 2 * pause_ms < RETRY_LIMIT_MS ? 2 * pause_ms : RETRY_LIMIT_MS;
+    }
+    return true;
+}
+
+/* Do we know which side is the larger one? */
+static bool ask_for_sides(struct collective *g, const void *mine)
+{
+    ask_members(g, PATIENCE_MS);
+    return !verdict_is_open(g->views, g->left, g->world_size, mine);
 }
 
 /* A rank of the job. */
@@ -138,18 +180,39 @@ static unsigned culprit_of(const struct collective *g, unsigned member)
     return member == VERDICT_NOBODY ? MESH_NOBODY : g->members[member];
 }
 
+static bool is_overdue(const struct collective *g, const struct collective_work *w)
+{
+    return (clock_now_ns() - w->started_ns) / 1000000 >= g->timeout_ms;
+}
+
+static void judge_views(const struct collective *g, const struct collective_work *w,
+                        unsigned *ret_culprit, struct mesh_verdict *v)
+{
+    v->fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
+                                  ret_culprit, v->text, sizeof(v->text));
+}
+
 static bool find_by_asking(struct collective *g, const struct collective_work *w,
                            struct mesh_verdict *v)
 {
     unsigned culprit = 0;
 
     ask_members(g, PATIENCE_MS);
-    if (find_lost(g, v))
+    if (find_lost(g, v) || find_silent(g, v))
         return true;
-    if (find_silent(g, v))
-        return true;
-    v->fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
-                                  &culprit, v->text, sizeof(v->text));
+    if (is_incomplete(g)) { /* for want of a core: what it does is worth another wait */
+        ask_members(g, LONG_PATIENCE_MS);
+        if (find_lost(g, v) || find_silent(g, v))
+            return true;
+    }
+    judge_views(g, w, &culprit, v);
+    /* A library that failed by itself because ranks differ: as explain_mismatch. */
+    if (v->fault == FAULT_DESYNC && !is_overdue(g, w)) {
+        v->fault = FAULT_NONE;
+        if (!verdict_await_members(g, ask_for_sides, &w->signature))
+            return false; /* a peer knows */
+        judge_views(g, w, &culprit, v);
+    }
     v->culprit = culprit_of(g, culprit);
     if (v->fault == FAULT_SLOW)
         prefer_unanswering(g, v);
@@ -169,7 +232,6 @@ static void explain_failure(struct collective *g, const struct collective_work *
 {
     int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
     struct mesh_verdict other;
-    bool is_overdue;
 
     while (may_be_a_lost_peer(own->status) && clock_now_ns() < deadline_ns) {
         uint64_t seen = mesh_news(g->mesh);
@@ -179,9 +241,8 @@ static void explain_failure(struct collective *g, const struct collective_work *
         mesh_await_news(g->mesh, seen, deadline_ns);
     }
     /* Some libraries have a time-out of their own: then being behind is a reason, too. */
-    is_overdue = (clock_now_ns() - w->started_ns) / 1000000 >= g->timeout_ms;
     if (may_be_a_lost_peer(own->status) && find_by_asking(g, w, v) &&
-        (is_overdue || (v->fault != FAULT_SLOW && v->fault != FAULT_STALLED)))
+        (is_overdue(g, w) || (v->fault != FAULT_SLOW && v->fault != FAULT_STALLED)))
         return;
     v->fault = g->fault != FAULT_NONE ? g->fault : FAULT_FAILED;
     v->culprit =
@@ -189,37 +250,15 @@ static void explain_failure(struct collective *g, const struct collective_work *
     (void)snprintf(v->text, sizeof(v->text), "%.255s", own->text);
 }
 
-/* Has every member that lives come to this operation, or passed it?  One that has not answered in
- * time is not known to have. */
-static bool all_have_come(const struct collective *g, const struct signature *mine)
-{
-    for (unsigned r = 0; r < g->world_size; r++) {
-        const struct mesh_view *view = &g->views[r];
-
-        if (view->fault == FAULT_NONE && g->left[r] == UINT64_MAX &&
-            (!view->answered || view->status.signature.sequence < mine->sequence))
-            return false;
-    }
-    return true;
-}
-
 /* Which of the two, or of all, is the odd one out.  Two that differ do not tell which of them is:
- * wait a moment for the others to come. */
+ * the others have to come first, and one that gets no core, or computes, takes its time. */
 static void explain_mismatch(struct collective *g, const struct collective_work *w,
                              const struct error *own, struct mesh_verdict *v)
 {
-    int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
-    int64_t answer_ns = clock_deadline_ns(PATIENCE_MS + ANSWER_MS);
     unsigned culprit;
 
-    ask_members_until(g, answer_ns);
-    while (!all_have_come(g, &w->signature) && clock_now_ns() < deadline_ns) {
-        int64_t pause_ns = clock_deadline_ns(RETRY_MS);
-
-        while (clock_now_ns() < pause_ns)
-            mesh_await_news(g->mesh, mesh_news(g->mesh), pause_ns);
-        ask_members_until(g, answer_ns); /* one that gets no core answers late, too */
-    }
+    if (!verdict_await_members(g, ask_for_sides, &w->signature))
+        return; /* a peer knows */
     v->fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature,
                                   &culprit, v->text, sizeof(v->text));
     if (v->fault == FAULT_DESYNC || v->fault == FAULT_FINISHED) {
@@ -294,27 +333,34 @@ void verdict_reach(struct collective *g, const struct collective_work *w, enum v
 
 /* Tell the verdict v on `culprit` (rank in the group) if it is that the ranks run different
  * operations: no use to wait for the rest of the time.  But one that is in another send or receive
- * may come to ours in turn. */
+ * may come to ours in turn, and while the sides are open the odd one is not known.  Where a library
+ * lets some pass and holds others, only the trails show both sides. */
 static void tell_mismatch(struct collective *g, const struct collective_work *w, unsigned culprit,
                           struct mesh_verdict *v)
 {
-    if (v->fault != FAULT_DESYNC || collective_call_is_pair(w->signature.call))
+    if (v->fault != FAULT_DESYNC || collective_call_is_pair(w->signature.call) ||
+        verdict_is_open(g->views, g->left, g->world_size, &w->signature))
         return;
     v->group = g->id;
     v->generation = g->generation;
     v->culprit = g->members[culprit];
+    if (g->keeps_trail && !verdict_explain_trail(g, w->signature.sequence, v->culprit, v))
+        return;
     mesh_tell(g->mesh, v);
 }
 
-void verdict_compare(struct collective *g, const struct collective_work *w)
+bool verdict_compare(struct collective *g, const struct collective_work *w)
 {
     struct mesh_verdict v = {.fault = FAULT_NONE};
     unsigned culprit = 0;
+    bool is_open;
 
     ask_members(g, GLANCE_MS);
+    is_open = verdict_is_open(g->views, g->left, g->world_size, &w->signature);
     v.fault = verdict_from_views(g->views, g->left, g->world_size, g->rank, &w->signature, &culprit,
                                  v.text, sizeof(v.text));
     tell_mismatch(g, w, culprit, &v);
+    return !is_open;
 }
 
 void verdict_warn(struct collective *g, const struct collective_work *w, double seconds)

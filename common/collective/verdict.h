@@ -15,11 +15,14 @@ enum verdict_cause {
 };
 
 /* Find out who is to blame, agree with the peers on it, and fill the group's fault and culprit and
- * *err, which holds the backend's own error for VERDICT_FAILED.  Blocks for at most 0.7 s. */
+ * *err, which holds the backend's own error for VERDICT_FAILED.  Blocks for at most 3 s; after a
+ * mismatch until the members that decide which side is the odd one have come, but no longer than
+ * 30 s or an operation's time-out. */
 void verdict_reach(struct collective *g, const struct collective_work *w, enum verdict_cause cause,
                    struct error *err);
 
-/* After so long in one operation of a library, look whether the ranks run the same one. */
+/* After so long in one operation of a library, look whether the ranks run the same one; again after
+ * twice as long, until all have come. */
 #define COLLECTIVE_COMPARE_NS 500000000
 
 #define COLLECTIVE_WARNINGS_PART 4 /* a warning after each of so many parts of the time-out ... */
@@ -32,14 +35,25 @@ void collective_report(struct collective_work *w, int64_t now_ns);
 void verdict_warn(struct collective *g, const struct collective_work *w, double seconds);
 
 /* Do the members that have come run the same operation?  If not, tell the verdict, which raises the
- * alarm; never for a send or receive, which may have its turn later. */
-void verdict_compare(struct collective *g, const struct collective_work *w);
+ * alarm; never for a send or receive, which may have its turn later.  False: too few have come to
+ * tell. */
+bool verdict_compare(struct collective *g, const struct collective_work *w);
+
+/* Ask again and again until `ask` says that the members that it waits for have come, or for as long
+ * as verdict_reach says.  False: a peer has told a verdict. */
+bool verdict_await_members(struct collective *g,
+                           bool (*ask)(struct collective *g, const void *what), const void *what);
 
 /* ---- what the members' trails say; verdict_trail.c ---- */
 
+/* Members differ, at the latest by `sequence`, as this rank and `peer` (of the job) have seen: fill
+ * the verdict.  False: a peer has told one. */
+bool verdict_explain_trail(struct collective *g, uint64_t sequence, unsigned peer,
+                           struct mesh_verdict *ret);
+
 /* Has the mesh found that a member ran other operations than this rank?  Then ret names the odd one
- * of all members and, where it is still kept, the first operation that differs.  Blocks for at most
- * a second. */
+ * of all members and, where it is still kept, the first operation that differs; FAULT_NONE: a peer
+ * has told a verdict.  Blocks as verdict_reach does. */
 bool verdict_find_difference(struct collective *g, struct mesh_verdict *ret);
 
 /* Ask all members whether they have run the same, and on a difference reach and tell the verdict:
@@ -68,5 +82,10 @@ enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *lef
  * the majority.  False when all are equal. */
 bool verdict_odd_one(const struct mesh_view *views, unsigned count, const struct signature *mine,
                      unsigned *ret_culprit, unsigned *ret_other);
+
+/* Can members that have not come to `mine` yet still show which side is the larger one, or that
+ * there are two?  Not once one has left the group, nor for a send or receive. */
+bool verdict_is_open(const struct mesh_view *views, const uint64_t *left, unsigned count,
+                     const struct signature *mine);
 
 #endif

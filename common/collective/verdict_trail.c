@@ -11,9 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PATIENCE_MS 300 /* for members that have not come so far */
-#define ANSWER_MS   200
-#define RETRY_MS    10
+#define ANSWER_MS 200
+#define SEARCH_MS 5000 /* for all answers of a search: some members hardly get to run */
 
 static unsigned equals(const struct mesh_view *views, unsigned count, unsigned of)
 {
@@ -45,29 +44,27 @@ bool verdict_odd_trail(const struct mesh_view *views, unsigned count, unsigned *
     return true;
 }
 
-static void ask_place(struct collective *g, uint64_t sequence, int64_t wait_ms)
+static void ask_place(struct collective *g, uint64_t sequence, int64_t deadline_ns)
 {
-    mesh_ask_trail(g->mesh, g->members, g->world_size, g->id, g->generation, sequence,
-                   clock_deadline_ns(wait_ms), g->views);
+    mesh_ask_trail(g->mesh, g->members, g->world_size, g->id, g->generation, sequence, deadline_ns,
+                   g->views);
 }
 
-/* Ask until all that answer have come to `sequence`, or for a while. */
-static void await_members(struct collective *g, uint64_t sequence)
+/* Has every member that lives, and has not left, come to `sequence`? */
+static bool ask_all(struct collective *g, const void *sequence)
 {
-    int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
+    const uint64_t *place = sequence;
 
-    for (;;) {
-        int64_t pause_ns = clock_deadline_ns(RETRY_MS);
-        bool all = true;
+    ask_place(g, *place, clock_deadline_ns(ANSWER_MS));
+    for (unsigned r = 0; r < g->world_size; r++) {
+        const struct mesh_view *view = &g->views[r];
+        uint64_t after;
 
-        ask_place(g, sequence, ANSWER_MS);
-        for (unsigned r = 0; r < g->world_size; r++)
-            all = all && (!g->views[r].answered || g->views[r].trail.newest >= sequence);
-        if (all || clock_now_ns() >= deadline_ns)
-            return;
-        while (clock_now_ns() < pause_ns)
-            mesh_await_news(g->mesh, mesh_news(g->mesh), pause_ns);
+        if (view->fault == FAULT_NONE && (!view->answered || view->trail.newest < *place) &&
+            !mesh_left(g->mesh, g->members[r], g->id, g->generation, &after, NULL))
+            return false;
     }
+    return true;
 }
 
 /* What all that have come to `sequence` keep: places [*ret_first, *ret_last]. */
@@ -88,29 +85,31 @@ static void common_places(const struct collective *g, uint64_t sequence, uint64_
     }
 }
 
-static bool differ_at(struct collective *g, uint64_t place)
+static bool differ_at(struct collective *g, uint64_t place, int64_t deadline_ns)
 {
     unsigned culprit;
     unsigned other;
 
-    ask_place(g, place, ANSWER_MS);
+    ask_place(g, place, deadline_ns);
     return verdict_odd_trail(g->views, g->world_size, &culprit, &other);
 }
 
 /* The first of the places that is known to differ; views are about it then.  0: there is none. */
 static uint64_t find_first(struct collective *g, uint64_t first, uint64_t last)
 {
-    if (first > last || !differ_at(g, last))
+    int64_t deadline_ns = clock_deadline_ns(SEARCH_MS);
+
+    if (first > last || !differ_at(g, last, deadline_ns))
         return 0;
     while (first < last) {
         uint64_t middle = first + (last - first) / 2;
 
-        if (differ_at(g, middle))
+        if (differ_at(g, middle, deadline_ns))
             last = middle;
         else
             first = middle + 1;
     }
-    return differ_at(g, last) ? last : 0;
+    return differ_at(g, last, deadline_ns) ? last : 0;
 }
 
 static void describe(const struct collective *g, uint64_t place, uint64_t oldest, unsigned culprit,
@@ -134,9 +133,8 @@ static void describe(const struct collective *g, uint64_t place, uint64_t oldest
                        place == oldest && oldest > 1 ? ", and earlier ones may differ" : "");
 }
 
-/* Ranks differ, at the latest by `sequence`, as this rank and `peer` (of the job) have seen. */
-static void explain_difference(struct collective *g, uint64_t sequence, unsigned peer,
-                               struct mesh_verdict *ret)
+bool verdict_explain_trail(struct collective *g, uint64_t sequence, unsigned peer,
+                           struct mesh_verdict *ret)
 {
     uint64_t first;
     uint64_t last;
@@ -144,20 +142,22 @@ static void explain_difference(struct collective *g, uint64_t sequence, unsigned
     unsigned culprit = 0;
     unsigned other = 0;
 
+    if (!verdict_await_members(g, ask_all, &sequence))
+        return false;
     ret->fault = FAULT_DESYNC;
-    await_members(g, sequence);
     common_places(g, sequence, &first, &last);
     place = find_first(g, first, last);
     if (place > 0 && verdict_odd_trail(g->views, g->world_size, &culprit, &other)) {
         ret->culprit = g->members[culprit];
         describe(g, place, first, culprit, other, ret);
-        return;
+        return true;
     }
     ret->culprit = peer;
     (void)snprintf(ret->text, sizeof(ret->text),
                    "its operations up to #%" PRIu64 " were not those of rank %u, and which differs "
                    "first is not kept any more",
                    sequence, g->members[g->rank]);
+    return true;
 }
 
 bool verdict_find_difference(struct collective *g, struct mesh_verdict *ret)
@@ -167,7 +167,7 @@ bool verdict_find_difference(struct collective *g, struct mesh_verdict *ret)
 
     if (!g->keeps_trail || !mesh_find_difference(g->mesh, g->mesh_slot, &peer, &sequence))
         return false;
-    explain_difference(g, sequence, peer, ret);
+    (void)verdict_explain_trail(g, sequence, peer, ret);
     return true;
 }
 
@@ -201,7 +201,7 @@ static bool find_at_end(struct collective *g, unsigned *ret_peer, uint64_t *ret_
         return true;
     if (newest == 0)
         return false;
-    ask_place(g, newest, g->heartbeat_timeout_ms);
+    ask_place(g, newest, clock_deadline_ns(g->heartbeat_timeout_ms));
     for (unsigned r = 0; r < g->world_size; r++) {
         bool differs = false;
 
@@ -221,8 +221,8 @@ enum status verdict_settle(struct collective *g, struct error *err)
     if (!find_at_end(g, &peer, &place))
         return STATUS_OK;
     if (!mesh_await_verdict(g->mesh, g->id, g->generation, &v)) {
-        explain_difference(g, place, peer, &v);
-        mesh_tell(g->mesh, &v);
+        if (verdict_explain_trail(g, place, peer, &v))
+            mesh_tell(g->mesh, &v);
         (void)mesh_await_verdict(g->mesh, g->id, g->generation, &v);
     }
     g->fault = v.fault;

@@ -60,6 +60,42 @@ bool verdict_odd_one(const struct mesh_view *views, unsigned count, const struct
     return true;
 }
 
+/* It lives, and may yet come to the operation. */
+static bool is_awaited(const struct mesh_view *view, const struct signature *mine)
+{
+    const struct signature *s = &view->status.signature;
+
+    if (view->fault != FAULT_NONE)
+        return false;
+    if (!view->answered || s->call == 0)
+        return true;
+    if (collective_call_is_pair(s->call))
+        return view->status.phase != MESH_RUNNING;
+    return s->generation == mine->generation && s->sequence < mine->sequence;
+}
+
+bool verdict_is_open(const struct mesh_view *views, const uint64_t *left, unsigned count,
+                     const struct signature *mine)
+{
+    unsigned awaited = 0;
+    unsigned here = 0;
+    unsigned most = 0;
+
+    for (unsigned a = 0; a < count; a++) {
+        unsigned equal = 0;
+
+        if (left[a] < mine->sequence || collective_call_is_pair(mine->call))
+            return false;
+        awaited += left[a] == UINT64_MAX && is_awaited(&views[a], mine);
+        for (unsigned b = 0; b < count && at_same_place(&views[a], mine); b++)
+            equal += at_same_place(&views[b], mine) &&
+                     signature_equal(&views[a].status.signature, &views[b].status.signature);
+        here += equal > 0;
+        most = equal > most ? equal : most;
+    }
+    return awaited > 0 && (most == here || most <= here - most + awaited);
+}
+
 static uint64_t position(const struct mesh_view *view)
 {
     const struct mesh_status *s = &view->status;

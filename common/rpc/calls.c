@@ -5,19 +5,15 @@
  */
 #include "common/rpc/call.h"
 
-#include <time.h>
+#include "common/base/condition.h"
 
 enum status rpc_calls_init(struct rpc_calls *calls, struct error *err)
 {
-    pthread_condattr_t attributes;
     int failed = pthread_mutex_init(&calls->lock, NULL);
 
     if (failed)
         return error_set_errno(err, failed, "cannot make a mutex");
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&calls->changed, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
+    condition_init(&calls->changed);
     return STATUS_OK;
 }
 

@@ -5,7 +5,7 @@
  * pool prevents it, because parallelism is the number of connections.  Retries are off: repeating
  * is the business of whoever knows whether a call is idempotent.
  * Threads: any function but rpc_client_close may be called from any thread, and none that blocks
- * (unary, close) from a handler.
+ * (unary.c, close) from a handler.
  */
 #include "common/rpc/rpc_internal.h"
 
@@ -27,6 +27,7 @@ struct rpc_client {
     struct rpc_calls calls;
     char target[300]; /* "host:port" or "unix:/path" */
     struct rpc_token token;
+    struct rpc_watch watch;
 };
 
 /* ------------------------------------------------------------------ open and close */
@@ -98,6 +99,7 @@ enum status rpc_client_open(const struct rpc_client_config *config, struct rpc_c
         return status;
     rpc_library_open();
     endpoint_format(&config->target, client->target, sizeof(client->target));
+    client->watch = config->watch;
     status = rpc_calls_init(&client->calls, err);
     if (status != STATUS_OK) {
         free(client);
@@ -149,9 +151,9 @@ static gpr_timespec to_timespec(int64_t deadline_ns)
                           .clock_type = GPR_CLOCK_MONOTONIC};
 }
 
-static enum status open_call(struct rpc_client *client, const char *path, int64_t deadline_ns,
-                             const struct rpc_handler *handler, void *user,
-                             struct rpc_call **ret_call, struct error *err)
+enum status rpc_client_open_call(struct rpc_client *client, const char *path, int64_t deadline_ns,
+                                 const struct rpc_handler *handler, void *user,
+                                 struct rpc_call **ret_call, struct error *err)
 {
     grpc_slice method = grpc_slice_from_copied_string(path);
     struct rpc_call_setup setup = {
@@ -178,7 +180,7 @@ enum status rpc_client_call(struct rpc_client *client, const char *path, int64_t
                             struct rpc_call **ret_call, struct error *err)
 {
     struct rpc_call *call;
-    enum status status = open_call(client, path, deadline_ns, handler, user, &call, err);
+    enum status status = rpc_client_open_call(client, path, deadline_ns, handler, user, &call, err);
 
     if (status != STATUS_OK)
         return status;
@@ -188,116 +190,17 @@ enum status rpc_client_call(struct rpc_client *client, const char *path, int64_t
     return STATUS_OK;
 }
 
-/* ------------------------------------------------------------------ unary */
-
-struct unary {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool done; /* under lock; the rest is the queue thread's until then */
-    struct error failure;
-    struct rpc_result result;
-    uint8_t *reply; /* owned */
-    size_t reply_size;
-};
-
-static enum status take_reply(struct unary *unary, const struct rpc_message *message,
-                              struct error *err)
+const char *rpc_client_target(const struct rpc_client *client)
 {
-    const uint8_t *head = rpc_message_head(message, &unary->reply_size);
-    enum status status;
-
-    if (unary->reply)
-        return error_set(err, STATUS_PROTOCOL, "more than one reply");
-    if (rpc_message_payload_size(message) > 0)
-        return error_set(err, STATUS_PROTOCOL, "a reply with a payload");
-    status = mem_calloc(unary->reply_size + 1, 1, "reply", &unary->reply, err);
-    if (status == STATUS_OK)
-        memcpy(unary->reply, head, unary->reply_size);
-    return status;
+    return client->target;
 }
 
-static void unary_message(struct rpc_call *call, struct rpc_message *message, void *user)
+const struct rpc_watch *rpc_client_watch(const struct rpc_client *client)
 {
-    struct unary *unary = user;
-
-    if (!message)
-        return;
-    if (take_reply(unary, message, &unary->failure) == STATUS_OK)
-        rpc_call_receive(call); /* the status comes only behind the last message */
-    else
-        rpc_call_cancel(call);
+    return &client->watch;
 }
 
-static void unary_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+bool rpc_client_is_connected(const struct rpc_client *client)
 {
-    struct unary *unary = user;
-
-    (void)call;
-    (void)pthread_mutex_lock(&unary->lock);
-    unary->result = *result;
-    unary->done = true;
-    (void)pthread_cond_signal(&unary->changed);
-    (void)pthread_mutex_unlock(&unary->lock);
-}
-
-static enum status unary_status(const struct unary *unary, const char *path, const char *target,
-                                struct error *err)
-{
-    if (unary->failure.status != STATUS_OK)
-        return error_set(err, unary->failure.status, "%s on %s: %s", path, target,
-                         unary->failure.text);
-    if (unary->result.status != STATUS_OK)
-        return error_set(err, unary->result.status, "%s", unary->result.text);
-    if (!unary->reply)
-        return error_set(err, STATUS_PROTOCOL, "%s on %s ended without a reply", path, target);
-    return STATUS_OK;
-}
-
-enum status rpc_client_unary(struct rpc_client *client, const char *path, const uint8_t *request,
-                             size_t request_size, int64_t deadline_ns, uint8_t **ret_reply,
-                             size_t *ret_reply_size, struct error *err)
-{
-    bool by_peer;
-
-    return rpc_client_unary_told(client, path, request, request_size, deadline_ns, ret_reply,
-                                 ret_reply_size, &by_peer, err);
-}
-
-enum status rpc_client_unary_told(struct rpc_client *client, const char *path,
-                                  const uint8_t *request, size_t request_size, int64_t deadline_ns,
-                                  uint8_t **ret_reply, size_t *ret_reply_size, bool *ret_by_peer,
-                                  struct error *err)
-{
-    static const struct rpc_handler handler = {NULL, unary_message, unary_closed};
-    struct unary unary = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-    struct rpc_call *call;
-    enum status status = open_call(client, path, deadline_ns, &handler, &unary, &call, err);
-
-    *ret_by_peer = false;
-    if (status != STATUS_OK)
-        return status;
-    /* Wishes before the start: request and half-close leave in one write. */
-    status = rpc_call_send(call, request, request_size, NULL);
-    if (status != STATUS_OK) {
-        (void)error_set(&unary.failure, status, "cannot send a request of %zu bytes", request_size);
-        rpc_call_cancel(call);
-    }
-    rpc_call_send_done(call);
-    rpc_call_receive(call);
-    rpc_call_start_client(call);
-    (void)pthread_mutex_lock(&unary.lock);
-    while (!unary.done) /* the call's own deadline ends it */
-        (void)pthread_cond_wait(&unary.changed, &unary.lock);
-    (void)pthread_mutex_unlock(&unary.lock);
-    status = unary_status(&unary, path, client->target, err);
-    *ret_by_peer = unary.result.by_peer;
-    if (status == STATUS_OK) {
-        *ret_reply = unary.reply;
-        *ret_reply_size = unary.reply_size;
-    } else {
-        free(unary.reply);
-    }
-    (void)pthread_cond_destroy(&unary.changed);
-    (void)pthread_mutex_destroy(&unary.lock);
-    return status;
+    return grpc_channel_check_connectivity_state(client->channel, 0) == GRPC_CHANNEL_READY;
 }

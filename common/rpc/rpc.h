@@ -255,10 +255,19 @@ void rpc_server_close(struct rpc_server *server, int64_t grace_ms);
 
 /* ------------------------------------------------------------------ client */
 
+/* How the connection of a unary call that takes long is watched: asked for a sign of life after
+ * each interval, and given up when it has owed one for timeout_ms. */
+struct rpc_watch {
+    int64_t interval_ms; /* 0: it is not */
+    int64_t timeout_ms;
+    const char *option; /* that says timeout_ms, for the error; borrowed */
+};
+
 struct rpc_client_config {
     struct endpoint target;
     struct rpc_security security;
     size_t max_message_bytes; /* received messages; 0: 5 MiB */
+    struct rpc_watch watch;
 };
 
 /* One connection of its own (never shared with another client of this process), made on the first
@@ -275,6 +284,7 @@ enum status rpc_client_call(struct rpc_client *client, const char *path, int64_t
                             struct rpc_call **ret_call, struct error *err);
 
 /* One request, one reply, neither with a payload; blocks until deadline_ns, so not in a handler.
+ * STATUS_PEER_LOST when the config's watch has given the connection up.
  * *ret_reply is owned by the caller (free) and has a NUL behind its *ret_reply_size bytes. */
 enum status rpc_client_unary(struct rpc_client *client, const char *path, const uint8_t *request,
                              size_t request_size, int64_t deadline_ns, uint8_t **ret_reply,

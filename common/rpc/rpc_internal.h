@@ -118,6 +118,18 @@ void rpc_call_start_client(struct rpc_call *call);
 /* Cancel every live call. */
 void rpc_calls_cancel(struct rpc_calls *calls);
 
+/* ------------------------------------------------------------------ client.c */
+
+/* As rpc_client_call, but not started: wishes that come first leave in its first write. */
+enum status rpc_client_open_call(struct rpc_client *client, const char *path, int64_t deadline_ns,
+                                 const struct rpc_handler *handler, void *user,
+                                 struct rpc_call **ret_call, struct error *err);
+const char *rpc_client_target(const struct rpc_client *client); /* "host:port" or "unix:/path" */
+const struct rpc_watch *rpc_client_watch(const struct rpc_client *client);
+
+/* As far as core knows; any thread. */
+bool rpc_client_is_connected(const struct rpc_client *client);
+
 /* ------------------------------------------------------------------ status_map.c */
 
 /* Our own status crosses as this trailing metadata, with its name as the value; the gRPC code

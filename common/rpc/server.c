@@ -14,6 +14,7 @@
 #include "common/rpc/rpc_internal.h"
 
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/memory.h"
 #include "common/rpc/loopback.h"
 
@@ -480,9 +481,7 @@ void rpc_server_drain(struct rpc_server *server)
 static void wait_for_calls(struct rpc_server *server, int64_t grace_ms)
 {
     struct rpc_calls *calls = &server->calls;
-    int64_t deadline = clock_deadline_ns(grace_ms);
-    struct timespec until = {.tv_sec = deadline / NS_PER_SECOND,
-                             .tv_nsec = deadline % NS_PER_SECOND};
+    struct timespec until = condition_until(clock_deadline_ns(grace_ms));
     int late = 0;
 
     (void)pthread_mutex_lock(&calls->lock);

@@ -15,6 +15,7 @@
 #include "common/rpc/call.h"
 
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/parse.h"
@@ -154,9 +155,7 @@ static void *run(void *user)
 
     (void)pthread_mutex_lock(&shed->lock);
     while (!shed->stop) {
-        int64_t until_ns = clock_deadline_ns(TICK_MS);
-        struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
-                                 .tv_nsec = (long)(until_ns % 1000000000)};
+        struct timespec until = condition_until(clock_deadline_ns(TICK_MS));
 
         (void)pthread_cond_timedwait(&shed->changed, &shed->lock, &until);
         (void)pthread_mutex_unlock(&shed->lock);
@@ -169,13 +168,8 @@ static void *run(void *user)
 
 static void init_locks(struct rpc_shed *shed)
 {
-    pthread_condattr_t attributes;
-
     (void)pthread_mutex_init(&shed->lock, NULL);
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&shed->changed, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
+    condition_init(&shed->changed);
 }
 
 static void release(struct rpc_shed *shed)

@@ -102,7 +102,11 @@ void store_farewell(struct store *store, int64_t deadline_ns)
         return;
     if (say_goodbye(store, store->rank) != STATUS_OK)
         return;
+    /* Who serves may be gone as soon as ours is said: nobody asks it for nothing. */
+    if (!ops->serves(store->impl) && !ops->forget)
+        return;
     if (store_await_ranks(store, "goodbye", ops->serves(store->impl) ? deadline_ns : now_ns, now_ns,
-                          NULL, NULL) == STATUS_OK)
+                          NULL, NULL) == STATUS_OK &&
+        ops->forget)
         ops->forget(store->impl, store->prefix, now_ns);
 }

@@ -250,13 +250,6 @@ static enum status grpc_num_keys(void *impl, int64_t deadline_ns, int64_t *ret_c
 
 /* ---- life */
 
-static void grpc_forget(void *impl, const char *prefix, int64_t deadline_ns)
-{
-    (void)impl; /* the table ends with rank 0 */
-    (void)prefix;
-    (void)deadline_ns;
-}
-
 static void grpc_close(void *impl)
 {
     struct store_client *client = impl;
@@ -355,7 +348,7 @@ const struct store_ops store_grpc_ops = {
     .wait = grpc_wait,
     .remove = grpc_remove,
     .num_keys = grpc_num_keys,
-    .forget = grpc_forget,
+    .forget = NULL, /* the table ends with rank 0 */
     .address = grpc_address,
     .serves = grpc_serves,
     .close = grpc_close,

@@ -11,6 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/memory.h"
+#include "common/base/stop.h"
 #include "common/store/store_log.h"
 
 #include <pthread.h>
@@ -212,6 +213,9 @@ static enum status file_wait(void *impl, const char *const *keys, size_t count, 
 
         if (status != STATUS_TIMEOUT || late)
             return status;
+        if (stop_interrupts())
+            return error_set(err, STATUS_CANCELLED, "stopped by signal %d while a key was missing",
+                             stop_requested());
         pause_for(pause_ns, deadline_ns);
         pause_ns = pause_ns * 2 < poll_longest_ns ? pause_ns * 2 : poll_longest_ns;
     }

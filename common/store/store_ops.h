@@ -36,7 +36,8 @@ struct store_ops {
     enum status (*remove)(void *impl, const char *key, int64_t deadline_ns, bool *ret_found,
                           struct error *err);
     enum status (*num_keys)(void *impl, int64_t deadline_ns, int64_t *ret_count, struct error *err);
-    /* The group of `prefix` has ended: drop what it leaves behind.  Errors do not matter. */
+    /* The group of `prefix` has ended: drop what it leaves behind.  Errors do not matter.  NULL: it
+     * leaves nothing behind. */
     void (*forget)(void *impl, const char *prefix, int64_t deadline_ns);
     /* The bound address as people read it, into text. */
     void (*address)(const void *impl, char *text, size_t size);

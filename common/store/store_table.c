@@ -5,6 +5,7 @@
  */
 #include "common/store/store_table_internal.h"
 
+#include "common/base/condition.h"
 #include "common/base/memory.h"
 #include "common/base/parse.h"
 
@@ -140,16 +141,12 @@ static enum status put(struct store_table *table, const char *key, const void *v
 enum status store_table_open(size_t bytes_max, struct store_table **ret_table, struct error *err)
 {
     struct store_table *table = NULL;
-    pthread_condattr_t monotonic;
     enum status status = mem_calloc(1, sizeof(*table), "a store table", &table, err);
 
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_init(&table->lock, NULL);
-    (void)pthread_condattr_init(&monotonic);
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&table->woken, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
+    condition_init(&table->woken);
     table->bytes_max = bytes_max;
     table->run_deadline_ns = INT64_MAX;
     *ret_table = table;

@@ -10,6 +10,7 @@
 #include "common/store/store_table_internal.h"
 
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 
 #include <string.h>
 #include <time.h>
@@ -166,8 +167,7 @@ static void sleep_until_deadline(struct store_table *table)
         (void)pthread_cond_wait(&table->woken, &table->lock);
         return;
     }
-    until.tv_sec = (time_t)(table->run_deadline_ns / 1000000000);
-    until.tv_nsec = (long)(table->run_deadline_ns % 1000000000);
+    until = condition_until(table->run_deadline_ns);
     (void)pthread_cond_timedwait(&table->woken, &table->lock, &until);
 }
 

@@ -13,16 +13,15 @@
 #include "common/base/clock.h"
 #include "common/base/memory.h"
 #include "common/collective/collective_ops.h"
+#include "common/collective/hier/hier_chunk.h"
 #include "common/collective/hier/hier_mismatch.h"
 #include "common/collective/hier/hier_plan.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#define CHUNK_BYTES ((size_t)1 << 20) /* of each rank's slice */
-#define TURN_NS     100000            /* how long one level may keep the other waiting */
+#define TURN_NS 100000 /* how long one level may keep the other waiting */
 
 /* One inner group and the operation that runs on it. */
 struct lane {
@@ -99,131 +98,6 @@ static void end_lane(const struct lane *lane, struct hier_state *s)
     s->waited_ns += lane->work.waited_ns;
 }
 
-/* ---- what a chunk is ---- */
-
-/* Elements of a slice; a chunk is one slice per rank of the host, or a slice alone with leaders. */
-static size_t slice_count(const struct collective_args *a)
-{
-    return CHUNK_BYTES / dtype_size(a->dtype);
-}
-
-static size_t slices(const struct hier_group *h)
-{
-    return h->layout.equal ? h->layout.local_count : 1;
-}
-
-/* Elements that divide among the ranks of a host; the rest goes through the ring of all. */
-static size_t even_count(const struct hier_group *h, const struct collective_args *a)
-{
-    return a->count / slices(h) * slices(h);
-}
-
-static size_t chunk_count(const struct hier_group *h, const struct collective_args *a)
-{
-    size_t whole = slice_count(a) * slices(h);
-
-    return (even_count(h, a) + whole - 1) / whole;
-}
-
-/* First element and slice of a chunk. */
-static size_t chunk_from(const struct hier_group *h, const struct collective_args *a, size_t chunk)
-{
-    return chunk * slice_count(a) * slices(h);
-}
-
-static size_t chunk_slice(const struct hier_group *h, const struct collective_args *a, size_t chunk)
-{
-    size_t left = (even_count(h, a) - chunk_from(h, a, chunk)) / slices(h);
-
-    return left < slice_count(a) ? left : slice_count(a);
-}
-
-static bool is_int_avg(const struct collective_args *a)
-{
-    return a->op == REDUCE_AVG && !dtype_is_float(a->dtype);
-}
-
-/* Terms are multiplied inside the host, where each is read anyway; between hosts they are sums. */
-static void set_factor(const struct hier_group *h, struct collective_args *a)
-{
-    if (a->op != REDUCE_AVG)
-        return;
-    a->op = REDUCE_SUM;
-    if (!dtype_is_float(a->dtype))
-        return;
-    a->op = REDUCE_PREMUL_SUM;
-    a->factor = a->dtype == DTYPE_FLOAT64 ? 1.0 / h->base.world_size
-                                          : (double)(1.0f / (float)h->base.world_size);
-}
-
-static enum reduce_op plain_op(enum reduce_op op)
-{
-    return op == REDUCE_AVG || op == REDUCE_PREMUL_SUM ? REDUCE_SUM : op;
-}
-
-/* Of nothing the caller may say NULL, and nothing is counted from NULL. */
-static const void *input_at(const struct collective_args *a, size_t element)
-{
-    return a->input ? (const char *)a->input + element * dtype_size(a->dtype) : NULL;
-}
-
-static void *output_at(const struct collective_args *a, size_t element)
-{
-    return a->output ? (char *)a->output + element * dtype_size(a->dtype) : NULL;
-}
-
-static struct collective_args in_args(const struct hier_group *h, const struct collective_args *a,
-                                      size_t chunk)
-{
-    size_t from = chunk_from(h, a, chunk);
-    size_t count = chunk_slice(h, a, chunk);
-    struct collective_args in = *a;
-
-    in.call = h->layout.equal ? COLLECTIVE_REDUCE_SCATTER : COLLECTIVE_REDUCE;
-    in.count = count;
-    in.root = 0;
-    in.input = input_at(a, from);
-    if (h->layout.equal)
-        from += h->layout.local_index * count;
-    in.output = output_at(a, from);
-    set_factor(h, &in);
-    return in;
-}
-
-static struct collective_args cross_args(const struct hier_group *h,
-                                         const struct collective_args *a, size_t chunk)
-{
-    struct collective_args cross = in_args(h, a, chunk);
-
-    cross.call = COLLECTIVE_ALL_REDUCE;
-    cross.input = cross.output;
-    cross.op = plain_op(a->op);
-    return cross;
-}
-
-static struct collective_args out_args(const struct hier_group *h, const struct collective_args *a,
-                                       size_t chunk)
-{
-    struct collective_args out = cross_args(h, a, chunk);
-
-    out.call = h->layout.equal ? COLLECTIVE_ALL_GATHER : COLLECTIVE_BROADCAST;
-    out.op = REDUCE_SUM;
-    out.output = output_at(a, chunk_from(h, a, chunk));
-    return out;
-}
-
-/* The elements behind the last chunk. */
-static struct collective_args rest_args(const struct hier_group *h, const struct collective_args *a)
-{
-    size_t from = even_count(h, a);
-    struct collective_args rest = *a;
-
-    rest.input = input_at(a, from);
-    rest.output = output_at(a, from);
-    rest.count -= from;
-    return rest;
-}
-
 /* ---- all_reduce ---- */
 
 static void start_local(struct hier_group *h, const struct collective_args *a,
@@ -237,7 +111,8 @@ static void start_local(struct hier_group *h, const struct collective_args *a,
     step = hier_plan_step(s->local_step, s->chunks);
     if (step.is_out && s->crossed <= step.chunk)
         return;
-    args = step.is_out ? out_args(h, a, step.chunk) : in_args(h, a, step.chunk);
+    args = step.is_out ? hier_chunk_out(&h->layout, a, step.chunk)
+                       : hier_chunk_in(&h->layout, a, step.chunk);
     start_lane(&h->local, &args);
 }
 
@@ -251,7 +126,7 @@ static void start_cross(struct hier_group *h, const struct collective_args *a, s
         s->crossed = s->came_in;
         return;
     }
-    args = cross_args(h, a, s->crossed);
+    args = hier_chunk_cross(&h->layout, a, s->crossed);
     start_lane(&h->cross, &args);
 }
 
@@ -335,6 +210,11 @@ static enum run_outcome run_chunks(struct hier_group *h, struct collective_work 
     return RUN_DONE;
 }
 
+static bool is_int_avg(const struct collective_args *a)
+{
+    return a->op == REDUCE_AVG && !dtype_is_float(a->dtype);
+}
+
 /* Sums of integers become averages. */
 static void divide(const struct hier_group *h, const struct collective_args *a)
 {
@@ -344,7 +224,7 @@ static void divide(const struct hier_group *h, const struct collective_args *a)
     void *output = a->output;
 
     if (is_int_avg(a))
-        reduce_arrays(&r, &output, 1, &input, 1, even_count(h, a));
+        reduce_arrays(&r, &output, 1, &input, 1, hier_chunk_even_count(&h->layout, a));
 }
 
 static struct collective_work *world_work(struct hier_group *h, const struct collective_work *work)
@@ -361,20 +241,20 @@ static enum run_outcome run_all_reduce(struct hier_group *h, struct collective_w
 
     if (!s->has_begun) {
         s->has_begun = true;
-        s->chunks = chunk_count(h, a);
+        s->chunks = hier_chunk_count(&h->layout, a);
     }
     outcome = run_chunks(h, work, until_ns, err);
     if (outcome != RUN_DONE)
         return outcome;
     if (!s->is_rest) {
-        struct collective_args rest = rest_args(h, a);
+        struct collective_args rest = hier_chunk_rest(&h->layout, a);
 
         s->is_rest = true;
         divide(h, a);
         if (rest.count > 0)
             begin_inner(h->world, world_work(h, work), &rest, ++h->world->sequence);
     }
-    if (even_count(h, a) == a->count)
+    if (hier_chunk_even_count(&h->layout, a) == a->count)
         return RUN_DONE;
     return run_inner(h->world, world_work(h, work), until_ns, err);
 }
@@ -411,7 +291,8 @@ static int64_t waited_ns(struct hier_group *h, const struct collective_work *wor
         sum += h->local.work.waited_ns;
     if (h->cross.is_busy)
         sum += h->cross.work.waited_ns;
-    if (!is_two_level(&work->args) || (s->is_rest && even_count(h, &work->args) < work->args.count))
+    if (!is_two_level(&work->args) ||
+        (s->is_rest && hier_chunk_even_count(&h->layout, &work->args) < work->args.count))
         sum += world_work(h, work)->waited_ns;
     return sum;
 }
@@ -469,10 +350,10 @@ static void hier_expected_bytes(const struct collective *group, const struct col
     struct collective_args rest = *a;
 
     *ret_tx = *ret_rx = 0;
-    for (size_t k = 0; is_two_level(a) && k < chunk_count(h, a); k++) {
-        struct collective_args in = in_args(h, a, k);
-        struct collective_args cross = cross_args(h, a, k);
-        struct collective_args out = out_args(h, a, k);
+    for (size_t k = 0; is_two_level(a) && k < hier_chunk_count(&h->layout, a); k++) {
+        struct collective_args in = hier_chunk_in(&h->layout, a, k);
+        struct collective_args cross = hier_chunk_cross(&h->layout, a, k);
+        struct collective_args out = hier_chunk_out(&h->layout, a, k);
 
         add_bytes(h->local.group, &in, ret_tx, ret_rx);
         if (h->cross.group)
@@ -480,7 +361,7 @@ static void hier_expected_bytes(const struct collective *group, const struct col
         add_bytes(h->local.group, &out, ret_tx, ret_rx);
     }
     if (is_two_level(a))
-        rest = rest_args(h, a);
+        rest = hier_chunk_rest(&h->layout, a);
     if (rest.count > 0 || !is_two_level(a))
         add_bytes(h->world, &rest, ret_tx, ret_rx);
 }

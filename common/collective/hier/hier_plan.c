@@ -37,7 +37,8 @@ void hier_plan_layout(const char (*host_ids)[HOST_ID_SIZE], unsigned world_size,
     unsigned cross_count = 0;
     unsigned local_count = 0;
 
-    *ret = (struct hier_layout){.local_count = count_sharing(host_ids, rank, world_size),
+    *ret = (struct hier_layout){.world_size = world_size,
+                                .local_count = count_sharing(host_ids, rank, world_size),
                                 .local_index = count_sharing(host_ids, rank, rank),
                                 .equal = true};
     for (unsigned r = 0; r < world_size; r++) {

@@ -14,6 +14,7 @@
 #include <stddef.h>
 
 struct hier_layout {
+    unsigned world_size; /* ranks of all hosts */
     unsigned hosts;
     unsigned host;        /* of this rank */
     unsigned local_count; /* ranks of this host */

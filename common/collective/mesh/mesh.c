@@ -6,6 +6,7 @@
 #include "common/collective/mesh/mesh.h"
 
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/memory.h"
 #include "common/collective/mesh/mesh_internal.h"
 
@@ -18,22 +19,6 @@
 #include <unistd.h>
 
 #define GOODBYE_MS 500
-
-static enum status init_lock(struct mesh *m, struct error *err)
-{
-    pthread_condattr_t attributes;
-    int failed;
-
-    if (pthread_condattr_init(&attributes) != 0)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for the mesh's lock");
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    failed = pthread_cond_init(&m->changed, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
-    if (failed != 0)
-        return error_set(err, STATUS_NO_MEMORY, "no memory for the mesh's lock");
-    (void)pthread_mutex_init(&m->lock, NULL);
-    return STATUS_OK;
-}
 
 static enum status watch_connections(struct mesh *m, struct error *err)
 {
@@ -111,11 +96,8 @@ enum status mesh_open(const struct mesh_config *config, struct mesh **ret, struc
     status = mem_calloc(1, sizeof(*m), "a mesh", &m, err);
     if (status != STATUS_OK)
         return status;
-    status = init_lock(m, err);
-    if (status != STATUS_OK) {
-        free(m);
-        return status;
-    }
+    (void)pthread_mutex_init(&m->lock, NULL);
+    condition_init(&m->changed);
     m->epoll_fd = m->wake_fd = -1;
     m->rank = config->rank;
     m->world_size = config->world_size;

@@ -3,6 +3,7 @@
  * for.  Parts of an exchange that failed stay until the mesh is closed, hence fresh tags.
  */
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/strbuf.h"
 #include "common/collective/mesh/mesh_internal.h"
 
@@ -14,8 +15,7 @@
 
 void mesh_wait(struct mesh *m, int64_t deadline_ns)
 {
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000),
-                             .tv_nsec = (long)(deadline_ns % 1000000000)};
+    struct timespec until = condition_until(deadline_ns);
 
     if (deadline_ns == INT64_MAX)
         (void)pthread_cond_wait(&m->changed, &m->lock);

@@ -1,8 +1,7 @@
 /*
- * The ring backend: chooses how an operation goes over the links of a transport (ring_stream for
- * large messages, ring_pairs or ring_doubling for small ones, ring_pairs for those in rank order
- * and for those that are pairwise by nature) and says in plain words what went wrong locally.  Who
- * is to blame, and time-outs, are the core's matter.
+ * The ring backend: has an operation go over the links of a transport in the way that ring_way.c
+ * chooses, and says in plain words what went wrong locally.  Who is to blame, and time-outs, are
+ * the core's matter.
  *
  * In the fast order float16 and bfloat16 are rounded at every hop of the ring and in every round of
  * doubling; in rank order once.
@@ -13,12 +12,9 @@
 #include "common/collective/ring/ring.h"
 
 #include "common/base/clock.h"
-#include "common/base/log.h"
 #include "common/base/memory.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,118 +32,12 @@ struct ring_work {
 
 static_assert(sizeof(struct ring_work) <= COLLECTIVE_WORK_STATE, "a work's state");
 
-/* ---- which way ---- */
-
-static size_t count_of(const struct collective_args *a)
-{
-    return a->call == COLLECTIVE_BARRIER ? 0 : a->count;
-}
-
-static size_t block_bytes(const struct collective_args *a)
-{
-    return count_of(a) * dtype_size(a->dtype);
-}
-
-static struct ring_way by_pairs(enum pairs_kind kind)
-{
-    return (struct ring_way){.by = BY_PAIRS, .pairs = kind};
-}
-
-static struct ring_way by_ring(enum ring_kind kind)
-{
-    return (struct ring_way){.by = BY_RING, .ring = kind};
-}
-
-static struct ring_way all_reduce_way(const struct ring *r, const struct collective_args *a)
-{
-    size_t bytes = block_bytes(a);
-
-    if (a->order == REDUCE_REPRODUCIBLE) /* all terms meet in the pairs alone */
-        return by_pairs(bytes <= r->whole_bytes ? PAIRS_ALL_REDUCE_WHOLE : PAIRS_ALL_REDUCE_CHUNKS);
-    for (size_t i = 0; i < r->tuned_sizes; i++)
-        if (bytes <= ring_tuned_sizes[i])
-            return r->all_reduce_ways[i];
-    return by_ring(RING_ALL_REDUCE);
-}
-
-/* The same on all ranks: by what the signature holds and by what was agreed. */
-static struct ring_way choose_way(const struct ring *r, const struct collective_args *a)
-{
-    bool whole = block_bytes(a) <= r->whole_bytes;
-    bool chunks = block_bytes(a) <= r->chunks_bytes / r->base.world_size;
-    bool ordered = a->order == REDUCE_REPRODUCIBLE;
-
-    switch (a->call) {
-    case COLLECTIVE_ALL_REDUCE:
-        return all_reduce_way(r, a);
-    case COLLECTIVE_BROADCAST:
-        return whole ? by_pairs(PAIRS_BROADCAST) : by_ring(RING_BROADCAST);
-    case COLLECTIVE_REDUCE:
-        return whole || ordered ? by_pairs(PAIRS_REDUCE) : by_ring(RING_REDUCE);
-    case COLLECTIVE_ALL_GATHER:
-        return chunks ? by_pairs(PAIRS_ALL_GATHER) : by_ring(RING_ALL_GATHER);
-    case COLLECTIVE_REDUCE_SCATTER:
-        return chunks || ordered ? by_pairs(PAIRS_REDUCE_SCATTER) : by_ring(RING_REDUCE_SCATTER);
-    case COLLECTIVE_GATHER:
-        return by_pairs(PAIRS_GATHER);
-    case COLLECTIVE_SCATTER:
-        return by_pairs(PAIRS_SCATTER);
-    case COLLECTIVE_ALL_TO_ALL:
-        return by_pairs(PAIRS_ALL_TO_ALL);
-    default: /* as an all_reduce of nothing */
-        return r->all_reduce_ways[0].by == BY_DOUBLING ? r->all_reduce_ways[0]
-                                                       : by_pairs(PAIRS_BARRIER);
-    }
-}
-
-static struct pairs_plan pairs_plan_of(const struct collective *g, const struct collective_args *a,
-                                       enum pairs_kind kind)
-{
-    return (struct pairs_plan){.kind = kind,
-                               .rank = g->rank,
-                               .world_size = g->world_size,
-                               .root = a->root,
-                               .count = count_of(a),
-                               .size = dtype_size(a->dtype)};
-}
-
-static struct ring_plan ring_plan_of(const struct ring *r, const struct collective_args *a,
-                                     enum ring_kind kind)
-{
-    return ring_plan(kind, r->base.rank, r->base.world_size, a->count, dtype_size(a->dtype),
-                     a->root, r->io.segment_bytes);
-}
-
-static void ring_expected_bytes(const struct collective *group, const struct collective_args *a,
-                                uint64_t *ret_tx, uint64_t *ret_rx)
-{
-    struct ring_way way = choose_way((const struct ring *)group, a);
-
-    *ret_tx = *ret_rx = 0;
-    if (a->call == COLLECTIVE_SEND) {
-        *ret_tx = block_bytes(a);
-    } else if (a->call == COLLECTIVE_RECV) {
-        *ret_rx = block_bytes(a);
-    } else if (way.by == BY_DOUBLING) {
-        doubling_bytes(group->rank, group->world_size, block_bytes(a), ret_tx, ret_rx);
-    } else if (way.by == BY_PAIRS) {
-        struct pairs_plan plan = pairs_plan_of(group, a, way.pairs);
-
-        pairs_plan_bytes(&plan, ret_tx, ret_rx);
-    } else {
-        struct ring_plan plan = ring_plan_of((const struct ring *)group, a, way.ring);
-
-        *ret_tx = plan.send_bytes;
-        *ret_rx = plan.receive_bytes;
-    }
-}
-
 /* ---- beginning ---- */
 
 /* The part of the output that is this rank's input, before anything moves. */
 static void place_own(const struct collective *g, const struct collective_args *a)
 {
-    size_t bytes = block_bytes(a);
+    size_t bytes = ring_block_bytes(a);
     const char *from = a->input;
     char *to = a->output;
 
@@ -206,14 +96,14 @@ void ring_begin(struct ring *r, const struct collective_args *args,
 
     r->by = way.by;
     if (way.by == BY_DOUBLING) {
-        doubling_run_init(&r->doubling_run, r->base.rank, r->base.world_size, count_of(args),
+        doubling_run_init(&r->doubling_run, r->base.rank, r->base.world_size, ring_count(args),
                           dtype_size(args->dtype), &operation, &r->pairs);
     } else if (way.by == BY_PAIRS) {
-        struct pairs_plan plan = pairs_plan_of(&r->base, args, way.pairs);
+        struct pairs_plan plan = ring_way_pairs(&r->base, args, way.pairs);
 
         pairs_run_init(&r->pairs_run, &plan, &operation, &r->pairs);
     } else {
-        struct ring_plan plan = ring_plan_of(r, args, way.ring);
+        struct ring_plan plan = ring_way_ring(r, args, way.ring);
 
         ring_run_init(&r->stream_run, &plan, &operation, &r->scratch);
     }
@@ -336,7 +226,7 @@ static void begin_peer(struct ring *r, struct collective_work *work, struct ring
     signature.call = COLLECTIVE_SEND; /* the receiver expects what the sender says */
     signature.root = work->args.call == COLLECTIVE_SEND ? work->args.root : r->base.rank;
     w->operation = make_operation(&r->base, &work->args, &signature);
-    w->flow = (struct ring_flow){.peer = work->args.root, .total = block_bytes(&work->args)};
+    w->flow = (struct ring_flow){.peer = work->args.root, .total = ring_block_bytes(&work->args)};
     w->begun = true;
     work->total_bytes = w->flow.total;
 }
@@ -403,7 +293,7 @@ static void begin_collective(struct ring *r, struct collective_work *work)
     uint64_t rx;
 
     place_own(&r->base, &work->args);
-    ring_begin(r, &work->args, &work->signature, choose_way(r, &work->args));
+    ring_begin(r, &work->args, &work->signature, ring_choose_way(r, &work->args));
     ring_expected_bytes(&r->base, &work->args, &tx, &rx);
     work->total_bytes = tx + rx;
     w->begun = true;

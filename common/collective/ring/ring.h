@@ -46,6 +46,21 @@ void ring_watch(struct ring *r);
  * deadline_ns at most; every rank of the group calls it before its first operation. */
 enum status ring_tune(struct ring *r, int64_t deadline_ns, struct error *err);
 
+/* Elements and bytes of one block of the operation; of a barrier none. */
+size_t ring_count(const struct collective_args *a);
+size_t ring_block_bytes(const struct collective_args *a);
+
+/* How a collective goes.  The same on all ranks: by what the signature holds and by what was agreed
+ * (ring_tune).  Pure, as are the programs of a way, and as is struct collective_ops's
+ * expected_bytes. */
+struct ring_way ring_choose_way(const struct ring *r, const struct collective_args *a);
+struct pairs_plan ring_way_pairs(const struct collective *group, const struct collective_args *a,
+                                 enum pairs_kind kind);
+struct ring_plan ring_way_ring(const struct ring *r, const struct collective_args *a,
+                               enum ring_kind kind);
+void ring_expected_bytes(const struct collective *group, const struct collective_args *a,
+                         uint64_t *ret_tx, uint64_t *ret_rx);
+
 /* Prepare r for a collective. */
 void ring_begin(struct ring *r, const struct collective_args *args,
                 const struct signature *signature, struct ring_way way);

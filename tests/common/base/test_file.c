@@ -46,6 +46,25 @@ START_TEST(write_then_read)
 }
 END_TEST
 
+START_TEST(a_text_is_whole_or_not_written)
+{
+    struct error err = {0};
+    struct strbuf text = STRBUF_INIT;
+    const char *path = support_path("text");
+    char *data = NULL;
+    size_t size = 0;
+
+    strbuf_addf(&text, "%d\n", 12);
+    assert_ok(file_write_text(path, &text, &err));
+    text.failed = true; /* as after an allocation that failed */
+    assert_fails(file_write_text(path, &text, &err), STATUS_NO_MEMORY, "text'");
+    assert_ok(file_read(path, 5, &data, &size, &err));
+    ck_assert_str_eq(data, "12\n");
+    free(data);
+    strbuf_release(&text);
+}
+END_TEST
+
 START_TEST(read_of_an_endless_device_stops)
 {
     struct error err = {0};
@@ -124,6 +143,7 @@ TCase *file_cases(void)
     TCase *cases = tcase_create("file");
 
     tcase_add_loop_test(cases, write_then_read, 0, 2);
+    tcase_add_test(cases, a_text_is_whole_or_not_written);
     tcase_add_test(cases, read_of_an_endless_device_stops);
     tcase_add_test(cases, full_disk_keeps_the_old_file);
     tcase_add_test(cases, writer_can_be_abandoned);

@@ -8,11 +8,13 @@
 #include "tests/support/support.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static struct error err;
@@ -30,6 +32,10 @@ static const struct checkpoint_facts example = {
     .rest = "pad",
     .sync = "allreduce",
     .optimizer = "adamw",
+    .precision = "fp16",
+    .overflowed = 3,
+    .growth_tracker = 1999,
+    .loss_scale = 32768,
     .step = 12,
     .optimizer_step = 24,
     .epoch = 3,
@@ -146,8 +152,16 @@ START_TEST(test_more_than_is_read_again)
 }
 END_TEST
 
-/* The newest are those that were written last: a run that went back has fewer updates.  What
- * others put into the folder stays. */
+/* As if it had been copied last. */
+static void touch(const char *path)
+{
+    const struct timespec now_and_later[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = INT32_MAX}};
+
+    ck_assert_int_eq(utimensat(AT_FDCWD, path, now_and_later, 0), 0);
+}
+
+/* The newest are those of the most updates, whenever they were written; what is ahead of a run that
+ * went back goes first.  What others put into the folder stays. */
 START_TEST(test_the_newest_are_kept)
 {
     const char *folder = support_path("keep");
@@ -155,19 +169,29 @@ START_TEST(test_the_newest_are_kept)
     for (uint64_t step = 5; step <= 40; step += 5) {
         save(folder, 3, step, (float)step);
         check(folder, step, (float)step);
+        touch(in(folder, step == 5 ? "step-000005.safetensors" : "latest"));
     }
     ck_assert_uint_eq(count_entries(folder), 3 + 1);
+    check(in(folder, "step-000030.safetensors"), 30, 30);
     assert_ok(file_write_atomic(in(folder, "step-7.txt"), "x", 1, &err));
     assert_ok(file_write_atomic(in(folder, "step-000041.safetensors.tmp-77"), "x", 1, &err));
     assert_ok(file_write_atomic(in(folder, "latest.tmp-78"), "x", 1, &err));
     save(folder, 2, 31, 31);
     check(folder, 31, 31);
-    check(in(folder, "step-000040.safetensors"), 40, 40);
+    check(in(folder, "step-000030.safetensors"), 30, 30);
     ck_assert_uint_eq(count_entries(folder), 2 + 1 + 1);
     save(folder, 0, 32, 32);
     save(folder, 0, 1000000, 33);
     check(in(folder, "step-1000000.safetensors"), 1000000, 33);
     ck_assert_uint_eq(count_entries(folder), 4 + 1 + 1);
+    save(folder, 3, 33, 34);
+    check(in(folder, "step-000031.safetensors"), 31, 31);
+    check(in(folder, "step-000032.safetensors"), 32, 32);
+    ck_assert_uint_eq(count_entries(folder), 3 + 1 + 1);
+    save(folder, 0, 1000001, 35);
+    save(folder, 0, 999999, 36);
+    ck_assert_int_eq(unlink(in(folder, "latest")), 0);
+    check(folder, 1000001, 35); /* as a number */
 }
 END_TEST
 
@@ -238,7 +262,8 @@ START_TEST(test_hostile_latest)
 }
 END_TEST
 
-static enum status read_with(const char *field, const char *value)
+/* Of a file of before there was `precision` and what belongs to it. */
+static enum status read_with(const char *field, const char *value, struct checkpoint_facts *ret)
 {
     static const char *const whole[][2] = {
         {"format", "sparring-checkpoint-1"},
@@ -271,26 +296,29 @@ static enum status read_with(const char *field, const char *value)
     };
     struct strbuf text = STRBUF_INIT;
     unsigned char file[4096] = {0};
+    bool known = false;
     struct safetensors s;
-    struct checkpoint_facts facts;
     enum status status;
 
     strbuf_add(&text, "{\"__metadata__\":{\"more\":\"is allowed\"");
     for (size_t i = 0; i < sizeof(whole) / sizeof(whole[0]); i++) {
         bool other = strcmp(whole[i][0], field) == 0;
 
+        known = known || other;
         if (other && !value)
             continue;
         strbuf_addf(&text, ",\"%s\":", whole[i][0]);
         strbuf_add_json(&text, other ? value : whole[i][1]);
     }
+    if (!known && value)
+        strbuf_addf(&text, ",\"%s\":\"%s\"", field, value);
     strbuf_add(&text, "}}");
     ck_assert_uint_lt(8 + text.length, sizeof(file));
     for (unsigned i = 0; i < 8; i++)
         file[i] = (unsigned char)((uint64_t)text.length >> (8 * i));
     memcpy(file + 8, text.text, text.length);
     assert_ok(safetensors_parse("hostile.st", file, 8 + text.length, &s, &err));
-    status = checkpoint_read_facts(&s, &facts, &err);
+    status = checkpoint_read_facts(&s, ret, &err);
     safetensors_release(&s);
     strbuf_release(&text);
     return status;
@@ -316,12 +344,22 @@ static const char *const refused[][2] = {
     {"epsilon", "x"},
     {"rest", "a rest of more than thirty-one bytes"},
     {"model", NULL},
+    {"precision", "more than thirty-one bytes of precision"},
+    {"overflowed", "-1"},
+    {"growth_tracker", "4294967296"},
+    {"loss_scale", "0.5"},
+    {"loss_scale", "1e39"},
+    {"loss_scale", "nan"},
 };
 
 START_TEST(test_hostile_facts)
 {
-    assert_ok(read_with("none", NULL));
-    assert_fails(read_with(refused[_i][0], refused[_i][1]), STATUS_DATA, "'hostile.st'");
+    struct checkpoint_facts facts;
+
+    assert_ok(read_with("none", NULL, &facts));
+    ck_assert_str_eq(facts.precision, "float32");
+    ck_assert(facts.loss_scale == 1 && facts.overflowed == 0 && facts.growth_tracker == 0);
+    assert_fails(read_with(refused[_i][0], refused[_i][1], &facts), STATUS_DATA, "'hostile.st'");
     ck_assert_ptr_nonnull(strstr(err.text, refused[_i][0]));
 }
 END_TEST

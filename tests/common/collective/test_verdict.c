@@ -195,6 +195,36 @@ START_TEST(the_odd_one_is_desynchronised)
 }
 END_TEST
 
+/* Which of two sides is the odd one is open while those that have not come could turn it. */
+START_TEST(the_sides_are_open_until_enough_have_come)
+{
+    struct mesh_view views[RANKS];
+    uint64_t left[RANKS];
+    const struct signature mine = operation(COLLECTIVE_ALL_REDUCE, 5);
+
+    all_alike(views, left);
+    ck_assert(!verdict_is_open(views, left, RANKS, &mine));
+    views[1].status.signature.count = 11;
+    ck_assert(!verdict_is_open(views, left, RANKS, &mine));
+    views[2].status.signature.sequence = 4; /* two to one: it may make them equal */
+    ck_assert(verdict_is_open(views, left, RANKS, &mine));
+    views[3].answered = false;
+    ck_assert(verdict_is_open(views, left, RANKS, &mine));
+    views[2].fault = FAULT_DEAD;
+    ck_assert(verdict_is_open(views, left, RANKS, &mine));
+    views[3].answered = true;
+    ck_assert(!verdict_is_open(views, left, RANKS, &mine));
+    views[2].fault = FAULT_NONE;
+    views[2].status.signature = (struct signature){.call = 0};
+    ck_assert(verdict_is_open(views, left, RANKS, &mine));
+    views[2].status.signature = operation(COLLECTIVE_BARRIER, 6); /* has passed it */
+    ck_assert(!verdict_is_open(views, left, RANKS, &mine));
+    views[2].status.signature.sequence = 4;
+    left[2] = 4; /* it never comes, and is the one to blame */
+    ck_assert(!verdict_is_open(views, left, RANKS, &mine));
+}
+END_TEST
+
 START_TEST(a_transfer_concerns_its_peer_alone)
 {
     struct signature recv = operation(COLLECTIVE_RECV, 1);
@@ -233,6 +263,7 @@ int main(void)
     tcase_add_test(cases, one_that_is_ahead_is_not_to_blame);
     tcase_add_test(cases, the_one_that_left_is_to_blame_before_one_that_is_late);
     tcase_add_test(cases, the_odd_one_is_desynchronised);
+    tcase_add_test(cases, the_sides_are_open_until_enough_have_come);
     tcase_add_test(cases, a_transfer_concerns_its_peer_alone);
     suite_add_tcase(suite, cases);
     return support_run(suite);

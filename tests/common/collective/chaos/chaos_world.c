@@ -11,6 +11,7 @@
 #include "tests/common/collective/chaos/slow_thread.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -180,6 +181,8 @@ static enum status work(struct child *c, struct error *err)
             c->group = NULL;
             return STATUS_OK;
         }
+        if (c->rank == c->config.late_rank && number == c->config.at)
+            (void)poll(NULL, 0, (int)c->config.late_ms);
         status = work_once(c, number, err);
         if (status == STATUS_OK)
             say(c, 'x');

@@ -40,7 +40,9 @@ struct chaos_config {
     unsigned victim;
     enum chaos_role role; /* of the victim */
     unsigned at;
-    unsigned close_after;   /* others close in order after so many operations; 0: never */
+    unsigned close_after; /* others close in order after so many operations; 0: never */
+    int64_t late_ms;      /* rank `late_rank` comes to that operation so much later; 0: nobody */
+    unsigned late_rank;
     unsigned second_victim; /* holds, too, if it is below size and not the victim */
     bool stays;             /* each rank, after its report, until the world ends: /proc shows it */
     bool shrink;            /* after a failure: shrink, work on for 3 operations, close */

@@ -13,6 +13,7 @@
 #define VICTIM     1u
 #define TIMEOUT_MS 5000 /* of opening the group, too */
 #define LONG_MS    60000
+#define LATE_MS    3000  /* more than any patience of the verdicts */
 #define EVENT_MS   50000 /* for what must come before LONG_MS is over */
 
 /* With a time-out that nobody comes to: what is wrong shows long before. */
@@ -101,6 +102,42 @@ static void differ(const char *backend, const void *argument)
 START_TEST(a_mismatch_names_both_sides)
 {
     chaos_each_backend(RANKS, CHAOS_AT_ONCE, differ, &mismatches[_i]);
+}
+END_TEST
+
+/* Of a few members that do not agree, the others show who is the odd one, however late they come.
+ * One below the odd one, and one above; two roles, which end in different ways inside a library. */
+static const struct late_case {
+    enum chaos_role role;
+    unsigned late;
+    const char *theirs;
+} late_cases[] = {
+    {CHAOS_OTHER_COUNT, 0, "1001 float32"},
+    {CHAOS_OTHER_CALL, 0, "broadcast #4"},
+    {CHAOS_OTHER_CALL, 2, "broadcast #4"},
+};
+
+static void differ_late(const char *backend, const void *argument)
+{
+    const struct late_case *c = argument;
+    struct chaos_config config = make_config(backend, c->role, 1000);
+    struct chaos_world w;
+
+    config.late_rank = c->late;
+    config.late_ms = LATE_MS;
+    chaos_start(&w, &config);
+    for (unsigned r = 0; r < RANKS; r++) {
+        struct chaos_report report = chaos_report_of(&w, r, EVENT_MS);
+
+        check(&w, r, &report, FAULT_DESYNC, c->theirs);
+        check(&w, r, &report, FAULT_DESYNC, "all_reduce #4");
+    }
+    chaos_end(&w);
+}
+
+START_TEST(a_mismatch_waits_for_who_is_late)
+{
+    chaos_each_backend(RANKS, CHAOS_AT_ONCE, differ_late, &late_cases[_i]);
 }
 END_TEST
 
@@ -225,6 +262,8 @@ int main(void)
     tcase_add_loop_test(cases, a_rank_that_never_comes_is_stalled, 0, 2);
     tcase_add_loop_test(cases, a_mismatch_names_both_sides, 0,
                         (int)(sizeof(mismatches) / sizeof(mismatches[0])));
+    tcase_add_loop_test(cases, a_mismatch_waits_for_who_is_late, 0,
+                        (int)(sizeof(late_cases) / sizeof(late_cases[0])));
     tcase_add_loop_test(cases, a_rank_that_leaves_has_finished_early, 0, 2);
     tcase_add_test(cases, another_generation_does_not_meet);
     tcase_add_test(cases, two_jobs_share_a_host);

@@ -12,6 +12,10 @@
 
 #define CASES 13
 
+/* Elements of what is long here, and of messages that no buffer of the system takes. */
+#define LONG_COUNT    SUPPORT_DRAWS(70001, 9001)
+#define MESSAGE_COUNT SUPPORT_DRAWS(1 << 19, 1 << 16)
+
 /* Operations of several kinds and sizes, one behind the other. */
 static void some_cases(const struct conformance *c, struct conformance_case ret[CASES])
 {
@@ -25,7 +29,7 @@ static void some_cases(const struct conformance *c, struct conformance_case ret[
         ret[k] = (struct conformance_case){
             .call = calls[k % (sizeof(calls) / sizeof(calls[0]))],
             .dtype = (enum dtype)(k % 2 ? DTYPE_FLOAT32 : DTYPE_INT64),
-            .count = (size_t)(k % 3 == 0 ? 70001 : 1 + 100 * k),
+            .count = (size_t)(k % 3 == 0 ? LONG_COUNT : 1 + 100 * k),
             .root = k % c->size,
             .in_place = k % 4 == 1,
             .kind = VALUES_EXACT,
@@ -184,7 +188,7 @@ static void pass_round(struct conformance *c, size_t count)
 
 void conformance_crossing(struct conformance *c)
 {
-    static const size_t counts[] = {0, 1, 17, 4099, 1 << 19};
+    static const size_t counts[] = {0, 1, 17, 4099, MESSAGE_COUNT};
 
     for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]) && c->size > 1; k++) {
         exchange_all(c, counts[k]);

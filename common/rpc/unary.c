@@ -1,0 +1,253 @@
+/*
+ * unary: one request, one reply, for a thread that waits for it.
+ *
+ * A call that its server holds for long, until all ranks have joined say, looks the same when its
+ * connection is dead and nobody has told us: core's keepalive takes half a minute to find out.  So
+ * the thread that waits asks for a sign of life now and then, by health's Check on the same
+ * connection.  Silence is counted in questions without an answer, not in time: a process that was
+ * stopped or got no core has not listened either.  While there is no connection core makes one.
+ * A stop that may interrupt ends the wait, too.
+ * Locks: a struct unary's own is taken before a call's.
+ */
+#include "common/rpc/rpc_internal.h"
+
+#include "common/base/clock.h"
+#include "common/base/condition.h"
+#include "common/base/memory.h"
+#include "common/base/stop.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { stop_look_ms = 100 };
+
+struct unary {
+    struct rpc_client *client;
+    int64_t deadline_ns;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* CLOCK_MONOTONIC: done or asking */
+    bool done;              /* under lock; until then the next four are the queue thread's */
+    struct error failure;
+    struct rpc_result result;
+    uint8_t *reply; /* owned */
+    size_t reply_size;
+    struct rpc_call *question; /* the waiting thread's; a reference; NULL: none was put yet */
+    bool asking;               /* under lock; the question is not over */
+    bool heard;                /* under lock; since this was last cleared */
+    unsigned silent;           /* the waiting thread's: looks since anything was heard */
+    bool given_up;             /* the waiting thread's, and the next */
+    bool stopped;
+};
+
+static enum status take_reply(struct unary *unary, const struct rpc_message *message,
+                              struct error *err)
+{
+    const uint8_t *head = rpc_message_head(message, &unary->reply_size);
+    enum status status;
+
+    if (unary->reply)
+        return error_set(err, STATUS_PROTOCOL, "more than one reply");
+    if (rpc_message_payload_size(message) > 0)
+        return error_set(err, STATUS_PROTOCOL, "a reply with a payload");
+    status = mem_calloc(unary->reply_size + 1, 1, "reply", &unary->reply, err);
+    if (status == STATUS_OK)
+        memcpy(unary->reply, head, unary->reply_size);
+    return status;
+}
+
+static void unary_message(struct rpc_call *call, struct rpc_message *message, void *user)
+{
+    struct unary *unary = user;
+
+    if (!message)
+        return;
+    if (take_reply(unary, message, &unary->failure) == STATUS_OK)
+        rpc_call_receive(call); /* the status comes only behind the last message */
+    else
+        rpc_call_cancel(call);
+}
+
+static void unary_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+{
+    struct unary *unary = user;
+
+    (void)call;
+    (void)pthread_mutex_lock(&unary->lock);
+    unary->result = *result;
+    unary->done = true;
+    (void)pthread_cond_broadcast(&unary->changed);
+    (void)pthread_mutex_unlock(&unary->lock);
+}
+
+/* ------------------------------------------------------------------ signs of life */
+
+static void question_message(struct rpc_call *call, struct rpc_message *message, void *user)
+{
+    (void)user;
+    if (message)
+        rpc_call_receive(call);
+}
+
+/* Whatever the server says, it lives. */
+static void question_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+{
+    struct unary *unary = user;
+
+    (void)call;
+    (void)pthread_mutex_lock(&unary->lock);
+    unary->heard = unary->heard || result->status == STATUS_OK || result->by_peer;
+    unary->asking = false;
+    (void)pthread_cond_broadcast(&unary->changed);
+    (void)pthread_mutex_unlock(&unary->lock);
+}
+
+/* Lock held on entry and return. */
+static void ask(struct unary *unary)
+{
+    static const struct rpc_handler handler = {NULL, question_message, question_closed};
+    struct error none;
+
+    unary->asking = true;
+    (void)pthread_mutex_unlock(&unary->lock);
+    if (unary->question)
+        rpc_call_unref(unary->question);
+    unary->question = NULL;
+    if (rpc_client_call(unary->client, "/grpc.health.v1.Health/Check", unary->deadline_ns, &handler,
+                        unary, &unary->question, &none) == STATUS_OK) {
+        (void)rpc_call_send(unary->question, (const uint8_t *)"", 0, NULL);
+        rpc_call_send_done(unary->question);
+        rpc_call_receive(unary->question);
+    }
+    (void)pthread_mutex_lock(&unary->lock);
+    if (!unary->question)
+        unary->asking = false; /* and nothing is counted */
+}
+
+/* One more interval has passed.  Lock held on entry and return. */
+static void look(struct unary *unary, struct rpc_call *call)
+{
+    const struct rpc_watch *watch = rpc_client_watch(unary->client);
+    bool owes = unary->asking && !unary->heard && rpc_client_is_connected(unary->client);
+
+    if (unary->given_up)
+        return;
+    unary->silent = owes ? unary->silent + 1 : 0;
+    unary->heard = false;
+    if (unary->silent * watch->interval_ms >= watch->timeout_ms) {
+        unary->given_up = true;
+        rpc_call_cancel(call);
+    } else if (!unary->asking) {
+        ask(unary);
+    }
+}
+
+/* Until the call is over or until_ns.  Lock held on entry and return. */
+static void wait_until(struct unary *unary, struct rpc_call *call, int64_t until_ns)
+{
+    while (!unary->done && clock_now_ns() < until_ns) {
+        const int64_t look_ns = clock_deadline_ns(stop_look_ms);
+        const struct timespec next = condition_until(look_ns < until_ns ? look_ns : until_ns);
+
+        (void)pthread_cond_timedwait(&unary->changed, &unary->lock, &next);
+        if (!unary->done && !unary->stopped && stop_interrupts()) {
+            unary->stopped = true;
+            rpc_call_cancel(call);
+        }
+    }
+}
+
+/* Until the call is over: its own deadline ends it, or we do. */
+static void wait_watching(struct unary *unary, struct rpc_call *call)
+{
+    int64_t interval_ms = rpc_client_watch(unary->client)->interval_ms;
+
+    (void)pthread_mutex_lock(&unary->lock);
+    while (!unary->done) {
+        wait_until(unary, call, interval_ms > 0 ? clock_deadline_ns(interval_ms) : INT64_MAX);
+        if (!unary->done)
+            look(unary, call);
+    }
+    if (unary->asking)
+        rpc_call_cancel(unary->question);
+    while (unary->asking)
+        (void)pthread_cond_wait(&unary->changed, &unary->lock);
+    (void)pthread_mutex_unlock(&unary->lock);
+    if (unary->question)
+        rpc_call_unref(unary->question);
+}
+
+/* ------------------------------------------------------------------ the call */
+
+static enum status unary_status(const struct unary *unary, const char *path, struct error *err)
+{
+    const struct rpc_watch *watch = rpc_client_watch(unary->client);
+    const char *target = rpc_client_target(unary->client);
+
+    if (unary->failure.status != STATUS_OK)
+        return error_set(err, unary->failure.status, "%s on %s: %s", path, target,
+                         unary->failure.text);
+    if (unary->result.status == STATUS_CANCELLED && unary->stopped)
+        return error_set(err, STATUS_CANCELLED, "stopped by signal %d while %s on %s waited",
+                         stop_requested(), path, target);
+    if (unary->result.status == STATUS_CANCELLED && unary->given_up)
+        return error_set(err, STATUS_PEER_LOST,
+                         "nothing was heard of %s for %" PRId64 " ms (%s) while %s waited", target,
+                         unary->silent * watch->interval_ms, watch->option, path);
+    if (unary->result.status != STATUS_OK)
+        return error_set(err, unary->result.status, "%s", unary->result.text);
+    if (!unary->reply)
+        return error_set(err, STATUS_PROTOCOL, "%s on %s ended without a reply", path, target);
+    return STATUS_OK;
+}
+
+enum status rpc_client_unary(struct rpc_client *client, const char *path, const uint8_t *request,
+                             size_t request_size, int64_t deadline_ns, uint8_t **ret_reply,
+                             size_t *ret_reply_size, struct error *err)
+{
+    bool by_peer;
+
+    return rpc_client_unary_told(client, path, request, request_size, deadline_ns, ret_reply,
+                                 ret_reply_size, &by_peer, err);
+}
+
+enum status rpc_client_unary_told(struct rpc_client *client, const char *path,
+                                  const uint8_t *request, size_t request_size, int64_t deadline_ns,
+                                  uint8_t **ret_reply, size_t *ret_reply_size, bool *ret_by_peer,
+                                  struct error *err)
+{
+    static const struct rpc_handler handler = {NULL, unary_message, unary_closed};
+    struct unary unary = {.client = client, .deadline_ns = deadline_ns};
+    struct rpc_call *call;
+    enum status status =
+        rpc_client_open_call(client, path, deadline_ns, &handler, &unary, &call, err);
+
+    *ret_by_peer = false;
+    if (status != STATUS_OK)
+        return status;
+    (void)pthread_mutex_init(&unary.lock, NULL);
+    condition_init(&unary.changed);
+    /* Wishes before the start: request and half-close leave in one write. */
+    status = rpc_call_send(call, request, request_size, NULL);
+    if (status != STATUS_OK) {
+        (void)error_set(&unary.failure, status, "cannot send a request of %zu bytes", request_size);
+        rpc_call_cancel(call);
+    }
+    rpc_call_send_done(call);
+    rpc_call_receive(call);
+    rpc_call_ref(call); /* ours, to cancel it */
+    rpc_call_start_client(call);
+    wait_watching(&unary, call);
+    rpc_call_unref(call);
+    status = unary_status(&unary, path, err);
+    *ret_by_peer = unary.result.by_peer;
+    if (status == STATUS_OK) {
+        *ret_reply = unary.reply;
+        *ret_reply_size = unary.reply_size;
+    } else {
+        free(unary.reply);
+    }
+    (void)pthread_cond_destroy(&unary.changed);
+    (void)pthread_mutex_destroy(&unary.lock);
+    return status;
+}
