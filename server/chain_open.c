@@ -2,6 +2,7 @@
  * The beginning and the end of a chain.
  */
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/memory.h"
 #include "server/chain_internal.h"
 
@@ -63,7 +64,6 @@ static enum status make(const struct chain_config *config, struct chain **ret, s
 {
     const struct shard_config *shard = &config->shard->config;
     const struct join_request *t = config->terms;
-    pthread_condattr_t attributes;
     struct chain *c;
     enum status status = mem_calloc(1, sizeof(*c), "chain", &c, err);
 
@@ -81,10 +81,7 @@ static enum status make(const struct chain_config *config, struct chain **ret, s
     c->knows = config->knows;
     c->user = config->user;
     (void)pthread_mutex_init(&c->lock, NULL);
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&c->changed, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
+    condition_init(&c->changed);
     status = allocate(c, err);
     if (status == STATUS_OK)
         status = pack_terms(config, RECORD_ASK, &c->question, &c->question_size, err);
@@ -136,8 +133,7 @@ static enum status send_terms(struct chain *c, const struct chain_config *config
 /* Until the replica has taken the terms. */
 static enum status wait_until_taken(struct chain *c, int64_t deadline_ns, struct error *err)
 {
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000),
-                             .tv_nsec = (long)(deadline_ns % 1000000000)};
+    struct timespec until = condition_until(deadline_ns);
     enum status status = STATUS_OK;
     int late = 0;
 
@@ -201,9 +197,7 @@ enum status chain_restore(const struct chain_config *config, const bool *settled
 
 void chain_close(struct chain *c)
 {
-    int64_t deadline_ns = clock_deadline_ns(END_MS);
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000),
-                             .tv_nsec = (long)(deadline_ns % 1000000000)};
+    struct timespec until = condition_until(clock_deadline_ns(END_MS));
     int late = 0;
 
     if (!c)

@@ -5,6 +5,7 @@
  * else a tenth of the time-out at most.
  */
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/log.h"
 #include "server/preserve.h"
 
@@ -221,15 +222,12 @@ static void rest(struct service *s)
 {
     int64_t tick_ms = s->timeout_ms / 10 + 1;
     struct timespec until;
-    int64_t until_ns;
 
     if (!s->current && !s->over) {
         (void)pthread_cond_wait(&s->changed, &s->lock);
         return;
     }
-    until_ns = clock_deadline_ns(tick_ms < TICK_MS_MAX ? tick_ms : TICK_MS_MAX);
-    until.tv_sec = (time_t)(until_ns / 1000000000);
-    until.tv_nsec = (long)(until_ns % 1000000000);
+    until = condition_until(clock_deadline_ns(tick_ms < TICK_MS_MAX ? tick_ms : TICK_MS_MAX));
     (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
 }
 

@@ -2,6 +2,7 @@
  * Loss and return of ranks.  Handlers only notice: loss_cut ends all calls of a connection that
  * broke, Join leaves its call in the rank.  What becomes of the slot is decided here, one rank
  * after the other, by the keeper alone, and only when no handler of the old connection is at work.
+ * loss_return.c has what is done about those who want in.
  *
  *   back in time         the session holds its slot again; nobody else notices more than a delay
  *   not back, fail       the job ends
@@ -13,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "server/exchange.h"
+#include "server/loss_internal.h"
 #include "server/preserve.h"
 
 #include <inttypes.h>
@@ -20,8 +22,6 @@
 
 #define OPEN_MS_LEAST 2000
 #define LOOK_MS_MOST  200 /* between two looks of a keeper that gets on the processor */
-
-#define PLACE_GONE "its place is another session's, or vacant, by now"
 
 /* ------------------------------------------------------------------ notice */
 
@@ -156,38 +156,6 @@ static enum loss_act judge(const struct service *s, const struct job *j, unsigne
 
 /* ------------------------------------------------------------------ what is done about it */
 
-/* A reference to the join that waits, which is answered now, and who it is: the rank may get
- * another one meanwhile.  Lock held. */
-static struct rpc_call *take_join(struct job_rank *r, struct job_newcomer *ret)
-{
-    struct rpc_call *call = r->join;
-
-    rpc_call_ref(call);
-    *ret = (struct job_newcomer){
-        .session = r->join_session, .lanes = r->join_lanes, .peer = rpc_call_peer(call)};
-    r->join = NULL;
-    return call;
-}
-
-/* Who took the slot and waits to be told, which it will not be (end_welcome); or NULL.  Lock held.
- */
-static struct rpc_call *take_welcome(struct job_rank *r)
-{
-    struct rpc_call *call = r->welcome;
-
-    r->welcome = NULL;
-    return call;
-}
-
-/* No lock; drops the reference. */
-static void end_welcome(struct rpc_call *call, const char *why)
-{
-    if (!call)
-        return;
-    rpc_call_finish(call, STATUS_UNAVAILABLE, why);
-    rpc_call_unref(call);
-}
-
 static void cut_silent(struct service *s, struct job *j, unsigned rank)
 {
     const struct slot *slot = &j->ranks[rank].slot;
@@ -208,134 +176,6 @@ static void cut_silent(struct service *s, struct job *j, unsigned rank)
                        (double)(now_ns - slot->alive_ns[lane]) * 1e-9);
     (void)pthread_mutex_unlock(&s->lock);
     loss_cut(s, j, rank, connection, how);
-    (void)pthread_mutex_lock(&s->lock);
-}
-
-static void refuse_join(struct service *s, struct job *j, unsigned rank)
-{
-    struct job_rank *r = &j->ranks[rank];
-    struct job_newcomer by;
-    struct rpc_call *call = take_join(r, &by);
-    struct error err = {0};
-
-    if (r->join_kind == JOIN_TAKE && r->slot.state == SLOT_HELD)
-        (void)error_set(&err, STATUS_EXISTS,
-                        "job '%s': rank %u has joined from %s; %s is a second one", j->members.job,
-                        rank, j->members.members[rank].peer, by.peer);
-    else if (r->slot.state == SLOT_AWAY || r->slot.state == SLOT_LOST)
-        (void)error_set(&err, STATUS_UNAVAILABLE, "job '%s': rank %u is %s (%s)%s", j->members.job,
-                        rank, slot_state_name(r->slot.state), r->slot.how,
-                        slot_is_quiet(&r->slot) ? "" : ", and calls of it have not ended yet");
-    else
-        (void)error_set(&err, STATUS_PEER_LOST,
-                        "job '%s': rank %u was lost (%s); its place is %s since epoch %" PRIu64,
-                        j->members.job, rank, r->slot.how,
-                        r->slot.state == SLOT_VACANT ? "vacant" : "another session's", j->epoch);
-    (void)pthread_mutex_unlock(&s->lock);
-    rpc_call_finish(call, err.status, err.text);
-    rpc_call_unref(call);
-    (void)pthread_mutex_lock(&s->lock);
-}
-
-/* The session holds its slot again, as if nothing had happened: where it waits to be told that it
- * is in, it still does. */
-static void bring_back(struct service *s, struct job *j, unsigned rank)
-{
-    struct job_rank *r = &j->ranks[rank];
-    struct job_newcomer by;
-    struct rpc_call *call = take_join(r, &by);
-    uint64_t completed = r->join_round, epoch = j->epoch, here;
-
-    (void)pthread_mutex_unlock(&s->lock);
-    shard_suspend(&j->shard, rank);
-    chain_forget(j->chain, rank);
-    here = shard_clock(&j->shard, rank);
-    (void)pthread_mutex_lock(&s->lock);
-    if (completed > here) { /* this server is not the one that told it so */
-        struct error err = {0};
-
-        (void)error_set(&err, STATUS_DATA,
-                        "rank %u has completed round %" PRIu64 ", but here it has only "
-                        "contributed to round %" PRIu64,
-                        rank, completed, here);
-        (void)pthread_mutex_unlock(&s->lock);
-        rpc_call_finish(call, err.status, err.text);
-        service_end_job(s, j, &err);
-    } else {
-        int64_t now_ns = clock_now_ns();
-        struct rpc_call *earlier = take_welcome(r);
-
-        if (r->slot.state != SLOT_HELD) /* it may have been quicker than the news of its loss */
-            job_note_incident(j, rank, INCIDENT_BACK, now_ns);
-        slot_hold(&r->slot, by.session, by.lanes, now_ns);
-        job_resume_watch(j, now_ns);
-        r->heard_ns = now_ns;
-        r->parked = 0; /* it asks again for all that it waits for */
-        if (earlier) {
-            rpc_call_ref(call);
-            r->welcome = call;
-        }
-        (void)pthread_mutex_unlock(&s->lock);
-        if (earlier)
-            end_welcome(earlier, "its session has joined again");
-        else
-            join_answer(s, j, rank, call, epoch, here);
-    }
-    rpc_call_unref(call);
-    (void)pthread_mutex_lock(&s->lock);
-}
-
-/* Another session takes the place: of one that was waited for, or in the round under way. */
-static void take_slot(struct service *s, struct job *j, unsigned rank)
-{
-    struct job_rank *r = &j->ranks[rank];
-    struct job_newcomer by;
-    struct rpc_call *call = take_join(r, &by);
-    bool replaces = r->slot.state == SLOT_LOST;
-    struct rpc_call *earlier = take_welcome(r);
-    struct error err = {0};
-    uint64_t epoch, clock;
-
-    (void)pthread_mutex_unlock(&s->lock);
-    end_welcome(earlier, PLACE_GONE);
-    if (exchange_occupy_rank(j, rank, replaces, &err) != STATUS_OK)
-        service_end_job(s, j, &err);
-    chain_forget(j->chain, rank); /* what waits is for whoever was here before */
-    clock = shard_clock(&j->shard, rank);
-    (void)pthread_mutex_lock(&s->lock);
-    if (j->state != JOB_RUNNING) { /* whoever ended it meanwhile did not see the call */
-        err = j->failure;
-        (void)pthread_mutex_unlock(&s->lock);
-        if (err.status == STATUS_OK)
-            (void)error_set(&err, STATUS_NOT_FOUND, "job '%s' is done", j->members.job);
-        rpc_call_finish(call, err.status, err.text);
-        rpc_call_unref(call);
-        (void)pthread_mutex_lock(&s->lock);
-        return;
-    }
-    j->forsaken = false;
-    job_occupy(j, rank, &by, clock, clock_now_ns());
-    preserve_members(s, j);
-    r->welcome = call;
-    r->welcome_number = primary_members(j);
-    epoch = j->epoch;
-    (void)pthread_mutex_unlock(&s->lock);
-    log_info("job '%s': %s takes the place of rank %u, epoch %" PRIu64, j->members.job, by.peer,
-             rank, epoch);
-    (void)pthread_mutex_lock(&s->lock);
-}
-
-/* Whoever took the slot is told that it is in. */
-static void welcome(struct service *s, struct job *j, unsigned rank)
-{
-    struct rpc_call *call = j->ranks[rank].welcome;
-    uint64_t epoch = j->epoch;
-
-    j->ranks[rank].welcome = NULL;
-    j->ranks[rank].slot.held_ns = clock_now_ns(); /* it can open its lanes from now on */
-    (void)pthread_mutex_unlock(&s->lock);
-    join_answer(s, j, rank, call, epoch, shard_clock(&j->shard, rank));
-    rpc_call_unref(call);
     (void)pthread_mutex_lock(&s->lock);
 }
 
@@ -362,7 +202,7 @@ static void give_up(struct service *s, struct job *j, unsigned rank)
 
     describe(j, rank, slot->state == SLOT_LOST ? "a replacement" : "it to come back", now_ns, &err);
     if (waits) {
-        newcomer = take_welcome(&j->ranks[rank]);
+        newcomer = loss_take_welcome(&j->ranks[rank]);
         slot->state = SLOT_LOST;
         slot->until_ns = now_ns + s->timeout_ms * 1000000;
         j->totals.lost++;
@@ -371,7 +211,7 @@ static void give_up(struct service *s, struct job *j, unsigned rank)
         job_note_incident(j, rank, INCIDENT_FAILED, now_ns);
     }
     (void)pthread_mutex_unlock(&s->lock);
-    end_welcome(newcomer, PLACE_GONE);
+    loss_end_welcome(newcomer, LOSS_PLACE_GONE);
     if (waits)
         log_warning("job '%s': %s; waiting for a replacement", j->members.job, err.text);
     else
@@ -391,7 +231,7 @@ static bool is_deserted(const struct job *j)
 /* Rounds go without it. */
 static void vacate(struct service *s, struct job *j, unsigned rank)
 {
-    struct rpc_call *newcomer = take_welcome(&j->ranks[rank]);
+    struct rpc_call *newcomer = loss_take_welcome(&j->ranks[rank]);
     struct error err = {0};
     unsigned joined;
     uint64_t epoch;
@@ -403,7 +243,7 @@ static void vacate(struct service *s, struct job *j, unsigned rank)
         preserve_members(s, j);
     (void)primary_members(j);
     (void)pthread_mutex_unlock(&s->lock);
-    end_welcome(newcomer, PLACE_GONE);
+    loss_end_welcome(newcomer, LOSS_PLACE_GONE);
     exchange_vacate_rank(s, j, rank);
     chain_forget(j->chain, rank); /* nobody is there to be told */
     (void)pthread_mutex_lock(&s->lock);
@@ -483,16 +323,16 @@ bool loss_look(struct service *s)
             cut_silent(s, j, rank);
             return true;
         case LOSS_REFUSE:
-            refuse_join(s, j, rank);
+            loss_refuse_join(s, j, rank);
             return true;
         case LOSS_RETURN:
-            bring_back(s, j, rank);
+            loss_bring_back(s, j, rank);
             return true;
         case LOSS_TAKE:
-            take_slot(s, j, rank);
+            loss_take_slot(s, j, rank);
             return true;
         case LOSS_WELCOME:
-            welcome(s, j, rank);
+            loss_welcome(s, j, rank);
             return true;
         case LOSS_GIVE_UP:
         case LOSS_END:

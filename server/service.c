@@ -4,6 +4,7 @@
 #include "server/service.h"
 
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "server/metrics_text.h"
@@ -15,22 +16,6 @@
 
 #define CLOSE_GRACE_MS    2000 /* for calls that have been told to end */
 #define REQUEST_BYTES_MAX 4096 /* of a Leave or Stats */
-
-static enum status init_locks(struct service *s, struct error *err)
-{
-    pthread_condattr_t attributes;
-    int failed = pthread_condattr_init(&attributes);
-
-    if (!failed) {
-        (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-        failed = pthread_cond_init(&s->changed, &attributes);
-        (void)pthread_condattr_destroy(&attributes);
-    }
-    if (failed)
-        return error_set_errno(err, failed, "cannot make a condition variable");
-    (void)pthread_mutex_init(&s->lock, NULL);
-    return STATUS_OK;
-}
 
 static enum status open_rpc(struct service *s, const struct service_config *config,
                             struct error *err)
@@ -151,11 +136,8 @@ enum status service_open(const struct service_config *config, struct service **r
         status = mem_calloc(1, sizeof(*s), "service", &s, err);
     if (status != STATUS_OK)
         return status;
-    status = init_locks(s, err);
-    if (status != STATUS_OK) {
-        free(s);
-        return status;
-    }
+    (void)pthread_mutex_init(&s->lock, NULL);
+    condition_init(&s->changed);
     s->timeout_ms = config->timeout_ms;
     s->bind_ranks = config->bind_ranks;
     s->security = config->security;

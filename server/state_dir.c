@@ -212,10 +212,8 @@ static enum status write_terms(const char *folder, const struct join_request *t,
     strbuf_add(&text, "\"}\n");
     free(bytes);
     status = file_join(path, sizeof(path), folder, TERMS_NAME, err);
-    if (status == STATUS_OK && !strbuf_ok(&text))
-        status = error_set(err, STATUS_NO_MEMORY, "no memory for '%s'", path);
     if (status == STATUS_OK)
-        status = file_write_atomic(path, text.text, text.length, err);
+        status = file_write_text(path, &text, err);
     strbuf_release(&text);
     return status;
 }

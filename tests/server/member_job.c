@@ -12,7 +12,13 @@ void member_terms(unsigned world_size, enum worker_loss on_loss)
 
 void member_start(unsigned world_size, enum worker_loss on_loss)
 {
+    member_start_away(world_size, on_loss, MEMBER_AWAY_MS);
+}
+
+void member_start_away(unsigned world_size, enum worker_loss on_loss, uint32_t away_ms)
+{
     member_terms(world_size, on_loss);
+    session_terms.reconnect_ms = away_ms;
     open_service(LONG_MS, support_path("run"));
     session_start(100);
 }
@@ -108,11 +114,11 @@ void member_take_all(unsigned rank)
     (void)add_answers(rank);
 }
 
-void member_start_mode(int mode, enum worker_loss on_loss)
+void member_start_mode(int mode, enum worker_loss on_loss, uint32_t away_ms)
 {
     session_terms.consistency = modes[mode];
     session_terms.learning_rate = consistency_steps_each(&modes[mode]) ? 3 : 1;
-    member_start(3, on_loss);
+    member_start_away(3, on_loss, away_ms);
     member_play(0, 2, 1);
     for (uint32_t p = 0; p < 2; p++) /* and never reads what comes */
         raw_send_right(&workers[2], CHUNK_PUSH, p, 2, 1);

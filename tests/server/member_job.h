@@ -8,12 +8,14 @@
 
 #include "tests/server/session_job.h"
 
-#define MEMBER_AWAY_MS 300 /* bounds nothing but the absence of ranks that are lost on purpose */
+#define MEMBER_AWAY_MS 300  /* where nobody is to come back: how long a lost rank is waited for */
+#define MEMBER_BACK_MS 3000 /* where one also does: a busy machine may need most of it */
 
 /* The terms for open_service; and the whole start: the record is in run/server0.jsonl, and all have
- * read the initial values, 100. */
+ * read the initial values, 100.  away_ms: another time than MEMBER_AWAY_MS. */
 void member_terms(unsigned world_size, enum worker_loss on_loss);
 void member_start(unsigned world_size, enum worker_loss on_loss);
+void member_start_away(unsigned world_size, enum worker_loss on_loss, uint32_t away_ms);
 
 /* A contribution as workers make it: divided by the ranks that a step is the mean of. */
 void member_push(unsigned rank, uint32_t partition, uint64_t round, float gradient);
@@ -46,7 +48,7 @@ void member_expect(unsigned rank, struct member_answer wanted, uint32_t odd,
 
 /* The terms of mode `mode`, of three ranks, each of whose pushes is a step of 1 where it is a step;
  * rank 2 has been lost with two of its pushes of round 2 taken. */
-void member_start_mode(int mode, enum worker_loss on_loss);
+void member_start_mode(int mode, enum worker_loss on_loss, uint32_t away_ms);
 
 /* A round of the ranks first..last. */
 void member_play(unsigned first, unsigned last, uint64_t round);

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "tests/support/support.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct service *service;
@@ -41,6 +42,19 @@ void check_result(const char *who, struct rpc_result r, enum status wanted, cons
     ck_assert_msg(r.status == wanted, "%s: got %s, wanted %s (%s)", who, status_name(r.status),
                   status_name(wanted), r.text);
     ck_assert_msg(strstr(r.text, part) != NULL, "%s: '%s' lacks '%s'", who, r.text, part);
+}
+
+void check_seconds(const char *text, const char *part, double least)
+{
+    const char *at = strstr(text, part);
+    double seconds = 0;
+    char *end = NULL;
+
+    ck_assert_msg(at != NULL, "'%s' lacks '%s'", text, part);
+    seconds = strtod(at + strlen(part), &end);
+    ck_assert_msg(end > at + strlen(part) && strncmp(end, " s", 2) == 0, "no seconds: '%s'", text);
+    ck_assert_msg(seconds >= least && seconds < RAW_LONGEST, "%g s, due are %g: '%s'", seconds,
+                  least, text);
 }
 
 void join_both(void)

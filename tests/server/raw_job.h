@@ -18,6 +18,11 @@ void close_workers(void);
 /* `who` ended with this status and a text that holds `part`. */
 void check_result(const char *who, struct rpc_result r, enum status wanted, const char *part);
 
+/* Behind `part` the text has seconds, as "4.0 s": no fewer than `least`, for on a busy machine they
+ * may be more; no test runs for RAW_LONGEST. */
+#define RAW_LONGEST 1000.0
+void check_seconds(const char *text, const char *part, double least);
+
 /* Ranks 0 and 1 join with raw_terms and are welcome. */
 void join_both(void);
 

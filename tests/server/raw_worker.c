@@ -1,6 +1,7 @@
 #include "tests/server/raw_worker.h"
 
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/memory.h"
 #include "server/service.h"
 #include "tests/support/support.h"
@@ -111,25 +112,19 @@ static void start(struct raw_worker *w, struct raw_call *c, const char *path, in
     const struct rpc_handler *h = strcmp(path, SERVICE_ATTEND) == 0 ? &beat_handler
                                   : strcmp(path, SERVICE_JOIN) == 0 ? &join_handler
                                                                     : &handler;
-    pthread_condattr_t attributes;
 
     drop(c);
 
     memset(c, 0, sizeof(*c));
     (void)pthread_mutex_init(&c->lock, NULL);
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&c->changed, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
+    condition_init(&c->changed);
     assert_ok(rpc_client_call(w->client, path, deadline_ns, h, c, &c->call, &err));
     rpc_call_receive(c->call);
 }
 
 static void wait_change(struct raw_call *c, const char *what)
 {
-    int64_t deadline_ns = clock_deadline_ns(WAIT_MS);
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000),
-                             .tv_nsec = (long)(deadline_ns % 1000000000)};
+    struct timespec until = condition_until(clock_deadline_ns(WAIT_MS));
 
     ck_assert_msg(pthread_cond_timedwait(&c->changed, &c->lock, &until) == 0, "no %s came", what);
 }

@@ -118,7 +118,7 @@ END_TEST
  * place; all end with the same values. */
 START_TEST(test_shrink_in_other_modes)
 {
-    member_start_mode(_i, WORKER_LOSS_SHRINK);
+    member_start_mode(_i, WORKER_LOSS_SHRINK, MEMBER_BACK_MS);
     for (uint64_t round = 2; round <= 4; round++)
         member_play(0, 1, round);
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++)

@@ -106,14 +106,17 @@ END_TEST
 START_TEST(test_nobody_takes_the_place)
 {
     const int64_t timeout_ms = 4000; /* of the joins before, too */
+    struct rpc_result r;
 
     member_terms(2, WORKER_LOSS_WAIT);
     open_service(timeout_ms, NULL);
     session_start(100);
     member_push_all(0, 1, 4);
     raw_cut(&workers[1]);
-    check_result("other", raw_wait_closed(&workers[0].stream), STATUS_PEER_LOST,
-                 "rank 1 was lost (its connection closed in round 1; waited 4.");
+    r = raw_wait_closed(&workers[0].stream);
+    check_result("other", r, STATUS_PEER_LOST,
+                 "rank 1 was lost (its connection closed in round 1; waited ");
+    check_seconds(r.text, "; waited ", (double)timeout_ms * 1e-3);
     close_service();
 }
 END_TEST
@@ -122,7 +125,7 @@ END_TEST
  * left to do. */
 START_TEST(test_wait_in_other_modes)
 {
-    member_start_mode(_i, WORKER_LOSS_WAIT);
+    member_start_mode(_i, WORKER_LOSS_WAIT, MEMBER_AWAY_MS);
     member_take_place(2, 202);
     member_catch_up(2);
     close_service();

@@ -5,6 +5,7 @@
  * that was never disturbed: no round that was acknowledged is lost, no push counts twice.
  */
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/file.h"
 #include "tests/server/raw_worker.h"
 #include "tests/support/process.h"
@@ -181,9 +182,7 @@ static void send_unanswered(struct rank *r, bool again)
 static bool take(struct rank *r, struct chunk_header *ret, float *ret_first)
 {
     struct raw_call *c = &r->worker.stream;
-    int64_t until_ns = clock_deadline_ns(WAIT_MS);
-    struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
-                             .tv_nsec = (long)(until_ns % 1000000000)};
+    struct timespec until = condition_until(clock_deadline_ns(WAIT_MS));
     bool found;
 
     (void)pthread_mutex_lock(&c->lock);
