@@ -23,8 +23,9 @@ function(sparring_report_optional name found gain loss)
     endif()
 endfunction()
 
-# CUDA: SPARRING_CUDA is AUTO (use it where nvcc is), ON (fail without it) or OFF.
-set(SPARRING_CUDA AUTO CACHE STRING "Build the CUDA module: AUTO, ON or OFF")
+# CUDA: SPARRING_CUDA is AUTO (use it where nvcc is), ON (fail without it), OFF, or EMULATED: where nvcc is, its
+# module is not built, but the emulated one of the tests, of the same sources, with the C++ compiler.
+set(SPARRING_CUDA AUTO CACHE STRING "Build the CUDA module: AUTO, ON, OFF or EMULATED")
 set(SPARRING_HAVE_CUDA FALSE)
 if(NOT SPARRING_CUDA STREQUAL "OFF")
     include(CheckLanguage)
@@ -40,8 +41,11 @@ if(NOT SPARRING_CUDA STREQUAL "OFF")
         message(FATAL_ERROR "SPARRING_CUDA=ON, but no CUDA compiler (nvcc) was found")
     endif()
 endif()
-sparring_report_optional("CUDA" "${SPARRING_HAVE_CUDA}"
-    "the worker's CUDA module is built" "workers train on the CPU only")
+set(SPARRING_CUDA_GAIN "the worker's CUDA module is built")
+if(SPARRING_CUDA STREQUAL "EMULATED")
+    set(SPARRING_CUDA_GAIN "but of the worker's CUDA module only the emulated one is built")
+endif()
+sparring_report_optional("CUDA" "${SPARRING_HAVE_CUDA}" "${SPARRING_CUDA_GAIN}" "workers train on the CPU only")
 
 set(SPARRING_CUDA_HINTS ${CUDAToolkit_INCLUDE_DIRS} /usr/local/cuda/include)
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${SPARRING_CUDA_HINTS})

@@ -54,8 +54,7 @@ static enum status open_any(const struct compute_config *config, struct compute 
     status = open_cpu(config, &cpu, err);
     if (status != STATUS_OK)
         return err ? error_prefix(err, "%s; ", reason.text) : status;
-    if (status == STATUS_OK)
-        status = mem_strdup(reason.text, &cpu->note, err);
+    status = mem_strdup(reason.text, &cpu->note, err);
     if (status != STATUS_OK) {
         compute_close(cpu);
         return status;
@@ -146,9 +145,19 @@ const char *compute_note(const struct compute *c)
     return c->note ? c->note : "";
 }
 
+size_t compute_row_stride(const struct compute *c, size_t width)
+{
+    return c->ops->row_stride ? c->ops->row_stride(c, width) : width;
+}
+
 bool compute_is_host(const struct compute *c)
 {
     return c->ops->is_host;
+}
+
+bool compute_channels_last(const struct compute *c)
+{
+    return c->ops->channels_last;
 }
 
 enum status compute_alloc(struct compute *c, size_t count, const char *what, float **ret,
@@ -174,6 +183,11 @@ uint64_t compute_peak_bytes(const struct compute *c)
     return c->ops->peak_bytes ? c->ops->peak_bytes(c) : 0;
 }
 
+struct compute_traffic compute_get_traffic(const struct compute *c)
+{
+    return c->ops->traffic ? c->ops->traffic(c) : (struct compute_traffic){0};
+}
+
 enum status compute_alloc_host(struct compute *c, size_t count, float **ret, struct error *err)
 {
     return c->ops->alloc_host(c, count, ret, err);
@@ -189,6 +203,28 @@ enum status compute_upload(struct compute *c, float *device, const float *host, 
                            struct error *err)
 {
     return c->ops->upload(c, device, host, count, err);
+}
+
+enum status compute_copy(struct compute *c, float *to, const float *from, size_t count,
+                         struct error *err)
+{
+    return c->ops->copy(c, to, from, count, err);
+}
+
+enum status compute_upload_ahead(struct compute *c, const float *host, size_t count,
+                                 struct error *err)
+{
+    return c->ops->upload_ahead ? c->ops->upload_ahead(c, host, count, err) : STATUS_OK;
+}
+
+enum status compute_forget_ahead(struct compute *c, struct error *err)
+{
+    return c->ops->forget_ahead ? c->ops->forget_ahead(c, err) : STATUS_OK;
+}
+
+int64_t compute_ahead_wait_ns(struct compute *c)
+{
+    return c->ops->ahead_wait_ns ? c->ops->ahead_wait_ns(c) : 0;
 }
 
 enum status compute_download_start(struct compute *c, float *host, const float *device,
@@ -225,4 +261,12 @@ enum status compute_download_values(struct compute *c, float *host, const void *
                                     size_t count, struct error *err)
 {
     return c->ops->download_values(c, host, device, count, err);
+}
+
+enum status compute_upload_images(struct compute *c, void *device, const float *host, size_t images,
+                                  size_t channels, size_t points, struct error *err)
+{
+    if (!c->ops->upload_images)
+        return compute_upload_values(c, device, host, images * channels * points, err);
+    return c->ops->upload_images(c, device, host, images, channels, points, err);
 }

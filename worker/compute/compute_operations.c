@@ -5,6 +5,7 @@
 #include "worker/compute/compute_ops.h"
 
 #include <assert.h>
+#include <float.h>
 
 static enum status missing(const struct compute *c, const char *operation, struct error *err)
 {
@@ -50,6 +51,7 @@ enum status compute_linear_backward_input(struct compute *c, const struct linear
 {
     if (!c->ops->linear_backward_input)
         return missing(c, "linear layers", err);
+    assert(l->before == ACTIVATION_NONE || !accumulate);
     return c->ops->linear_backward_input(c, l, dy, dx, rows, accumulate, err);
 }
 
@@ -110,20 +112,37 @@ enum status compute_max_pool_backward(struct compute *c, const struct pool *p,
     return c->ops->max_pool_backward(c, p, chosen, dy, dx, batch, accumulate, err);
 }
 
-enum status compute_mean_forward(struct compute *c, const void *x, void *y, size_t images,
-                                 size_t inner, struct error *err)
+enum status compute_mean_forward(struct compute *c, const void *x, void *y, size_t batch,
+                                 size_t channels, size_t inner, struct error *err)
 {
     if (!c->ops->mean_forward)
         return missing(c, "average pooling", err);
-    return c->ops->mean_forward(c, x, y, images, inner, err);
+    return c->ops->mean_forward(c, x, y, batch, channels, inner, err);
 }
 
-enum status compute_mean_backward(struct compute *c, const void *dy, void *dx, size_t images,
-                                  size_t inner, bool accumulate, struct error *err)
+enum status compute_mean_backward(struct compute *c, const void *dy, void *dx, size_t batch,
+                                  size_t channels, size_t inner, bool accumulate, struct error *err)
 {
     if (!c->ops->mean_backward)
         return missing(c, "average pooling", err);
-    return c->ops->mean_backward(c, dy, dx, images, inner, accumulate, err);
+    return c->ops->mean_backward(c, dy, dx, batch, channels, inner, accumulate, err);
+}
+
+enum status compute_flatten_forward(struct compute *c, const void *x, void *y, size_t batch,
+                                    size_t channels, size_t inner, struct error *err)
+{
+    if (!c->ops->flatten_forward)
+        return missing(c, "flattening", err);
+    return c->ops->flatten_forward(c, x, y, batch, channels, inner, err);
+}
+
+enum status compute_flatten_backward(struct compute *c, const void *dy, void *dx, size_t batch,
+                                     size_t channels, size_t inner, bool accumulate,
+                                     struct error *err)
+{
+    if (!c->ops->flatten_backward)
+        return missing(c, "flattening", err);
+    return c->ops->flatten_backward(c, dy, dx, batch, channels, inner, accumulate, err);
 }
 
 enum status compute_batch_norm_forward(struct compute *c, const struct batch_norm *n, void *x,
@@ -148,12 +167,14 @@ enum status compute_batch_norm_evaluate(struct compute *c, const struct batch_no
 }
 
 enum status compute_batch_norm_backward(struct compute *c, const struct batch_norm *n,
-                                        const void *x, const void *dy, void *dx, size_t batch,
-                                        bool accumulate_parameters, struct error *err)
+                                        const void *x, const void *y, void *dy, void *dx,
+                                        size_t batch, bool residual, bool accumulate_parameters,
+                                        struct error *err)
 {
     if (!c->ops->batch_norm_backward)
         return missing(c, "batch normalisation", err);
-    return c->ops->batch_norm_backward(c, n, x, dy, dx, batch, accumulate_parameters, err);
+    return c->ops->batch_norm_backward(c, n, x, y, dy, dx, batch, residual, accumulate_parameters,
+                                       err);
 }
 
 enum status compute_layer_norm_forward(struct compute *c, const struct layer_norm *n, const void *x,
@@ -223,17 +244,29 @@ enum status compute_attention_backward(struct compute *c, const struct attention
     return c->ops->attention_backward(c, a, qkv, log_sums, y, dy, dqkv, batch, err);
 }
 
-enum status compute_softmax_cross_entropy(struct compute *c, const void *logits,
-                                          const int32_t *labels, void *dlogits, size_t rows,
-                                          size_t classes, struct error *err)
+enum status compute_check_labels(const int32_t *labels, size_t rows, size_t classes,
+                                 struct error *err)
 {
-    if (!c->ops->softmax_cross_entropy)
-        return missing(c, "cross-entropy", err);
     for (size_t i = 0; i < rows; i++)
         if (labels[i] < 0 || (size_t)labels[i] >= classes)
             return error_set(err, STATUS_DATA, "row %zu of the batch: label %d, but %zu classes", i,
                              labels[i], classes);
-    return c->ops->softmax_cross_entropy(c, logits, labels, dlogits, rows, classes, err);
+    return STATUS_OK;
+}
+
+enum status compute_softmax_cross_entropy(struct compute *c, const void *logits,
+                                          const int32_t *labels, void *dlogits, size_t rows,
+                                          size_t classes, size_t stride, struct error *err)
+{
+    enum status status;
+
+    assert(stride >= classes);
+    if (!c->ops->softmax_cross_entropy)
+        return missing(c, "cross-entropy", err);
+    status = compute_check_labels(labels, rows, classes, err);
+    if (status != STATUS_OK)
+        return status;
+    return c->ops->softmax_cross_entropy(c, logits, labels, dlogits, rows, classes, stride, err);
 }
 
 enum status compute_loss_wait(struct compute *c, double *ret_loss, size_t *ret_correct,
@@ -266,9 +299,25 @@ enum status compute_optimizer_update(struct compute *c, const struct optimizer_c
     return c->ops->optimizer_update(c, config, learning_rate, step, update, err);
 }
 
-uint64_t compute_skipped_updates(const struct compute *c)
+enum status compute_gradient_scale(struct compute *c, struct gradient_scale *ret, struct error *err)
 {
-    return c->ops->skipped_updates ? c->ops->skipped_updates(c) : 0;
+    *ret = (struct gradient_scale){.scale = 1.0f};
+    return c->ops->gradient_scale ? c->ops->gradient_scale(c, ret, err) : STATUS_OK;
+}
+
+enum status compute_set_gradient_scale(struct compute *c, const struct gradient_scale *scale,
+                                       struct error *err)
+{
+    if (!(scale->scale >= 1.0f && scale->scale <= FLT_MAX))
+        return error_set(err, STATUS_INVALID, "a scale of gradients of %g", (double)scale->scale);
+    return c->precision == PRECISION_FP16 && c->ops->set_gradient_scale
+               ? c->ops->set_gradient_scale(c, scale, err)
+               : STATUS_OK;
+}
+
+bool compute_has_graphs(const struct compute *c)
+{
+    return c->ops->graph_begin != NULL;
 }
 
 enum status compute_graph_begin(struct compute *c, struct error *err)

@@ -1,12 +1,12 @@
 /*
- * compute_ops: the table that a device implements.  `cpu` lives in cpu.c, `cuda` in a module loaded
- * with dlopen; callers use the functions of compute.h and never this table.  This header is also
- * read by the CUDA compiler, so it is valid C++ and free of CUDA types.
+ * compute_ops: the table that a device implements.  `cpu` lives in cpu/, `cuda` in cuda/, a module
+ * loaded with dlopen; callers use the functions of compute.h and never this table.  This header is
+ * also read by the CUDA compiler, so it is valid C++ and free of CUDA types.
  *
- * Of every slot: matrices are row-major float32 in device memory unless the name says host; calls
- * take effect in the order of issue; one caller at a time, no locks.  Only the slots marked
- * "waits" block; the others may return before the work is done, and then its failure shows in
- * the next call that waits.
+ * Of every slot: what compute.h says of its memory, shapes and precision, in device memory unless
+ * the name says host; calls take effect in the order of issue; one caller at a time, no locks.
+ * Only the slots marked "waits" block; the others may return before the work is done, and then its
+ * failure shows in the next call that waits.
  */
 #ifndef SPARRING_WORKER_COMPUTE_COMPUTE_OPS_H
 #define SPARRING_WORKER_COMPUTE_COMPUTE_OPS_H
@@ -21,7 +21,8 @@ struct compute;
 
 struct compute_ops {
     const char *name;
-    bool is_host; /* device memory is host memory */
+    bool is_host;       /* device memory is host memory */
+    bool channels_last; /* of images */
     void (*close)(struct compute *c);
     const char *(*describe)(const struct compute *c);
 
@@ -30,12 +31,20 @@ struct compute_ops {
     enum status (*alloc_values)(struct compute *c, size_t count, const char *what, void **ret,
                                 struct error *err);
     void (*free)(struct compute *c, void *memory);
-    uint64_t (*peak_bytes)(const struct compute *c); /* NULL: host memory, 0 */
+    uint64_t (*peak_bytes)(const struct compute *c);            /* NULL: host memory, 0 */
+    struct compute_traffic (*traffic)(const struct compute *c); /* NULL: host memory, none */
     enum status (*alloc_host)(struct compute *c, size_t count, float **ret, struct error *err);
     void (*free_host)(struct compute *c, float *memory);
 
     enum status (*upload)(struct compute *c, float *device, const float *host, size_t count,
                           struct error *err);
+    enum status (*copy)(struct compute *c, float *to, const float *from, size_t count,
+                        struct error *err);
+    /* All or none: uploads that run ahead of their use. */
+    enum status (*upload_ahead)(struct compute *c, const float *host, size_t count,
+                                struct error *err);
+    enum status (*forget_ahead)(struct compute *c, struct error *err); /* waits */
+    int64_t (*ahead_wait_ns)(struct compute *c);
     enum status (*download_start)(struct compute *c, float *host, const float *device, size_t count,
                                   struct error *err);
     enum status (*download_wait)(struct compute *c, struct error *err); /* waits */
@@ -45,6 +54,11 @@ struct compute_ops {
                                  struct error *err);
     enum status (*download_values)(struct compute *c, float *host, const void *device, size_t count,
                                    struct error *err); /* waits */
+    enum status (*upload_images)(struct compute *c, void *device, const float *host, size_t images,
+                                 size_t channels, size_t points,
+                                 struct error *err); /* NULL: upload_values */
+
+    size_t (*row_stride)(const struct compute *c, size_t width); /* NULL: width */
 
     /* The operations, as the functions of the same name in compute.h; NULL: unsupported. */
     enum status (*activation_backward)(struct compute *c, enum activation activation,
@@ -75,10 +89,16 @@ struct compute_ops {
     enum status (*max_pool_backward)(struct compute *c, const struct pool *p, const int32_t *chosen,
                                      const void *dy, void *dx, size_t batch, bool accumulate,
                                      struct error *err);
-    enum status (*mean_forward)(struct compute *c, const void *x, void *y, size_t images,
-                                size_t inner, struct error *err);
-    enum status (*mean_backward)(struct compute *c, const void *dy, void *dx, size_t images,
-                                 size_t inner, bool accumulate, struct error *err);
+    enum status (*mean_forward)(struct compute *c, const void *x, void *y, size_t batch,
+                                size_t channels, size_t inner, struct error *err);
+    enum status (*mean_backward)(struct compute *c, const void *dy, void *dx, size_t batch,
+                                 size_t channels, size_t inner, bool accumulate, struct error *err);
+    /* Both, with channels_last. */
+    enum status (*flatten_forward)(struct compute *c, const void *x, void *y, size_t batch,
+                                   size_t channels, size_t inner, struct error *err);
+    enum status (*flatten_backward)(struct compute *c, const void *dy, void *dx, size_t batch,
+                                    size_t channels, size_t inner, bool accumulate,
+                                    struct error *err);
 
     enum status (*batch_norm_forward)(struct compute *c, const struct batch_norm *n, void *x,
                                       const void *residual, void *y, size_t batch,
@@ -87,8 +107,9 @@ struct compute_ops {
                                        const void *residual, void *y, size_t batch,
                                        struct error *err);
     enum status (*batch_norm_backward)(struct compute *c, const struct batch_norm *n, const void *x,
-                                       const void *dy, void *dx, size_t batch,
-                                       bool accumulate_parameters, struct error *err);
+                                       const void *y, void *dy, void *dx, size_t batch,
+                                       bool residual, bool accumulate_parameters,
+                                       struct error *err);
 
     enum status (*layer_norm_forward)(struct compute *c, const struct layer_norm *n, const void *x,
                                       void *y, size_t rows, struct error *err);
@@ -113,7 +134,7 @@ struct compute_ops {
 
     enum status (*softmax_cross_entropy)(struct compute *c, const void *logits,
                                          const int32_t *host_labels, void *dlogits, size_t rows,
-                                         size_t classes, struct error *err);
+                                         size_t classes, size_t stride, struct error *err);
     enum status (*loss_wait)(struct compute *c, double *ret_loss, size_t *ret_correct,
                              struct error *err); /* waits */
 
@@ -123,7 +144,10 @@ struct compute_ops {
     enum status (*optimizer_update)(struct compute *c, const struct optimizer_config *config,
                                     double learning_rate, uint64_t step,
                                     const struct compute_update *update, struct error *err);
-    uint64_t (*skipped_updates)(const struct compute *c);
+    enum status (*gradient_scale)(struct compute *c, struct gradient_scale *ret,
+                                  struct error *err); /* waits */
+    enum status (*set_gradient_scale)(struct compute *c, const struct gradient_scale *scale,
+                                      struct error *err);
     enum status (*graph_begin)(struct compute *c, struct error *err);
     enum status (*graph_end)(struct compute *c, struct compute_graph **ret, struct error *err);
     enum status (*graph_launch)(struct compute *c, const struct compute_graph *graph,

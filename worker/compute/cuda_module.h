@@ -9,7 +9,7 @@
 
 /* Raise with every change of struct compute_ops, struct compute or this function: a module of
  * another build is refused, not called. */
-#define CUDA_MODULE_VERSION 4u
+#define CUDA_MODULE_VERSION 10u
 #define CUDA_MODULE_SYMBOL  "sparring_cuda_open"
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /*
  * cuda_emulator: our CUDA sources compiled as C++ for the host.  This header is included before
  * each of them (-include) and gives what nvcc would: the indices, shared memory, barriers, warp
- * exchanges, atomics, the launch and WMMA.  A block's threads are fibers of one system thread that
+ * exchanges, atomics and the launch.  A block's threads are fibers of one system thread that
  * switch where they wait; README.md says what this shows and what it cannot.
  */
 #ifndef SPARRING_TESTS_CUDA_EMULATOR_H
@@ -72,12 +72,20 @@ template <typename T> T shuffle(unsigned mask, T value, unsigned from, const cha
     return result;
 }
 
+/* Copies of 16 bytes (from NULL: zeros) that the running thread starts; they happen when it waits.
+ */
+void copy_later(void *shared, const void *from);
+void copies_arrive();
+
 /* Every thread of every block runs `thread`; errors of programming end the process with a line on
  * stderr. */
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread);
 
 /* Put work on a stream: it runs when something waits for it (emulator_runtime.cc). */
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
+
+/* Does the calling thread capture a stream? */
+bool is_capturing();
 
 /* cudaErrorInvalidValue and the like for what no GPU takes. */
 cudaError_t check_launch(const void *kernel, dim3 grid, dim3 block, size_t shared_bytes);
@@ -140,12 +148,12 @@ static inline cudaError_t cuda_launch(void (*kernel)(Parameters...), dim3 grid, 
     cudaError_t result = cuda_emulator::check_launch(reinterpret_cast<const void *>(kernel), grid,
                                                      block, shared_bytes);
 
-    if (result != cudaSuccess)
-        return result;
-    return cuda_emulator::enqueue(stream, [=] {
-        cuda_emulator::run_grid(grid, block, shared_bytes,
-                                [&] { kernel(static_cast<Parameters>(arguments)...); });
-    });
+    if (result == cudaSuccess)
+        (void)cuda_emulator::enqueue(stream, [=] {
+            cuda_emulator::run_grid(grid, block, shared_bytes,
+                                    [&] { kernel(static_cast<Parameters>(arguments)...); });
+        });
+    return cudaGetLastError(); /* with whatever this thread left there before */
 }
 
 #endif

@@ -1,8 +1,11 @@
 /*
  * The part of cuBLASLt that the module uses: descriptors as the arrays of attributes that they are,
  * and a product of column-major matrices by CBLAS in float32 with the epilogue in loops.  Types,
- * leading dimensions and epilogues are checked as NVIDIA's documentation states them.  The variable
- * CUDA_EMULATOR_NO_EPILOGUES makes every fused epilogue unsupported, for the way around it.
+ * leading dimensions and epilogues are checked as NVIDIA's documentation states them; places, for
+ * the alignment that the heuristics were told, and an epilogue's for 16 bytes, which they assume.
+ * The ReLU is the maximum of IEEE 754, which makes zeros of NaNs: the documentation promises no
+ * other.  The variable CUDA_EMULATOR_NO_EPILOGUES makes every fused epilogue unsupported, for the
+ * way around it: "invalid" calls it a wrong value, "late" says so at the product only.
  */
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 
@@ -88,6 +91,14 @@ static float gelu(float x)
     return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
+static float gelu_slope(float x)
+{
+    float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
+
+    return 0.5f * (1.0f + t) +
+           0.5f * x * (1.0f - t * t) * 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
+}
+
 static void finish(const struct product &p, cublasLtMatmulDesc_t op, const std::vector<float> &r)
 {
     unsigned epilogue = attribute<uint32_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE);
@@ -95,6 +106,7 @@ static void finish(const struct product &p, cublasLtMatmulDesc_t op, const std::
     void *aux = attribute<void *>(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER);
     int64_t aux_stride = attribute<int64_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD);
     const struct matrix &d = p.sizes[3];
+    bool slope = (epilogue & CUBLASLT_EPILOGUE_DGELU) == CUBLASLT_EPILOGUE_DGELU;
 
     for (size_t j = 0; j < d.columns; j++) {
         for (size_t i = 0; i < d.rows; i++) {
@@ -104,14 +116,32 @@ static void finish(const struct product &p, cublasLtMatmulDesc_t op, const std::
                 value += p.beta * get(p.c, p.sizes[2].type, j * (size_t)p.sizes[2].stride + i);
             if (epilogue & CUBLASLT_EPILOGUE_BIAS)
                 value += get(bias, d.type, i);
-            if (epilogue & 128)
+            if (slope)
+                value *= gelu_slope(get(aux, d.type, j * (size_t)aux_stride + i));
+            else if (epilogue & 128)
                 set(aux, d.type, j * (size_t)aux_stride + i, value);
-            if ((epilogue & CUBLASLT_EPILOGUE_RELU) && value < 0.0f)
-                value = 0.0f;
+            if (epilogue & CUBLASLT_EPILOGUE_RELU)
+                value = fmaxf(value, 0.0f);
             if (epilogue & CUBLASLT_EPILOGUE_GELU)
                 value = gelu(value);
             set(p.d, d.type, j * (size_t)d.stride + i, value);
         }
+    }
+}
+
+/* BGRADB: a sum per column of op(B), of D's type; alpha and beta are not of it. */
+static void sum_columns(const struct product &p, cublasLtMatmulDesc_t op,
+                        const std::vector<float> &b, size_t k, bool transposed)
+{
+    void *bias = attribute<void *>(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+    const struct matrix &d = p.sizes[3];
+
+    for (size_t j = 0; j < d.columns; j++) {
+        float sum = 0.0f;
+
+        for (size_t i = 0; i < k; i++)
+            sum += b[transposed ? i * p.sizes[1].rows + j : j * p.sizes[1].rows + i];
+        set(bias, d.type, j, sum);
     }
 }
 
@@ -130,6 +160,8 @@ static void multiply(struct product p)
                 (blasint)d.rows, (blasint)d.columns, (blasint)k, p.alpha, a.data(),
                 (blasint)p.sizes[0].rows, b.data(), (blasint)p.sizes[1].rows, 0.0f, r.data(),
                 (blasint)d.rows);
+    if (attribute<uint32_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE) == CUBLASLT_EPILOGUE_BGRADB)
+        sum_columns(p, op, b, k, tb);
     finish(p, op, r);
 }
 
@@ -149,9 +181,33 @@ static bool fits(cublasLtMatmulDesc_t op, const struct matrix *s)
         return false;
     if (s[2].rows != s[3].rows || s[2].columns != s[3].columns || s[0].type != s[1].type)
         return false;
-    if ((epilogue & 128) && attribute<int64_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) % 8 != 0)
-        return false;
-    return epilogue == CUBLASLT_EPILOGUE_DEFAULT || !getenv("CUDA_EMULATOR_NO_EPILOGUES");
+    return !(epilogue & 128) ||
+           attribute<int64_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) % 8 == 0;
+}
+
+/* An epilogue that the variable says is refused in this way; NULL: in whichever. */
+static bool refused(cublasLtMatmulDesc_t op, const char *way)
+{
+    const char *text = getenv("CUDA_EMULATOR_NO_EPILOGUES");
+
+    return attribute<uint32_t>(op, CUBLASLT_MATMUL_DESC_EPILOGUE) != CUBLASLT_EPILOGUE_DEFAULT &&
+           text && (!way || strcmp(text, way) == 0);
+}
+
+static bool aligned(const void *at, uint64_t bytes)
+{
+    return reinterpret_cast<uintptr_t>(at) % bytes == 0;
+}
+
+/* Places as the algorithm was chosen for them; without it a GPU's kernel faults. */
+static bool places_fit(const struct product &p, const cublasLtMatmulAlgo_t *algorithm)
+{
+    cublasLtMatmulDesc_t op = const_cast<cublasLtMatmulDesc_t>(&p.operation);
+
+    return aligned(p.a, algorithm->data[0]) && aligned(p.b, algorithm->data[1]) &&
+           aligned(p.c, algorithm->data[2]) && aligned(p.d, algorithm->data[3]) &&
+           aligned(attribute<const void *>(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER), 16) &&
+           aligned(attribute<const void *>(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER), 16);
 }
 
 /* ---- cuBLASLt ---- */
@@ -212,9 +268,20 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
     return CUBLAS_STATUS_SUCCESS;
 }
 
+struct preference {
+    uint32_t alignment[4]; /* of A, B, C, D */
+};
+
+static struct preference *preference_of(cublasLtMatmulPreference_t p)
+{
+    return reinterpret_cast<struct preference *>(p);
+}
+
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *ret)
 {
     *ret = static_cast<cublasLtMatmulPreference_t>(calloc(1, sizeof(**ret)));
+    for (uint32_t &alignment : preference_of(*ret)->alignment)
+        alignment = 256;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -224,26 +291,37 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
-                                                    cublasLtMatmulPreferenceAttributes_t,
-                                                    const void *, size_t)
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t a,
+                                                    const void *value, size_t size)
 {
+    const int place = (int)a - (int)CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
+
+    if (place < 0 || place > 3) /* the workspace's size: nothing is needed */
+        return CUBLAS_STATUS_SUCCESS;
+    if (size != sizeof(uint32_t))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(&preference_of(p)->alignment[place], value, size);
     return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t op,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t, int count,
+                                              cublasLtMatmulPreference_t preference, int count,
                                               cublasLtMatmulHeuristicResult_t results[],
                                               int *ret_count)
 {
     struct matrix sizes[4] = {matrix_of(a), matrix_of(b), matrix_of(c), matrix_of(d)};
 
     *ret_count = 0;
-    if (count < 1 || !fits(op, sizes))
+    if (refused(op, "invalid"))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (count < 1 || !fits(op, sizes) || (refused(op, NULL) && !refused(op, "late")))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     memset(&results[0], 0, sizeof(results[0]));
+    for (unsigned i = 0; i < 4; i++)
+        results[0].algo.data[i] = preference_of(preference)->alignment[i];
     *ret_count = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -252,8 +330,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
                               const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
                               cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
                               cublasLtMatrixLayout_t c_layout, void *d,
-                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *, void *,
-                              size_t, cudaStream_t stream)
+                              cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t *algorithm, void *, size_t,
+                              cudaStream_t stream)
 {
     struct product p = {};
 
@@ -270,6 +349,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t op, const v
     p.sizes[3] = matrix_of(d_layout);
     if (!fits(op, p.sizes))
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (refused(op, NULL))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!places_fit(p, algorithm))
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     return cuda_emulator::enqueue(stream, [=] { multiply(p); }) == cudaSuccess
                ? CUBLAS_STATUS_SUCCESS
                : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -29,7 +29,7 @@ namespace
 
 constexpr unsigned WARP = 32;
 constexpr size_t STACK_BYTES = 256 * 1024;
-constexpr size_t VALUE_BYTES = 1024; /* largest exchanged: a WMMA fragment */
+constexpr size_t VALUE_BYTES = 64; /* largest exchanged: operands of a product */
 
 enum state { UNSTARTED, READY, AT_BARRIER, AT_WARP, DONE };
 
@@ -47,7 +47,8 @@ struct thread {
     const char *file; /* where it waits */
     int line;
     unsigned mask;
-    unsigned turn; /* exchanges so far */
+    unsigned turn;                                       /* exchanges so far */
+    std::vector<std::pair<void *, const void *>> copies; /* started: to, from */
 };
 
 struct warp {
@@ -123,6 +124,8 @@ void fiber_main()
 
     for (;;) {
         (*b.body)();
+        if (!b.now->copies.empty())
+            fail("a thread ends and has not waited for its copies", *b.now);
         b.now->state = DONE;
         struct thread *next = next_unstarted();
         if (!next) {
@@ -372,6 +375,20 @@ void *const *exchange(unsigned mask, const void *value, size_t size, const char 
     w->at[turn][mine] = w->values[turn][mine];
     wait(AT_WARP, mask, file, line);
     return w->at[turn];
+}
+
+void copy_later(void *shared, const void *from)
+{
+    the_block.now->copies.push_back({shared, from});
+}
+
+void copies_arrive()
+{
+    static const unsigned char zeros[16] = {};
+
+    for (const auto &copy : the_block.now->copies)
+        memcpy(copy.first, copy.second ? copy.second : zeros, sizeof(zeros));
+    the_block.now->copies.clear();
 }
 
 } // namespace cuda_emulator

@@ -12,13 +12,33 @@ static double coarseness = 1.0;
 void expect_precision(enum precision precision)
 {
     coarseness = precision == PRECISION_FLOAT32 ? 1.0
-                 : precision == PRECISION_BF16  ? 0x1p-8 / 0x1p-23
-                                                : 0x1p-10 / 0x1p-23;
+                 : precision == PRECISION_BF16  ? 0x1p-8 / ULP
+                                                : 0x1p-10 / ULP;
 }
 
-static struct array make(struct compute *c, size_t count, bool values)
+/* Whether the two sides have orders of their own. */
+static bool turned(struct compute *c, const struct array *a)
 {
-    struct array a = {.count = count, .values = values};
+    return compute_channels_last(c) && a->channels > 1 && a->points > 1;
+}
+
+/* The host's order from the device's, or the other way. */
+static void turn(const struct array *a, const float *from, float *to, bool to_device)
+{
+    for (size_t i = 0; i < a->count; i++) {
+        size_t point = i % a->points;
+        size_t channel = i / a->points % a->channels;
+        size_t image = i / a->points / a->channels;
+        size_t j = (image * a->points + point) * a->channels + channel;
+
+        to[to_device ? j : i] = from[to_device ? i : j];
+    }
+}
+
+static struct array make_shaped(struct compute *c, struct array a)
+{
+    size_t count = a.count;
+    bool values = a.values;
     void *memory = NULL;
 
     a.host = malloc(count * sizeof(float));
@@ -32,26 +52,27 @@ static struct array make(struct compute *c, size_t count, bool values)
     return a;
 }
 
+static struct array make(struct compute *c, size_t count, bool values)
+{
+    return make_shaped(c, (struct array){.count = count, .values = values});
+}
+
 struct array array_make(struct compute *c, size_t count)
 {
     return make(c, count, false);
 }
 
-static struct array make_random(struct compute *c, size_t count, bool values)
+static struct array randomised(struct compute *c, struct array a)
 {
-    struct array a = make(c, count, values);
-
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < a.count; i++)
         a.host[i] = (float)(2.0 * support_random() - 1.0);
     array_send(c, &a);
     return a;
 }
 
-static struct array make_poisoned(struct compute *c, size_t count, bool values)
+static struct array poisoned(struct compute *c, struct array a)
 {
-    struct array a = make(c, count, values);
-
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < a.count; i++)
         a.host[i] = nanf("");
     array_send(c, &a);
     return a;
@@ -59,22 +80,46 @@ static struct array make_poisoned(struct compute *c, size_t count, bool values)
 
 struct array array_random(struct compute *c, size_t count)
 {
-    return make_random(c, count, false);
+    return randomised(c, make(c, count, false));
 }
 
 struct array array_poisoned(struct compute *c, size_t count)
 {
-    return make_poisoned(c, count, false);
+    return poisoned(c, make(c, count, false));
 }
 
 struct array values_random(struct compute *c, size_t count)
 {
-    return make_random(c, count, true);
+    return randomised(c, make(c, count, true));
 }
 
 struct array values_poisoned(struct compute *c, size_t count)
 {
-    return make_poisoned(c, count, true);
+    return poisoned(c, make(c, count, true));
+}
+
+static struct array make_images(struct compute *c, size_t images, size_t channels, size_t points,
+                                bool values)
+{
+    return make_shaped(c, (struct array){.count = images * channels * points,
+                                         .values = values,
+                                         .channels = channels,
+                                         .points = points});
+}
+
+struct array images_random(struct compute *c, size_t images, size_t channels, size_t points)
+{
+    return randomised(c, make_images(c, images, channels, points, true));
+}
+
+struct array images_poisoned(struct compute *c, size_t images, size_t channels, size_t points)
+{
+    return poisoned(c, make_images(c, images, channels, points, true));
+}
+
+struct array choices_poisoned(struct compute *c, size_t images, size_t channels, size_t points)
+{
+    return poisoned(c, make_images(c, images, channels, points, false));
 }
 
 void array_free(struct compute *c, struct array *a)
@@ -83,22 +128,43 @@ void array_free(struct compute *c, struct array *a)
     free(a->host);
 }
 
+static void send_words(struct compute *c, const struct array *a)
+{
+    float *other = turned(c, a) ? array_copy(a) : NULL;
+
+    if (other)
+        turn(a, a->host, other, true);
+    assert_ok(compute_upload(c, a->device, other ? other : a->host, a->count, &err));
+    free(other);
+}
+
 void array_send(struct compute *c, const struct array *a)
 {
     if (!a->values) {
-        assert_ok(compute_upload(c, a->device, a->host, a->count, &err));
+        send_words(c, a);
         return;
     }
-    assert_ok(compute_upload_values(c, a->device, a->host, a->count, &err));
+    if (a->channels > 0)
+        assert_ok(compute_upload_images(c, a->device, a->host, a->count / a->channels / a->points,
+                                        a->channels, a->points, &err));
+    else
+        assert_ok(compute_upload_values(c, a->device, a->host, a->count, &err));
     array_receive(c, a); /* as the device rounded them */
 }
 
 void array_receive(struct compute *c, const struct array *a)
 {
+    float *other;
+
     if (a->values)
         assert_ok(compute_download_values(c, a->host, a->device, a->count, &err));
     else
         assert_ok(compute_download(c, a->host, a->device, a->count, &err));
+    if (!turned(c, a))
+        return;
+    other = array_copy(a);
+    turn(a, other, a->host, false);
+    free(other);
 }
 
 float *array_copy(const struct array *a)
@@ -119,8 +185,7 @@ void exact_add(struct exact *e, double term)
 
 void exact_expect(const char *what, size_t index, float got, const struct exact *e)
 {
-    expect_near(what, index, got, e->value,
-                (double)(e->terms + 8) * 0x1p-23 * e->magnitude + 1e-37);
+    expect_near(what, index, got, e->value, (double)(e->terms + 8) * ULP * e->magnitude + 1e-37);
 }
 
 void expect_near(const char *what, size_t index, float got, double wanted, double allowed)

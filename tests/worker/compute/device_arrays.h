@@ -7,11 +7,15 @@
 
 #include "worker/compute/compute.h"
 
+#define ULP 0x1p-23 /* float32's, of what lies between 1 and 2 */
+
 struct array {
     float *host;
     float *device; /* of values: memory of the device's precision */
     size_t count;
     bool values; /* activations and their gradients; false: parameters and statistics */
+    /* Of images, (images, channels, points) on the host and in the device's order there; else 0. */
+    size_t channels, points;
 };
 
 /* Uninitialised on the host, zeros on the device. */
@@ -22,6 +26,10 @@ struct array array_random(struct compute *c, size_t count);
 struct array array_poisoned(struct compute *c, size_t count);
 struct array values_random(struct compute *c, size_t count);
 struct array values_poisoned(struct compute *c, size_t count);
+struct array images_random(struct compute *c, size_t images, size_t channels, size_t points);
+struct array images_poisoned(struct compute *c, size_t images, size_t channels, size_t points);
+/* NaNs in whole words: where pooling writes its choices. */
+struct array choices_poisoned(struct compute *c, size_t images, size_t channels, size_t points);
 void array_free(struct compute *c, struct array *a);
 
 void array_send(struct compute *c, const struct array *a);

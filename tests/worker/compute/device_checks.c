@@ -187,42 +187,49 @@ static void check_gradient(const float *row, const float *gradient, const struct
 
 void check_softmax_cross_entropy(struct compute *c, size_t batch, size_t classes)
 {
-    struct array logits = values_random(c, batch * classes);
-    struct array gradient = values_poisoned(c, batch * classes);
+    size_t stride = compute_row_stride(c, classes);
+    struct array logits = values_random(c, batch * stride);
+    struct array gradient = values_poisoned(c, batch * stride);
     int32_t *labels = malloc(batch * sizeof(*labels));
     double wanted_loss = 0.0;
     size_t wanted_correct = 0;
 
     ck_assert_ptr_nonnull(labels);
-    for (size_t i = 0; i < batch * classes; i++)
+    for (size_t i = 0; i < batch * stride; i++)
         logits.host[i] *= 10.0f;
     for (size_t i = 0; i < batch; i++)
         labels[i] = (int32_t)(support_random() * (double)classes);
     array_send(c, &logits);
     assert_ok(compute_softmax_cross_entropy(c, logits.device, labels, gradient.device, batch,
-                                            classes, &err));
+                                            classes, stride, &err));
     array_receive(c, &gradient);
     for (size_t i = 0; i < batch; i++) {
-        const float *row = logits.host + i * classes;
+        const float *row = logits.host + i * stride;
         struct softmax_row r = exact_row(row, classes);
 
         wanted_loss += (log(r.sum) + r.max - (double)row[labels[i]]) / (double)batch;
         wanted_correct += r.best == (size_t)labels[i];
-        check_gradient(row, gradient.host + i * classes, &r, (size_t)labels[i], batch, classes);
+        check_gradient(row, gradient.host + i * stride, &r, (size_t)labels[i], batch, classes);
     }
     for (int call = 0; call < 3; call++) { /* the one above; evaluation; over the logits */
         double loss = -1.0;
         size_t correct = batch + 1;
 
         if (call > 0)
-            assert_ok(compute_softmax_cross_entropy(
-                c, logits.device, labels, call == 2 ? logits.device : NULL, batch, classes, &err));
+            assert_ok(compute_softmax_cross_entropy(c, logits.device, labels,
+                                                    call == 2 ? logits.device : NULL, batch,
+                                                    classes, stride, &err));
         assert_ok(compute_loss_wait(c, &loss, &correct, &err));
         ck_assert_double_eq_tol(loss, wanted_loss, SOFTMAX_TOLERANCE);
         ck_assert_uint_eq(correct, wanted_correct);
     }
     array_receive(c, &logits);
-    ck_assert_mem_eq(logits.host, gradient.host, logits.count * sizeof(float));
+    for (size_t i = 0; i < batch; i++) {
+        ck_assert_mem_eq(logits.host + i * stride, gradient.host + i * stride,
+                         classes * sizeof(float));
+        for (size_t j = classes; j < stride; j++) /* between rows nothing is written */
+            ck_assert(isnan(gradient.host[i * stride + j]));
+    }
     free(labels);
     array_free(c, &logits);
     array_free(c, &gradient);
@@ -235,7 +242,7 @@ static double loss_of(struct compute *c, struct array *logits, size_t batch, con
 
     array_send(c, logits);
     assert_ok(compute_softmax_cross_entropy(c, logits->device, labels, NULL, batch,
-                                            logits->count / batch, &err));
+                                            logits->count / batch, logits->count / batch, &err));
     assert_ok(compute_loss_wait(c, &loss, ret_correct, &err));
     return loss;
 }
@@ -258,10 +265,10 @@ void check_softmax_extremes(struct compute *c)
     logits.host[4] = nanf("");
     ck_assert(isnan(loss_of(c, &logits, 2, labels, &correct)));
     labels[1] = 3;
-    assert_fails(compute_softmax_cross_entropy(c, logits.device, labels, NULL, 2, 3, &err),
+    assert_fails(compute_softmax_cross_entropy(c, logits.device, labels, NULL, 2, 3, 3, &err),
                  STATUS_DATA, "row 1 of the batch: label 3, but 3 classes");
     labels[1] = -1;
-    assert_fails(compute_softmax_cross_entropy(c, logits.device, labels, NULL, 2, 3, &err),
+    assert_fails(compute_softmax_cross_entropy(c, logits.device, labels, NULL, 2, 3, 3, &err),
                  STATUS_DATA, "label -1");
     array_free(c, &logits);
 }
@@ -318,5 +325,8 @@ void check_device(struct compute *c, int rounds)
     check_convolutions(c, rounds);
     check_pooling(c, rounds);
     check_batch_norm(c, rounds);
+    check_linears(c, rounds);
+    check_layer_norms(c, rounds);
+    check_attentions(c, rounds);
     check_sequence(c, rounds);
 }

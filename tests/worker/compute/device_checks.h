@@ -31,8 +31,17 @@ void check_pooling(struct compute *c, int rounds);
 /* Of vectors and of images: training with and without residual and ReLU, evaluation, gradients. */
 void check_batch_norm(struct compute *c, int rounds);
 
-/* The operations of transformers: linear with GELU and residual, layer normalisation, embedding,
- * attention, cross-entropy in place (device_checks_sequence.c). */
+/* Linear layers with GELU and residual, forward and backward, of rows that are aligned and that are
+ * not. */
+void check_linears(struct compute *c, int rounds);
+
+/* Wide and narrow rows, a mean beside which deviations are small, a NaN. */
+void check_layer_norms(struct compute *c, int rounds);
+
+/* Causal attention: outputs, logarithms of sums, all gradients; sharp rows, a NaN. */
+void check_attentions(struct compute *c, int rounds);
+
+/* Embeddings with their gradients, and cross-entropy in place. */
 void check_sequence(struct compute *c, int rounds);
 
 /* All of the above; shapes from 1 x 1 x 1 up to `rounds` random ones. */

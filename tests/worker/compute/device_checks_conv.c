@@ -26,8 +26,8 @@ static struct problem problem_make(struct compute *c, const struct convolution *
 
     p.rows = compute_windows(shape->height, shape->kernel, shape->stride, shape->padding);
     p.columns = compute_windows(shape->width, shape->kernel, shape->stride, shape->padding);
-    p.x = values_random(c, batch * shape->channels * shape->height * shape->width);
-    p.y = values_random(c, batch * shape->filters * p.rows * p.columns);
+    p.x = images_random(c, batch, shape->channels, shape->height * shape->width);
+    p.y = images_random(c, batch, shape->filters, p.rows * p.columns);
     p.weight = array_random(c, shape->filters * patch);
     p.bias = array_random(c, shape->filters);
     p.conv.weight = p.weight.device;
@@ -89,7 +89,7 @@ static struct exact exact_output(const struct problem *p, size_t n, size_t f, si
 static void check_forward(struct compute *c, struct problem *p, bool bias, bool relu)
 {
     size_t points = p->rows * p->columns;
-    struct array y = values_poisoned(c, p->y.count);
+    struct array y = images_poisoned(c, p->batch, p->conv.filters, points);
 
     p->conv.bias = bias ? p->bias.device : NULL;
     p->conv.activation = relu ? ACTIVATION_RELU : ACTIVATION_NONE;
@@ -191,7 +191,9 @@ static void spread(const struct problem *p, size_t at, struct exact *sums)
 
 static void check_backward_input(struct compute *c, struct problem *p, bool accumulate)
 {
-    struct array dx = accumulate ? values_random(c, p->x.count) : values_poisoned(c, p->x.count);
+    size_t points = p->conv.height * p->conv.width;
+    struct array dx = accumulate ? images_random(c, p->batch, p->conv.channels, points)
+                                 : images_poisoned(c, p->batch, p->conv.channels, points);
     struct exact *sums = calloc(p->x.count, sizeof(*sums));
 
     ck_assert_ptr_nonnull(sums);

@@ -31,10 +31,10 @@ static struct problem problem_make(struct compute *c, size_t batch, size_t chann
     size_t values = batch * channels * inner;
     struct problem p = {.batch = batch, .count = batch * inner, .with_residual = residual};
 
-    p.x = values_random(c, values);
-    p.residual = values_random(c, values);
-    p.dy = values_random(c, values);
-    p.y = values_poisoned(c, values);
+    p.x = images_random(c, batch, channels, inner);
+    p.residual = images_random(c, batch, channels, inner);
+    p.dy = images_random(c, batch, channels, inner);
+    p.y = images_poisoned(c, batch, channels, inner);
     p.weight = array_random(c, channels);
     p.bias = array_random(c, channels);
     p.dweight = array_random(c, channels);
@@ -152,19 +152,39 @@ static void check_forward(struct compute *c, struct problem *p)
     free(variance);
 }
 
+/* The gradient behind the mask of the y that forward has just made, for free(). */
+static float *masked(struct compute *c, const struct problem *p)
+{
+    float *dy = array_copy(&p->dy);
+
+    array_receive(c, &p->y);
+    for (size_t i = 0; i < p->y.count; i++)
+        if (p->norm.activation == ACTIVATION_RELU && p->y.host[i] <= 0.0f)
+            dy[i] = 0.0f;
+    return dy;
+}
+
 /* Against what the derivative of the definition says. */
-static void check_backward(struct compute *c, struct problem *p, bool accumulate)
+static void check_backward(struct compute *c, struct problem *p, bool residual, bool accumulate)
 {
     size_t channels = p->norm.channels;
-    struct array *dx = accumulate ? &p->dy : &p->y; /* dx may be dy */
-    float *dy = array_copy(&p->dy);
+    struct array apart = images_poisoned(c, p->batch, channels, p->norm.inner);
+    struct array *dx = accumulate && !residual ? &p->dy : &apart; /* dx may be dy */
+    float *dy = masked(c, p);
     float *before[2] = {array_copy(&p->dweight), array_copy(&p->dbias)};
     struct exact *sums = calloc(2 * channels, sizeof(*sums));
 
     ck_assert_ptr_nonnull(sums);
-    assert_ok(compute_batch_norm_backward(c, &p->norm, p->x.device, p->dy.device, dx->device,
-                                          p->batch, accumulate, &err));
+    array_send(c, &p->dy);
+    assert_ok(compute_batch_norm_backward(c, &p->norm, p->x.device, p->y.device, p->dy.device,
+                                          dx->device, p->batch, residual, accumulate, &err));
     array_receive(c, dx);
+    if (residual)
+        array_receive(c, &p->dy);
+    for (size_t i = 0; i < p->dy.count && residual; i++)
+        if (p->dy.host[i] != dy[i])
+            ck_abort_msg("gradient of batch norm's residual: element %zu is %g, wanted %g", i,
+                         (double)p->dy.host[i], (double)dy[i]);
     array_receive(c, &p->dweight);
     array_receive(c, &p->dbias);
     for (size_t i = 0; i < p->x.count; i++) {
@@ -206,6 +226,7 @@ static void check_backward(struct compute *c, struct problem *p, bool accumulate
     free(before[0]);
     free(before[1]);
     free(dy);
+    array_free(c, &apart);
 }
 
 static void check_shape(struct compute *c, size_t batch, size_t channels, size_t inner, int flags)
@@ -215,17 +236,18 @@ static void check_shape(struct compute *c, size_t batch, size_t channels, size_t
     check_evaluate(c, &p, false);
     check_evaluate(c, &p, true);
     check_forward(c, &p);
-    check_backward(c, &p, false);
+    check_backward(c, &p, p.with_residual, false);
     assert_ok(compute_batch_norm_forward(c, &p.norm, (array_send(c, &p.x), p.x.device), NULL,
                                          p.y.device, batch, &err));
-    check_backward(c, &p, true);
+    check_backward(c, &p, false, true);
     problem_free(c, &p);
 }
 
 void check_batch_norm(struct compute *c, int rounds)
 {
     static const size_t shapes[][3] = {
-        {2, 1, 1}, {1, 1, 2}, {8, 3, 1}, {5, 300, 1}, {1, 5, 9}, {4, 7, 49}, {3, 2, 1024},
+        {2, 1, 1},  {1, 1, 2},    {8, 3, 1},  {5, 300, 1}, {1, 5, 9},
+        {4, 7, 49}, {3, 2, 1024}, {2, 64, 9}, {4, 16, 80}, {1, 328, 4},
     };
     const struct batch_norm single = {.channels = 4, .inner = 1};
 

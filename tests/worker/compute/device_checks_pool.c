@@ -40,11 +40,11 @@ static void check_pool_backward(struct compute *c, const struct pool *p, const i
     size_t windows = compute_windows(p->height, p->kernel, p->stride, p->padding) *
                      compute_windows(p->width, p->kernel, p->stride, p->padding);
     size_t points = p->height * p->width;
-    struct array dy = values_random(c, batch * p->channels * windows);
-    struct array dx = accumulate ? values_random(c, batch * p->channels * points)
-                                 : values_poisoned(c, batch * p->channels * points);
+    struct array dy = images_random(c, batch, p->channels, windows);
+    struct array dx = accumulate ? images_random(c, batch, p->channels, points)
+                                 : images_poisoned(c, batch, p->channels, points);
     struct exact *sums = calloc(dx.count, sizeof(*sums));
-    struct array indices = array_make(c, dy.count);
+    struct array indices = choices_poisoned(c, batch, p->channels, windows);
 
     ck_assert_ptr_nonnull(sums);
     memcpy(indices.host, chosen, dy.count * sizeof(*chosen));
@@ -69,9 +69,9 @@ static void check_max_pool(struct compute *c, const struct pool *p, size_t batch
     size_t columns = compute_windows(p->width, p->kernel, p->stride, p->padding);
     size_t windows = compute_windows(p->height, p->kernel, p->stride, p->padding) * columns;
     size_t points = p->height * p->width;
-    struct array x = values_random(c, batch * p->channels * points);
-    struct array y = values_poisoned(c, batch * p->channels * windows);
-    struct array chosen = array_poisoned(c, y.count);
+    struct array x = images_random(c, batch, p->channels, points);
+    struct array y = images_poisoned(c, batch, p->channels, windows);
+    struct array chosen = choices_poisoned(c, batch, p->channels, windows);
     int32_t *indices = malloc(y.count * sizeof(*indices));
 
     ck_assert_ptr_nonnull(indices);
@@ -124,16 +124,16 @@ static void check_random_pool(struct compute *c)
 
 /* ---- means ---- */
 
-static void check_mean(struct compute *c, size_t images, size_t inner)
+static void check_mean(struct compute *c, size_t batch, size_t channels, size_t inner)
 {
-    struct array x = values_random(c, images * inner);
-    struct array y = values_poisoned(c, images);
-    struct array start = values_random(c, images * inner);
-    struct array dx = values_poisoned(c, images * inner);
+    struct array x = images_random(c, batch, channels, inner);
+    struct array y = values_poisoned(c, batch * channels);
+    struct array start = images_random(c, batch, channels, inner);
+    struct array dx = images_poisoned(c, batch, channels, inner);
 
-    assert_ok(compute_mean_forward(c, x.device, y.device, images, inner, &err));
+    assert_ok(compute_mean_forward(c, x.device, y.device, batch, channels, inner, &err));
     array_receive(c, &y);
-    for (size_t i = 0; i < images; i++) {
+    for (size_t i = 0; i < y.count; i++) {
         struct exact e = {0};
 
         for (size_t j = 0; j < inner; j++)
@@ -144,7 +144,8 @@ static void check_mean(struct compute *c, size_t images, size_t inner)
         struct array *out = accumulate ? &start : &dx;
         float *before = array_copy(out);
 
-        assert_ok(compute_mean_backward(c, y.device, out->device, images, inner, accumulate, &err));
+        assert_ok(compute_mean_backward(c, y.device, out->device, batch, channels, inner,
+                                        accumulate, &err));
         array_receive(c, out);
         for (size_t i = 0; i < out->count; i++) {
             struct exact e = {0};
@@ -162,19 +163,67 @@ static void check_mean(struct compute *c, size_t images, size_t inner)
     array_free(c, &dx);
 }
 
+/* ---- flattening ---- */
+
+/* An image's features in the order of its host side, there and back. */
+static void check_flatten(struct compute *c, size_t batch, size_t channels, size_t inner)
+{
+    struct array x = images_random(c, batch, channels, inner);
+    struct array y = values_poisoned(c, x.count);
+    struct array start = images_random(c, batch, channels, inner);
+    struct array dx = images_poisoned(c, batch, channels, inner);
+
+    assert_ok(compute_flatten_forward(c, x.device, y.device, batch, channels, inner, &err));
+    array_receive(c, &y);
+    for (size_t i = 0; i < y.count; i++)
+        if (y.host[i] != x.host[i])
+            ck_abort_msg("flattened element %zu of %zux%zux%zu is %g, wanted %g", i, batch,
+                         channels, inner, (double)y.host[i], (double)x.host[i]);
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        struct array *out = accumulate ? &start : &dx;
+        float *before = array_copy(out);
+
+        assert_ok(compute_flatten_backward(c, y.device, out->device, batch, channels, inner,
+                                           accumulate, &err));
+        array_receive(c, out);
+        for (size_t i = 0; i < out->count; i++) {
+            struct exact e = {0};
+
+            exact_add(&e, (double)y.host[i]);
+            if (accumulate)
+                exact_add(&e, (double)before[i]);
+            exact_expect("input gradient of a flatten", i, out->host[i], &e);
+        }
+        free(before);
+    }
+    array_free(c, &x);
+    array_free(c, &y);
+    array_free(c, &start);
+    array_free(c, &dx);
+}
+
 void check_pooling(struct compute *c, int rounds)
 {
     static const struct pool pools[] = {
-        {1, 1, 1, 1, 1, 0},   {3, 2, 2, 2, 2, 0}, {2, 28, 28, 2, 2, 0}, {3, 9, 70, 2, 2, 0},
-        {5, 13, 11, 3, 2, 1}, {1, 7, 7, 3, 3, 0}, {2, 5, 6, 2, 1, 1},   {2, 64, 64, 3, 2, 1},
+        {1, 1, 1, 1, 1, 0},   {3, 2, 2, 2, 2, 0},   {2, 28, 28, 2, 2, 0}, {3, 9, 70, 2, 2, 0},
+        {5, 13, 11, 3, 2, 1}, {1, 7, 7, 3, 3, 0},   {2, 5, 6, 2, 1, 1},   {2, 64, 64, 3, 2, 1},
+        {8, 9, 17, 3, 2, 1},  {328, 4, 6, 2, 2, 0},
     };
 
     for (size_t i = 0; i < sizeof(pools) / sizeof(pools[0]); i++)
         check_max_pool(c, &pools[i], 1 + i % 3);
     for (int round = 0; round < rounds; round++)
         check_random_pool(c);
-    check_mean(c, 1, 1);
-    check_mean(c, 6, 49);
+    check_mean(c, 1, 1, 1);
+    check_mean(c, 3, 2, 49);
+    check_mean(c, 2, 64, 49);
+    check_mean(c, 1, 328, 4);
     for (int round = 0; round < rounds; round++)
-        check_mean(c, random_size(40), random_size(80));
+        check_mean(c, random_size(4), random_size(40), random_size(80));
+    if (!compute_channels_last(c))
+        return;
+    check_flatten(c, 2, 300, 7);
+    check_flatten(c, 3, 8, 49);
+    for (int round = 0; round < rounds; round++)
+        check_flatten(c, random_size(4), random_size(40), random_size(80));
 }

@@ -1,8 +1,8 @@
 /*
  * cpu: the reference device: its memory and its table.  OpenBLAS for matrix products (convolutions
- * on one thread have their own: cpu_multiply.c), loops that are compiled once per vector width for
- * the rest.  Limits: a dimension is at most INT_MAX, OpenBLAS's index.  Threads: one caller;
- * OpenBLAS has its own threads behind the products.
+ * have their own: cpu_multiply.c), loops that are compiled once per vector width for the rest.
+ * Limits: a dimension is at most INT_MAX, OpenBLAS's index.  Threads: one caller; OpenBLAS has its
+ * own threads behind its products.
  */
 #include "worker/compute/cpu/cpu.h"
 
@@ -116,6 +116,7 @@ static const struct compute_ops cpu_ops = {
     .alloc_host = cpu_alloc_host,
     .free_host = cpu_free_host,
     .upload = cpu_copy,
+    .copy = cpu_copy,
     .download_start = cpu_copy,
     .download_wait = cpu_nothing_to_wait_for,
     .synchronize = cpu_nothing_to_wait_for,
@@ -170,7 +171,7 @@ enum status compute_cpu_open(unsigned threads, struct compute **ret_compute, str
     cpu->kernels = tables[simd_level()];
     cpu->images = image_tables[simd_level()];
     cpu->sequence = sequence_tables[simd_level()];
-    cpu->product = threads == 1 && simd_level() != SIMD_BASELINE ? products[simd_level()] : NULL;
+    cpu->product = simd_level() != SIMD_BASELINE ? products[simd_level()] : NULL;
     (void)snprintf(cpu->text, sizeof(cpu->text), "cpu (OpenBLAS %s, %d thread%s)",
                    openblas_get_corename(), openblas_get_num_threads(),
                    openblas_get_num_threads() == 1 ? "" : "s");

@@ -16,7 +16,7 @@ struct cpu {
     const struct cpu_kernels *kernels;
     const struct image_kernels *images;
     const struct sequence_kernels *sequence;
-    const struct product_kernels *product; /* NULL: OpenBLAS is better */
+    const struct product_kernels *product; /* NULL: OpenBLAS, for narrow registers */
     float *scratch; /* of whichever operation runs, owned; grown by cpu_reserve */
     size_t scratch_count;
     char text[96]; /* compute_name */
@@ -62,10 +62,10 @@ enum status cpu_max_pool_forward(struct compute *c, const struct pool *p, const 
 enum status cpu_max_pool_backward(struct compute *c, const struct pool *p, const int32_t *chosen,
                                   const void *dy, void *dx, size_t batch, bool accumulate,
                                   struct error *err);
-enum status cpu_mean_forward(struct compute *c, const void *x, void *y, size_t images, size_t inner,
-                             struct error *err);
-enum status cpu_mean_backward(struct compute *c, const void *dy, void *dx, size_t images,
-                              size_t inner, bool accumulate, struct error *err);
+enum status cpu_mean_forward(struct compute *c, const void *x, void *y, size_t batch,
+                             size_t channels, size_t inner, struct error *err);
+enum status cpu_mean_backward(struct compute *c, const void *dy, void *dx, size_t batch,
+                              size_t channels, size_t inner, bool accumulate, struct error *err);
 
 /* cpu_norm.c */
 enum status cpu_batch_norm_forward(struct compute *c, const struct batch_norm *n, void *x,
@@ -73,7 +73,7 @@ enum status cpu_batch_norm_forward(struct compute *c, const struct batch_norm *n
 enum status cpu_batch_norm_evaluate(struct compute *c, const struct batch_norm *n, const void *x,
                                     const void *residual, void *y, size_t batch, struct error *err);
 enum status cpu_batch_norm_backward(struct compute *c, const struct batch_norm *n, const void *x,
-                                    const void *dy, void *dx, size_t batch,
+                                    const void *y, void *dy, void *dx, size_t batch, bool residual,
                                     bool accumulate_parameters, struct error *err);
 
 /* cpu_sequence.c */
@@ -100,7 +100,7 @@ enum status cpu_attention_backward(struct compute *c, const struct attention *a,
 
 /* cpu_softmax.c */
 enum status cpu_softmax_cross_entropy(struct compute *c, const void *logits, const int32_t *labels,
-                                      void *dlogits, size_t rows, size_t classes,
+                                      void *dlogits, size_t rows, size_t classes, size_t stride,
                                       struct error *err);
 enum status cpu_loss_wait(struct compute *c, double *ret_loss, size_t *ret_correct,
                           struct error *err);

@@ -9,9 +9,10 @@
  * it).  Backward input goes the same way back.  A 1 x 1 kernel without stride and padding needs no
  * patches where a block is one image.
  *
- * Bits: sums run in the order of the products (cpu_multiply.c), which depends on the processor and
- * the number of threads, not on the run.  Scratch memory is the device's, shared by all operations;
- * only the padded images are the plan's, since their borders stay zeros from call to call.
+ * Bits: sums run in the order of the products (cpu_multiply.c), which depends on the processor
+ * (and, where they are OpenBLAS's, on the number of threads), not on the run.  Scratch memory is
+ * the device's, shared by all operations; only the padded images are the plan's, since their
+ * borders stay zeros from call to call.
  *
  * Source: Chellapilla, Puri and Simard 2006.
  */

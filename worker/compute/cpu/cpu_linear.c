@@ -26,6 +26,7 @@ enum status cpu_linear_forward(struct compute *c, const struct linear *l, const 
     bool relu = l->activation == ACTIVATION_RELU;
 
     (void)err;
+    assert(linear_stride(l) == l->out);
     cpu_product(false, true, rows, l->out, l->in, x, l->weight, 0.0f, gelu ? pre : y);
     if (gelu)
         cpu->sequence->gelu(pre, l->bias, residual, y, rows, l->out);
@@ -63,8 +64,8 @@ enum status cpu_linear_backward_weight(struct compute *c, const struct linear *l
 enum status cpu_linear_backward_input(struct compute *c, const struct linear *l, const void *dy,
                                       void *dx, size_t rows, bool accumulate, struct error *err)
 {
-    (void)c;
-    (void)err;
     cpu_product(false, false, rows, l->in, l->out, dy, l->weight, accumulate ? 1.0f : 0.0f, dx);
-    return STATUS_OK;
+    if (l->before == ACTIVATION_NONE)
+        return STATUS_OK;
+    return cpu_activation_backward(c, l->before, l->before_kept, dx, rows * l->in, err);
 }

@@ -1,7 +1,8 @@
 /*
- * Matrix products of operations that build their operands: on one thread the kernels of
- * product_kernels.c where this processor has wide registers, else OpenBLAS, which has threads and
- * kernels for other processors.
+ * Matrix products of operations that build their operands: the kernels of product_kernels.c where
+ * this processor has wide registers, on the caller's thread whatever the number of OpenBLAS's: a
+ * block's products are small, and two threads of OpenBLAS took longer for them.  Else OpenBLAS,
+ * which has kernels for other processors.
  */
 #include "worker/compute/cpu/cpu_multiply.h"
 

@@ -255,10 +255,17 @@ enum status cpu_batch_norm_evaluate(struct compute *c, const struct batch_norm *
 }
 
 enum status cpu_batch_norm_backward(struct compute *c, const struct batch_norm *n, const void *x,
-                                    const void *dy, void *dx, size_t batch,
+                                    const void *y, void *dy, void *dx, size_t batch, bool residual,
                                     bool accumulate_parameters, struct error *err)
 {
-    (void)err;
+    enum status status = STATUS_OK;
+
+    (void)residual; /* dy is masked in any case */
+    if (n->activation != ACTIVATION_NONE)
+        status =
+            cpu_activation_backward(c, n->activation, y, dy, batch * n->channels * n->inner, err);
+    if (status != STATUS_OK)
+        return status;
     if (n->inner == 1)
         vectors_backward(n, x, dy, dx, batch, accumulate_parameters);
     else

@@ -45,28 +45,28 @@ enum status cpu_max_pool_backward(struct compute *c, const struct pool *p, const
     return STATUS_OK;
 }
 
-enum status cpu_mean_forward(struct compute *c, const void *x, void *y, size_t images, size_t inner,
-                             struct error *err)
+enum status cpu_mean_forward(struct compute *c, const void *x, void *y, size_t batch,
+                             size_t channels, size_t inner, struct error *err)
 {
     const struct image_kernels *kernels = ((const struct cpu *)c)->images;
     const float *in = x;
     float *out = y;
 
     (void)err;
-    for (size_t i = 0; i < images; i++)
+    for (size_t i = 0; i < batch * channels; i++)
         out[i] = (float)(kernels->sum(in + i * inner, inner) / (double)inner);
     return STATUS_OK;
 }
 
-enum status cpu_mean_backward(struct compute *c, const void *dy, void *dx, size_t images,
-                              size_t inner, bool accumulate, struct error *err)
+enum status cpu_mean_backward(struct compute *c, const void *dy, void *dx, size_t batch,
+                              size_t channels, size_t inner, bool accumulate, struct error *err)
 {
     const float *in = dy;
     float *out = dx;
 
     (void)c;
     (void)err;
-    for (size_t i = 0; i < images; i++, out += inner) {
+    for (size_t i = 0; i < batch * channels; i++, out += inner) {
         float share = in[i] / (float)inner;
 
         for (size_t j = 0; j < inner; j++)

@@ -33,7 +33,8 @@ static double row_loss(const struct sequence_kernels *kernels, const float *row,
 }
 
 enum status cpu_softmax_cross_entropy(struct compute *c, const void *logits, const int32_t *labels,
-                                      void *dlogits, size_t rows, size_t classes, struct error *err)
+                                      void *dlogits, size_t rows, size_t classes, size_t stride,
+                                      struct error *err)
 {
     struct cpu *cpu = (struct cpu *)c;
     const float *row = logits;
@@ -42,13 +43,13 @@ enum status cpu_softmax_cross_entropy(struct compute *c, const void *logits, con
 
     (void)err;
     cpu->correct = 0;
-    for (size_t i = 0; i < rows; i++, row += classes) {
+    for (size_t i = 0; i < rows; i++, row += stride) {
         bool correct;
 
         loss += row_loss(cpu->sequence, row, gradient, (size_t)labels[i], classes, rows, &correct);
         cpu->correct += correct;
         if (gradient)
-            gradient += classes;
+            gradient += stride;
     }
     cpu->loss = loss / (double)rows;
     return STATUS_OK;

@@ -13,13 +13,6 @@
 
 _Static_assert(SCORE_LANES == LANES, "rows are written over up to whole lanes");
 
-static void exponential(const float *x, float *y, size_t count)
-{
-    SIMD_LOOP
-    for (size_t i = 0; i < count; i++)
-        y[i] = math_exp(x[i]);
-}
-
 static float largest(const float *row, size_t count)
 {
     struct lanes best = lanes_load_some(row, 0, -INFINITY);
@@ -303,7 +296,6 @@ static void softmax_rows_backward(const struct score_rows *r, float *restrict sc
 }
 
 const struct sequence_kernels SIMD_NAME(sequence_kernels) = {
-    .exponential = exponential,
     .largest = largest,
     .exponential_sum = exponential_sum,
     .scale = scale,

@@ -20,11 +20,10 @@ struct score_rows {
 
 /* Arrays are equal or do not overlap. */
 struct sequence_kernels {
-    /* y = e^x (math_exp) */
-    void (*exponential)(const float *x, float *y, size_t count);
     /* The largest of a row; a NaN never is, -infinity where nothing else is there. */
     float (*largest)(const float *row, size_t count);
-    /* y = e^(x - shift); returns its sum, in double over blocks.  y NULL: the sum only. */
+    /* y = e^(x - shift) (math_exp); returns its sum, in double over blocks.  y NULL: the sum only.
+     */
     double (*exponential_sum)(const float *x, float shift, float *y, size_t count);
     void (*scale)(float *x, float factor, size_t count);
 

@@ -1,104 +1,79 @@
 /*
- * cuda_attention: what attention's forward and backward share.  A block has one head of one sample
- * and a tile of its positions; tiles of the others pass through shared memory, so that no matrix of
- * positions by positions ever exists (Dao et al. 2022).  Head sizes are padded to a multiple of 16
- * that a kernel is compiled for, with zeros.
+ * cuda_attention: what the kernels of attention share.  A block has one head of one sample and a
+ * tile of its positions; tiles of the others pass through shared memory, so that no matrix of
+ * positions by positions ever exists (Dao et al. 2022).  In float32 a kernel sums as the CPU does
+ * (cuda_attention_exact.cu); in 16 bits and TF32 the tensor cores multiply
+ * (cuda_attention_*ward.cu). Head sizes are padded, with zeros, to one that a kernel is compiled
+ * for.
  */
 #ifndef SPARRING_WORKER_COMPUTE_CUDA_CUDA_ATTENTION_CUH
 #define SPARRING_WORKER_COMPUTE_CUDA_CUDA_ATTENTION_CUH
 
-#include "worker/compute/cuda/cuda_tile.cuh"
+#include "worker/compute/cuda/cuda_kernel.cuh"
+
+#define ATTENTION_SHARED_MAX 101376u /* bytes of a block: what GPUs of 8.6, 8.9 and 12.0 have */
 
 struct attention_shape {
     unsigned positions, width, head; /* head: width / heads */
     float scale;                     /* of scores */
+    bool chunks;                     /* all rows of heads are chunks of 16 aligned bytes */
 };
 
-static inline struct attention_shape attention_shape_of(const struct attention *a)
-{
-    struct attention_shape s = {};
+struct attention_forward_call { /* as compute_attention_forward; on the device */
+    const void *qkv;
+    float *log_sums;
+    void *y;
+};
 
-    s.positions = (unsigned)a->positions;
-    s.width = (unsigned)a->width;
-    s.head = (unsigned)(a->width / a->heads);
-    s.scale = 1.0f / sqrtf((float)s.head);
-    return s;
+struct attention_backward_call {
+    const void *qkv;
+    const float *log_sums;
+    const void *y, *dy;
+    void *dqkv;
+    float *deltas; /* (batch, heads, positions), written first: dy . y of each head */
+};
+
+/* Where a block's sample and head begin, in elements: of qkv, of y, of log_sums and deltas. */
+struct attention_offsets {
+    size_t qkv, y, rows;
+};
+
+/* Blocks are (tiles, heads, batch). */
+static __device__ inline struct attention_offsets
+attention_offsets_of(const struct attention_shape &s)
+{
+    size_t position = (size_t)blockIdx.z * s.positions;
+    struct attention_offsets o;
+
+    o.y = position * s.width + blockIdx.y * s.head;
+    o.qkv = position * s.width * 3 + blockIdx.y * s.head;
+    o.rows = ((size_t)blockIdx.z * gridDim.y + blockIdx.y) * s.positions;
+    return o;
 }
 
-/* Positions of a tile: in float32 with wide heads more would not fit into shared memory. */
-template <typename T, unsigned HEAD> static constexpr unsigned attention_tile()
+static inline dim3 attention_grid(const struct attention_shape &s, unsigned tile, size_t batch)
 {
-    return sizeof(T) == sizeof(float) && HEAD > 64 ? 32 : 64;
+    return dim3((s.positions + tile - 1) / tile, s.width / s.head, (unsigned)batch);
 }
 
-/* Rows [first, first + ROWS) of this head into a tile; zeros beyond what there is.  from: the
- * sample's and head's first element; stride: elements from position to position. */
-template <typename T, unsigned ROWS, unsigned HEAD>
-static __device__ void load_tile(T *tile, const T *from, size_t stride, unsigned first,
-                                 const struct attention_shape &s)
-{
-    for (unsigned i = threadIdx.x; i < ROWS * HEAD; i += TILE_THREADS) {
-        unsigned row = i / HEAD;
-        unsigned column = i % HEAD;
-        bool is_there = first + row < s.positions && column < s.head;
-
-        if (is_there)
-            tile[row * tile_pitch<T>(HEAD) + column] = from[(first + row) * stride + column];
-        else
-            put(&tile[row * tile_pitch<T>(HEAD) + column], 0.0f);
-    }
-}
-
-/* Sums of a tile, with their pitch, times a factor per row, to memory. */
-template <typename T, unsigned ROWS, unsigned HEAD, typename F>
-static __device__ void store_tile(T *to, size_t stride, const float *sums, unsigned first,
-                                  const struct attention_shape &s, F factor)
-{
-    for (unsigned i = threadIdx.x; i < ROWS * HEAD; i += TILE_THREADS) {
-        unsigned row = i / HEAD;
-        unsigned column = i % HEAD;
-
-        if (first + row < s.positions && column < s.head)
-            put(&to[(first + row) * stride + column],
-                sums[row * SUMS_PITCH(HEAD) + column] * factor(row));
-    }
-}
-
-/* The place of `count` elements of U in shared memory, aligned for WMMA; *used grows. */
-template <typename U>
-static __device__ U *shared_part(unsigned char *memory, size_t *used, size_t count)
-{
-    U *part = reinterpret_cast<U *>(memory + *used);
-
-    *used += (count * sizeof(U) + 31) / 32 * 32;
-    return part;
-}
-
-static constexpr size_t shared_size(size_t bytes)
-{
-    return (bytes + 31) / 32 * 32;
-}
-
-/* f(head_tag<HEAD>()) with the compiled size that holds `head`. */
+/* f(head_tag<HEAD>()) with the first of the compiled sizes that holds `head`. */
 template <unsigned SIZE> struct head_tag {
     static constexpr unsigned HEAD = SIZE;
 };
 
-template <typename F> static cudaError_t by_head(unsigned head, F f)
+template <unsigned FIRST, unsigned... MORE, typename F>
+static inline cudaError_t by_head(unsigned head, F f)
 {
-    if (head <= 16)
-        return f(head_tag<16>());
-    if (head <= 32)
-        return f(head_tag<32>());
-    if (head <= 64)
-        return f(head_tag<64>());
-    return f(head_tag<128>());
+    if constexpr (sizeof...(MORE) > 0)
+        if (head > FIRST)
+            return by_head<MORE...>(head, f);
+    return f(head_tag<FIRST>());
 }
 
 /* Launch with more than 48 KiB of shared memory. */
 template <typename... Parameters, typename... Arguments>
-static cudaError_t launch_large(void (*kernel)(Parameters...), dim3 grid, size_t shared_bytes,
-                                cudaStream_t stream, Arguments... arguments)
+static cudaError_t launch_large(void (*kernel)(Parameters...), dim3 grid, unsigned threads,
+                                size_t shared_bytes, cudaStream_t stream, Arguments... arguments)
 {
     cudaError_t result =
         cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
@@ -106,7 +81,21 @@ static cudaError_t launch_large(void (*kernel)(Parameters...), dim3 grid, size_t
 
     if (result != cudaSuccess)
         return result;
-    return cuda_launch(kernel, grid, TILE_THREADS, shared_bytes, stream, arguments...);
+    return cuda_launch(kernel, grid, threads, shared_bytes, stream, arguments...);
 }
+
+/* cuda_attention_exact.cu: float32 */
+cudaError_t attention_exact_forward(const struct attention_shape &s, size_t batch,
+                                    const struct attention_forward_call &call, cudaStream_t stream);
+cudaError_t attention_exact_backward(const struct attention_shape &s, size_t batch,
+                                     const struct attention_backward_call &call,
+                                     cudaStream_t stream);
+
+/* cuda_attention_forward.cu, cuda_attention_backward.cu: 16 bits, and TF32 where values are float32
+ */
+cudaError_t attention_mma_forward(const struct cuda *cuda, const struct attention_shape &s,
+                                  size_t batch, const struct attention_forward_call &call);
+cudaError_t attention_mma_backward(const struct cuda *cuda, const struct attention_shape &s,
+                                   size_t batch, const struct attention_backward_call &call);
 
 #endif

@@ -1,148 +1,179 @@
 /*
- * Batch normalisation.  A channel's sums are taken in chunks of images, one block each, less a
- * first value of the channel, so that a large mean costs no digits; one thread per channel joins
- * them in double.  x stays as it was.
+ * Batch normalisation over rows of channels.  A channel's sums are taken in chunks of rows, less a
+ * first value of the channel, so that a large mean costs no digits; a second kernel joins them in
+ * double.  x stays as it was.  Backward's mask of a ReLU is found again from x, where that is all
+ * that y was made of: a pass over memory less than reading it.
  */
-#include "worker/compute/cuda/cuda_kernel.cuh"
+#include "worker/compute/cuda/cuda_rows.cuh"
 
-#define CHUNKS_MAX   32u
-#define CHUNK_VALUES 4096u /* at least, of a channel */
+#define SUM_BLOCKS 512u /* of a pass that sums: what the second kernel joins */
+#define SUM_ROWS   8u   /* of a thread, at least */
+#define MAP_BLOCKS 4096u
+#define MAP_ROWS   4u
+#define JOINERS    8u /* threads of a channel that join its sums */
 
-struct norm_shape {
-    size_t batch, channels, inner;
-    size_t chunk;    /* images */
-    unsigned chunks; /* per channel */
-};
-
-static struct norm_shape shape_of(const struct batch_norm *n, size_t batch)
+/* Of a pass that sums; also of what reads its partials. */
+static struct rows sums_plan(const struct batch_norm *n, size_t batch, unsigned pack)
 {
-    struct norm_shape s = {};
-    size_t wanted = (batch * n->inner + CHUNK_VALUES - 1) / CHUNK_VALUES;
-
-    wanted = wanted > CHUNKS_MAX ? CHUNKS_MAX : wanted;
-    wanted = wanted > batch ? batch : wanted;
-    s.batch = batch;
-    s.channels = n->channels;
-    s.inner = n->inner;
-    s.chunk = (batch + wanted - 1) / wanted;
-    s.chunks = (unsigned)((batch + s.chunk - 1) / s.chunk);
-    return s;
+    return rows_plan(batch * n->inner, n->channels, pack, SUM_BLOCKS, SUM_ROWS);
 }
 
-/* f(index of each value of this block's channel and chunk) */
-template <typename F> static __device__ void for_each_value(const struct norm_shape &s, F f)
+static struct rows map_plan(const struct batch_norm *n, size_t batch, unsigned pack)
 {
-    size_t begin = blockIdx.y * s.chunk;
-    size_t end = begin + s.chunk < s.batch ? begin + s.chunk : s.batch;
+    return rows_plan(batch * n->inner, n->channels, pack, MAP_BLOCKS, MAP_ROWS);
+}
 
-    for (size_t k = threadIdx.x; k < (end - begin) * s.inner; k += blockDim.x) {
-        size_t image = begin + k / s.inner;
+/* Sums of this block: of N values and of N others; partials (2, chunks, channels). */
+template <unsigned N>
+static __device__ void keep_sums(const struct rows &r, float *partials, float (&sums)[2 * N])
+{
+    size_t at = (size_t)blockIdx.y * r.channels + (size_t)rows_pack() * N;
 
-        f((image * s.channels + blockIdx.x) * s.inner + k % s.inner);
+    column_sums<2 * N>(sums);
+    if (threadIdx.y > 0 || rows_pack() >= r.packs)
+        return;
+    for (unsigned i = 0; i < N; i++) {
+        partials[at + i] = sums[i];
+        partials[(size_t)r.chunks * r.channels + at + i] = sums[N + i];
     }
 }
 
-/* Sums of this block: first of a value, second of another; partials (2, chunks, channels). */
-static __device__ void keep_sums(const struct norm_shape &s, float *partials, float a, float b)
+/* Blocks of (WARP, JOINERS): whole sums of the channel of threadIdx.x, which its first thread gets;
+ * false for the others. */
+static __device__ bool join_sums(const struct rows &r, const float *partials, double *a, double *b)
 {
-    a = block_sum(a);
-    b = block_sum(b);
-    if (threadIdx.x > 0)
-        return;
-    partials[blockIdx.y * s.channels + blockIdx.x] = a;
-    partials[(s.chunks + blockIdx.y) * s.channels + blockIdx.x] = b;
+    __shared__ double joined[2][JOINERS][WARP];
+    unsigned channel = blockIdx.x * WARP + threadIdx.x;
+    double sums[2] = {0.0, 0.0};
+
+    for (unsigned k = threadIdx.y; k < r.chunks && channel < r.channels; k += JOINERS) {
+        sums[0] += (double)partials[(size_t)k * r.channels + channel];
+        sums[1] += (double)partials[(size_t)(r.chunks + k) * r.channels + channel];
+    }
+    joined[0][threadIdx.y][threadIdx.x] = sums[0];
+    joined[1][threadIdx.y][threadIdx.x] = sums[1];
+    __syncthreads();
+    if (threadIdx.y > 0 || channel >= r.channels)
+        return false;
+    for (unsigned k = 1; k < JOINERS; k++) {
+        sums[0] += joined[0][k][threadIdx.x];
+        sums[1] += joined[1][k][threadIdx.x];
+    }
+    *a = sums[0];
+    *b = sums[1];
+    return true;
 }
 
-static __device__ double chunk_sum(const struct norm_shape &s, const float *partials,
-                                   size_t channel)
+static dim3 join_grid(const struct rows &r)
 {
-    double sum = 0.0;
-
-    for (unsigned k = 0; k < s.chunks; k++)
-        sum += (double)partials[k * s.channels + channel];
-    return sum;
+    return dim3((r.channels + WARP - 1) / WARP);
 }
 
 /* ---- forward ---- */
 
-template <typename T>
-static __global__ void moments_kernel(struct norm_shape s, const T *x, float *partials)
+template <typename T, unsigned N>
+static __global__ void moments_kernel(struct rows r, const T *x, float *partials)
 {
-    float shift = to_float(x[blockIdx.x * s.inner]);
-    float sum = 0.0f;
-    float squares = 0.0f;
+    float sums[2 * N] = {};
 
-    for_each_value(s, [&](size_t i) {
-        float value = to_float(x[i]) - shift;
+    if (rows_pack() < r.packs) {
+        float shift[N];
 
-        sum += value;
-        squares += value * value;
-    });
-    keep_sums(s, partials, sum, squares);
+        load<N>(shift, x + (size_t)rows_pack() * N);
+        for_rows<N>(r, [&](size_t at) {
+            float values[N];
+
+            load<N>(values, x + at);
+#pragma unroll
+            for (unsigned i = 0; i < N; i++) {
+                float value = values[i] - shift[i];
+
+                sums[i] += value;
+                sums[N + i] += value * value;
+            }
+        });
+    }
+    keep_sums<N>(r, partials, sums);
 }
 
 template <typename T>
-static __global__ void statistics_kernel(struct norm_shape s, struct batch_norm n, const T *x,
+static __global__ void statistics_kernel(struct rows r, struct batch_norm n, const T *x,
                                          const float *partials)
 {
-    double count = (double)s.batch * (double)s.inner;
+    unsigned c = blockIdx.x * WARP + threadIdx.x;
+    double count = (double)r.count;
+    double mean, var;
 
-    for (size_t c = grid_first(); c < s.channels; c += grid_stride()) {
-        double mean = chunk_sum(s, partials, c) / count;
-        double var = chunk_sum(s, partials + s.chunks * s.channels, c) / count - mean * mean;
-
-        var = var < 0.0 ? 0.0 : var;
-        mean += (double)to_float(x[c * s.inner]);
-        n.mean[c] = (float)mean;
-        n.inverse_std[c] = (float)(1.0 / sqrt(var + (double)n.epsilon));
-        n.running_mean[c] += n.momentum * ((float)mean - n.running_mean[c]);
-        n.running_var[c] += n.momentum * ((float)(var * count / (count - 1.0)) - n.running_var[c]);
-    }
+    if (!join_sums(r, partials, &mean, &var))
+        return;
+    mean /= count;
+    var = var / count - mean * mean;
+    var = var < 0.0 ? 0.0 : var;
+    mean += (double)to_float(x[c]);
+    n.mean[c] = (float)mean;
+    n.inverse_std[c] = (float)(1.0 / sqrt(var + (double)n.epsilon));
+    n.running_mean[c] += n.momentum * ((float)mean - n.running_mean[c]);
+    n.running_var[c] += n.momentum * ((float)(var * count / (count - 1.0)) - n.running_var[c]);
 }
 
 /* y = activation((x - mean) inverse weight + bias + residual); y may be x.  running: by the running
  * statistics. */
-template <typename T>
-static __global__ void normalise_kernel(struct norm_shape s, struct batch_norm n, const T *x,
+template <typename T, unsigned N>
+static __global__ void normalise_kernel(struct rows r, struct batch_norm n, const T *x,
                                         const T *residual, T *y, bool running)
 {
-    size_t count = s.batch * s.channels * s.inner;
+    float mean[N], scale[N], bias[N];
 
-    for (size_t i = grid_first(); i < count; i += grid_stride()) {
-        size_t c = i / s.inner % s.channels;
-        float mean = running ? n.running_mean[c] : n.mean[c];
+    if (rows_pack() >= r.packs)
+        return;
+#pragma unroll
+    for (unsigned i = 0; i < N; i++) {
+        unsigned c = rows_pack() * N + i;
         float inverse = running ? 1.0f / sqrtf(n.running_var[c] + n.epsilon) : n.inverse_std[c];
-        float value = (to_float(x[i]) - mean) * inverse * n.weight[c] + n.bias[c];
 
-        if (residual)
-            value += to_float(residual[i]);
-        put(&y[i], activate(n.activation, value));
+        mean[i] = running ? n.running_mean[c] : n.mean[c];
+        scale[i] = inverse * n.weight[c];
+        bias[i] = n.bias[c];
     }
+    for_rows<N>(r, [&](size_t at) {
+        float values[N];
+        float added[N] = {};
+
+        load<N>(values, x + at);
+        if (residual)
+            load<N>(added, residual + at);
+#pragma unroll
+        for (unsigned i = 0; i < N; i++)
+            values[i] =
+                activate(n.activation, (values[i] - mean[i]) * scale[i] + bias[i] + added[i]);
+        store<N>(y + at, values);
+    });
 }
 
 static enum status normalise(struct cuda *cuda, const struct batch_norm *n, const void *x,
                              const void *residual, void *y, size_t batch, bool running,
                              struct error *err)
 {
-    struct norm_shape s = shape_of(n, batch);
+    return status_from_cuda(by_pack(cuda, packs(cuda, n->channels, x, residual, y),
+                                    [&](auto tag, auto size) {
+                                        typedef typename decltype(tag)::type T;
+                                        constexpr unsigned N = decltype(size)::count;
+                                        struct rows r = map_plan(n, batch, N);
 
-    return status_from_cuda(
-        by_type(cuda,
-                [&](auto tag) {
-                    typedef typename decltype(tag)::type T;
-
-                    return cuda_launch(
-                        normalise_kernel<T>, blocks_for(batch * n->channels * n->inner), THREADS, 0,
-                        cuda->work, s, *n, static_cast<const T *>(x),
-                        static_cast<const T *>(residual), static_cast<T *>(y), running);
-                }),
-        "normalise kernel", err);
+                                        return cuda_launch(normalise_kernel<T, N>, rows_grid(r),
+                                                           rows_block(r.packs), 0, cuda->work, r,
+                                                           *n, static_cast<const T *>(x),
+                                                           static_cast<const T *>(residual),
+                                                           static_cast<T *>(y), running);
+                                    }),
+                            "normalise kernel", err);
 }
 
-static enum status reserve_partials(struct cuda *cuda, const struct norm_shape *s,
+/* As many as a plan of packs of one may have. */
+static enum status reserve_partials(struct cuda *cuda, const struct batch_norm *n,
                                     struct error *err)
 {
-    return cuda_reserve(cuda, &cuda->partials, 2 * s->chunks * s->channels * sizeof(float),
+    return cuda_reserve(cuda, &cuda->partials, 2 * SUM_BLOCKS * n->channels * sizeof(float),
                         "partial sums", err);
 }
 
@@ -150,24 +181,26 @@ enum status cuda_batch_norm_forward(struct compute *c, const struct batch_norm *
                                     const void *residual, void *y, size_t batch, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
-    struct norm_shape s = shape_of(n, batch);
-    enum status status = reserve_partials(cuda, &s, err);
+    enum status status = reserve_partials(cuda, n, err);
 
     if (status != STATUS_OK)
         return status;
     status = status_from_cuda(
-        by_type(cuda,
-                [&](auto tag) {
+        by_pack(cuda, packs(cuda, n->channels, x),
+                [&](auto tag, auto size) {
                     typedef typename decltype(tag)::type T;
+                    constexpr unsigned N = decltype(size)::count;
+                    struct rows r = sums_plan(n, batch, N);
                     float *partials = static_cast<float *>(cuda->partials.memory);
+                    const T *values = static_cast<const T *>(x);
                     cudaError_t result =
-                        cuda_launch(moments_kernel<T>, dim3((unsigned)s.channels, s.chunks),
-                                    THREADS, 0, cuda->work, s, static_cast<const T *>(x), partials);
+                        cuda_launch(moments_kernel<T, N>, rows_grid(r), rows_block(r.packs), 0,
+                                    cuda->work, r, values, partials);
 
                     if (result != cudaSuccess)
                         return result;
-                    return cuda_launch(statistics_kernel<T>, blocks_for(s.channels), THREADS, 0,
-                                       cuda->work, s, *n, static_cast<const T *>(x), partials);
+                    return cuda_launch(statistics_kernel<T>, join_grid(r), dim3(WARP, JOINERS), 0,
+                                       cuda->work, r, *n, values, partials);
                 }),
         "batch norm's statistics", err);
     return status == STATUS_OK ? normalise(cuda, n, x, residual, y, batch, false, err) : status;
@@ -181,87 +214,167 @@ enum status cuda_batch_norm_evaluate(struct compute *c, const struct batch_norm 
 
 /* ---- backward ---- */
 
-template <typename T>
-static __global__ void gradient_sums_kernel(struct norm_shape s, struct batch_norm n, const T *x,
-                                            const T *dy, float *partials)
+enum mask {
+    MASK_NONE,
+    MASK_FOUND, /* from x, as normalise_kernel computes y without a residual */
+    MASK_READ,  /* from y; dy becomes what is behind it */
+};
+
+/* Sums of dy behind the mask, and of its products with x - mean. */
+template <enum mask MASK, typename T, unsigned N>
+static __global__ void gradient_sums_kernel(struct rows r, struct batch_norm n, const T *x,
+                                            const T *y, T *dy, float *partials)
 {
-    float mean = n.mean[blockIdx.x];
-    float inverse = n.inverse_std[blockIdx.x];
-    float sum = 0.0f;
-    float products = 0.0f;
+    float sums[2 * N] = {};
 
-    for_each_value(s, [&](size_t i) {
-        float d = to_float(dy[i]);
+    if (rows_pack() < r.packs) {
+        float mean[N], scale[N], bias[N];
 
-        sum += d;
-        products += d * ((to_float(x[i]) - mean) * inverse);
-    });
-    keep_sums(s, partials, sum, products);
+#pragma unroll
+        for (unsigned i = 0; i < N; i++) {
+            unsigned c = rows_pack() * N + i;
+
+            mean[i] = n.mean[c];
+            scale[i] = MASK == MASK_FOUND ? n.inverse_std[c] * n.weight[c] : 0.0f;
+            bias[i] = MASK == MASK_FOUND ? n.bias[c] : 0.0f;
+        }
+        for_rows<N>(r, [&](size_t at) {
+            float values[N], d[N];
+            float made[N] = {};
+
+            load<N>(values, x + at);
+            load<N>(d, dy + at);
+            if (MASK == MASK_READ)
+                load<N>(made, y + at);
+#pragma unroll
+            for (unsigned i = 0; i < N; i++) {
+                float centred = values[i] - mean[i];
+
+                if (MASK == MASK_FOUND)
+                    made[i] = centred * scale[i] + bias[i];
+                if (MASK != MASK_NONE && made[i] <= 0.0f)
+                    d[i] = 0.0f;
+                sums[i] += d[i];
+                sums[N + i] += d[i] * centred;
+            }
+            if (MASK == MASK_READ)
+                store<N>(dy + at, d);
+        });
+    }
+    keep_sums<N>(r, partials, sums);
 }
 
-/* The whole sums go to partials' first chunk, for the kernel that follows. */
-static __global__ void parameters_kernel(struct norm_shape s, struct batch_norm n, float *partials,
+/* The whole sums go to partials' first chunk, for the kernel that follows: of dy, and of its
+ * products with the normalised x. */
+static __global__ void parameters_kernel(struct rows r, struct batch_norm n, float *partials,
                                          float factor, bool accumulate)
 {
-    for (size_t c = grid_first(); c < s.channels; c += grid_stride()) {
-        float sum = (float)chunk_sum(s, partials, c);
-        float products = (float)chunk_sum(s, partials + s.chunks * s.channels, c);
+    unsigned c = blockIdx.x * WARP + threadIdx.x;
+    double whole[2];
+    float sum, product;
 
-        partials[c] = sum;
-        partials[s.chunks * s.channels + c] = products;
-        n.dbias[c] = accumulate ? n.dbias[c] + sum * factor : sum * factor;
-        n.dweight[c] = accumulate ? n.dweight[c] + products * factor : products * factor;
-    }
+    if (!join_sums(r, partials, &whole[0], &whole[1]))
+        return;
+    sum = (float)whole[0];
+    product = (float)(whole[1] * (double)n.inverse_std[c]);
+    partials[c] = sum;
+    partials[(size_t)r.chunks * r.channels + c] = product;
+    n.dbias[c] = accumulate ? n.dbias[c] + sum * factor : sum * factor;
+    n.dweight[c] = accumulate ? n.dweight[c] + product * factor : product * factor;
 }
 
-template <typename T>
-static __global__ void input_gradient_kernel(struct norm_shape s, struct batch_norm n, const T *x,
-                                             const T *dy, T *dx, const float *sums)
+/* dx may be dy; sums, products: (channels).  MASK_READ: dy is behind it. */
+template <enum mask MASK, typename T, unsigned N>
+static __global__ void input_gradient_kernel(struct rows r, struct batch_norm n, const T *x,
+                                             const T *dy, T *dx, const float *sums,
+                                             const float *products)
 {
-    size_t count = s.batch * s.channels * s.inner;
-    float share = 1.0f / ((float)s.batch * (float)s.inner);
+    float share = 1.0f / (float)r.count;
+    float mean[N], scale[N], bias[N], drop[N], slope[N];
 
-    for (size_t i = grid_first(); i < count; i += grid_stride()) {
-        size_t c = i / s.inner % s.channels;
-        float normalised = (to_float(x[i]) - n.mean[c]) * n.inverse_std[c];
-        float mean = sums[c] * share;
-        float product = sums[s.chunks * s.channels + c] * share;
+    if (rows_pack() >= r.packs)
+        return;
+#pragma unroll
+    for (unsigned i = 0; i < N; i++) {
+        unsigned c = rows_pack() * N + i;
 
-        put(&dx[i],
-            n.weight[c] * n.inverse_std[c] * (to_float(dy[i]) - mean - normalised * product));
+        mean[i] = n.mean[c];
+        scale[i] = n.inverse_std[c] * n.weight[c];
+        bias[i] = MASK == MASK_FOUND ? n.bias[c] : 0.0f;
+        drop[i] = sums[c] * share;
+        slope[i] = n.inverse_std[c] * (products[c] * share);
     }
+    for_rows<N>(r, [&](size_t at) {
+        float values[N], d[N];
+
+        load<N>(values, x + at);
+        load<N>(d, dy + at);
+#pragma unroll
+        for (unsigned i = 0; i < N; i++) {
+            float centred = values[i] - mean[i];
+
+            if (MASK == MASK_FOUND && centred * scale[i] + bias[i] <= 0.0f)
+                d[i] = 0.0f;
+            d[i] = scale[i] * (d[i] - drop[i] - centred * slope[i]);
+        }
+        store<N>(dx + at, d);
+    });
+}
+
+struct backward {
+    const struct batch_norm *n;
+    const void *x, *y;
+    void *dy, *dx;
+    size_t batch;
+    bool accumulate;
+};
+
+template <enum mask MASK, typename T, unsigned N>
+static cudaError_t launch_backward(struct cuda *cuda, const struct backward &b)
+{
+    struct rows r = sums_plan(b.n, b.batch, N);
+    struct rows map = map_plan(b.n, b.batch, N);
+    const T *x = static_cast<const T *>(b.x);
+    T *dy = static_cast<T *>(b.dy);
+    float *sums = static_cast<float *>(cuda->partials.memory);
+    float *products = sums + (size_t)r.chunks * r.channels;
+    cudaError_t result =
+        cuda_launch(gradient_sums_kernel<MASK, T, N>, rows_grid(r), rows_block(r.packs), 0,
+                    cuda->work, r, *b.n, x, static_cast<const T *>(b.y), dy, sums);
+
+    if (result == cudaSuccess)
+        result = cuda_launch(parameters_kernel, join_grid(r), dim3(WARP, JOINERS), 0, cuda->work, r,
+                             *b.n, sums, cuda_unscale(cuda), b.accumulate);
+    if (result != cudaSuccess)
+        return result;
+    return cuda_launch(input_gradient_kernel < MASK == MASK_FOUND ? MASK_FOUND : MASK_NONE, T, N >,
+                       rows_grid(map), rows_block(map.packs), 0, cuda->work, map, *b.n, x, dy,
+                       static_cast<T *>(b.dx), sums, products);
 }
 
 enum status cuda_batch_norm_backward(struct compute *c, const struct batch_norm *n, const void *x,
-                                     const void *dy, void *dx, size_t batch,
+                                     const void *y, void *dy, void *dx, size_t batch, bool residual,
                                      bool accumulate_parameters, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
-    struct norm_shape s = shape_of(n, batch);
-    enum status status = reserve_partials(cuda, &s, err);
+    const struct backward b = {n, x, y, dy, dx, batch, accumulate_parameters};
+    enum mask mask = n->activation == ACTIVATION_NONE ? MASK_NONE
+                     : residual                       ? MASK_READ
+                                                      : MASK_FOUND;
+    enum status status = reserve_partials(cuda, n, err);
 
     if (status != STATUS_OK)
         return status;
-    return status_from_cuda(
-        by_type(cuda,
-                [&](auto tag) {
-                    typedef typename decltype(tag)::type T;
-                    float *partials = static_cast<float *>(cuda->partials.memory);
-                    const T *values = static_cast<const T *>(x);
-                    const T *gradient = static_cast<const T *>(dy);
-                    cudaError_t result =
-                        cuda_launch(gradient_sums_kernel<T>, dim3((unsigned)s.channels, s.chunks),
-                                    THREADS, 0, cuda->work, s, *n, values, gradient, partials);
+    return status_from_cuda(by_pack(cuda, packs(cuda, n->channels, x, y, dy, dx),
+                                    [&](auto tag, auto size) {
+                                        typedef typename decltype(tag)::type T;
+                                        constexpr unsigned N = decltype(size)::count;
 
-                    if (result == cudaSuccess)
-                        result = cuda_launch(parameters_kernel, blocks_for(s.channels), THREADS, 0,
-                                             cuda->work, s, *n, partials, cuda_unscale(cuda),
-                                             accumulate_parameters);
-                    if (result != cudaSuccess)
-                        return result;
-                    return cuda_launch(
-                        input_gradient_kernel<T>, blocks_for(batch * s.channels * s.inner), THREADS,
-                        0, cuda->work, s, *n, values, gradient, static_cast<T *>(dx), partials);
-                }),
-        "batch norm's gradients", err);
+                                        return mask == MASK_NONE
+                                                   ? launch_backward<MASK_NONE, T, N>(cuda, b)
+                                               : mask == MASK_READ
+                                                   ? launch_backward<MASK_READ, T, N>(cuda, b)
+                                                   : launch_backward<MASK_FOUND, T, N>(cuda, b);
+                                    }),
+                            "batch norm's gradients", err);
 }

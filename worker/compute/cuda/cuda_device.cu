@@ -45,8 +45,10 @@ static void cuda_close(struct compute *c)
 #ifdef SPARRING_HAVE_CUDNN
     cuda_conv_close(cuda);
 #endif
+    cuda_ahead_close(cuda);
     cuda_softmax_close(cuda);
     cuda_optimizer_close(cuda);
+    cuda_shadows_close(cuda);
     cuda_products_close(cuda);
     (void)cudaFree(cuda->partials.memory);
     (void)cudaFree(cuda->staged.memory);
@@ -68,20 +70,28 @@ static const char *cuda_describe(const struct compute *c)
 static const struct compute_ops cuda_ops = {
     .name = "cuda",
     .is_host = false,
+    .channels_last = true,
     .close = cuda_close,
     .describe = cuda_describe,
     .alloc = cuda_alloc,
     .alloc_values = cuda_alloc_values,
     .free = cuda_free,
     .peak_bytes = cuda_peak_bytes,
+    .traffic = cuda_traffic,
     .alloc_host = cuda_alloc_host,
     .free_host = cuda_free_host,
     .upload = cuda_upload,
+    .copy = cuda_copy,
+    .upload_ahead = cuda_upload_ahead,
+    .forget_ahead = cuda_forget_ahead,
+    .ahead_wait_ns = cuda_ahead_wait_ns,
     .download_start = cuda_download_start,
     .download_wait = cuda_download_wait,
     .synchronize = cuda_synchronize,
     .upload_values = cuda_upload_values,
     .download_values = cuda_download_values,
+    .upload_images = cuda_upload_images,
+    .row_stride = cuda_row_stride,
     .activation_backward = cuda_activation_backward,
     .linear_forward = cuda_linear_forward,
     .linear_backward_weight = cuda_linear_backward_weight,
@@ -103,6 +113,8 @@ static const struct compute_ops cuda_ops = {
     .max_pool_backward = cuda_max_pool_backward,
     .mean_forward = cuda_mean_forward,
     .mean_backward = cuda_mean_backward,
+    .flatten_forward = cuda_flatten_forward,
+    .flatten_backward = cuda_flatten_backward,
     .batch_norm_forward = cuda_batch_norm_forward,
     .batch_norm_evaluate = cuda_batch_norm_evaluate,
     .batch_norm_backward = cuda_batch_norm_backward,
@@ -118,7 +130,8 @@ static const struct compute_ops cuda_ops = {
     .loss_wait = cuda_loss_wait,
     .register_params = cuda_register_params,
     .optimizer_update = cuda_optimizer_update,
-    .skipped_updates = cuda_skipped_updates,
+    .gradient_scale = cuda_gradient_scale,
+    .set_gradient_scale = cuda_set_gradient_scale,
     .graph_begin = cuda_graph_begin,
     .graph_end = cuda_graph_end,
     .graph_launch = cuda_graph_launch,
@@ -233,9 +246,13 @@ sparring_cuda_open(unsigned version, int index, const struct compute_config *con
     if (status == STATUS_OK)
         status = make_streams(cuda, err);
     if (status == STATUS_OK)
+        status = cuda_ahead_open(cuda, err);
+    if (status == STATUS_OK)
         status = cuda_products_open(cuda, err);
     if (status == STATUS_OK)
         status = cuda_softmax_open(cuda, err);
+    if (status == STATUS_OK)
+        status = cuda_shadows_open(cuda, err);
     if (status == STATUS_OK)
         status = cuda_optimizer_open(cuda, err);
     if (status != STATUS_OK) {

@@ -1,31 +1,46 @@
 /*
  * Passes over values: activations, what cuBLASLt's epilogues do where it has none, casts, and sums
- * of columns.  Element-wise kernels walk their array with a grid-sized stride, so that any count
- * fits in any grid.
+ * of columns.  Kernels move 16 bytes per access where addresses and widths allow it.  Element-wise
+ * ones walk their array with a grid-sized stride, so that any count fits in any grid.
  */
 #include "worker/compute/cuda/cuda_kernel.cuh"
 
 /* ---- activations ---- */
 
-template <typename T> static __global__ void relu_backward_kernel(const T *y, T *dy, size_t count)
+static __device__ inline float gelu_slope(float x)
 {
-    for (size_t i = grid_first(); i < count; i += grid_stride())
-        if (to_float(y[i]) <= 0.0f)
-            put(&dy[i], 0.0f);
+    float inner = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
+    float tanh_inner = tanhf(inner);
+    float slope = GELU_SCALE * (1.0f + 3.0f * GELU_CUBIC * x * x);
+
+    return 0.5f * (1.0f + tanh_inner) + 0.5f * x * (1.0f - tanh_inner * tanh_inner) * slope;
 }
 
-template <typename T> static __global__ void gelu_backward_kernel(const T *pre, T *dy, size_t count)
+template <int ACTIVATION> static __device__ inline float masked(float kept, float dy)
 {
-    for (size_t i = grid_first(); i < count; i += grid_stride()) {
-        float x = to_float(pre[i]);
-        float inner = GELU_SCALE * (x + GELU_CUBIC * x * x * x);
-        float tanh_inner = tanhf(inner);
-        float slope = GELU_SCALE * (1.0f + 3.0f * GELU_CUBIC * x * x);
-        float derivative =
-            0.5f * (1.0f + tanh_inner) + 0.5f * x * (1.0f - tanh_inner * tanh_inner) * slope;
+    if (ACTIVATION == ACTIVATION_GELU)
+        return dy * gelu_slope(kept);
+    return kept <= 0.0f ? 0.0f : dy; /* a NaN passes */
+}
 
-        put(&dy[i], to_float(dy[i]) * derivative);
+/* What is left of `count` behind the last pack is done by the first threads, value by value. */
+template <typename T, unsigned N, int ACTIVATION>
+static __global__ void activation_kernel(const T *kept, T *dy, size_t count)
+{
+    size_t whole = count / N * N;
+
+    for (size_t i = N * grid_first(); i < whole; i += N * grid_stride()) {
+        float k[N], d[N];
+
+        load<N>(k, kept + i);
+        load<N>(d, dy + i);
+#pragma unroll
+        for (unsigned j = 0; j < N; j++)
+            d[j] = masked<ACTIVATION>(k[j], d[j]);
+        store<N>(dy + i, d);
     }
+    for (size_t i = whole + grid_first(); i < count; i += grid_stride())
+        put(&dy[i], masked<ACTIVATION>(to_float(kept[i]), to_float(dy[i])));
 }
 
 enum status cuda_activation_backward(struct compute *c, enum activation activation,
@@ -34,109 +49,163 @@ enum status cuda_activation_backward(struct compute *c, enum activation activati
     struct cuda *cuda = cuda_of(c);
 
     return status_from_cuda(
-        by_type(cuda,
-                [&](auto tag) {
+        by_pack(cuda, packs(cuda, 0, kept, dy),
+                [&](auto tag, auto n) {
                     typedef typename decltype(tag)::type T;
+                    constexpr unsigned N = decltype(n)::count;
 
-                    return cuda_launch(activation == ACTIVATION_GELU ? gelu_backward_kernel<T>
-                                                                     : relu_backward_kernel<T>,
-                                       blocks_for(count), THREADS, 0, cuda->work,
+                    return cuda_launch(activation == ACTIVATION_GELU
+                                           ? activation_kernel<T, N, ACTIVATION_GELU>
+                                           : activation_kernel<T, N, ACTIVATION_RELU>,
+                                       blocks_for((count + N - 1) / N), THREADS, 0, cuda->work,
                                        static_cast<const T *>(kept), static_cast<T *>(dy), count);
                 }),
         "activation kernel", err);
 }
 
-template <typename T>
-static __global__ void finish_kernel(T *y, const T *bias, const T *residual, T *pre, size_t count,
-                                     size_t out, int activation)
-{
-    for (size_t i = grid_first(); i < count; i += grid_stride()) {
-        float value = to_float(y[i]);
+#define TILE_COLUMNS 32u /* threads, of N columns each */
+#define TILE_ROWS    8u
 
-        if (bias)
-            value += to_float(bias[i % out]);
-        if (pre)
-            put(&pre[i], value);
-        value = activate(activation, value);
+/* Blocks of TILE_COLUMNS x TILE_ROWS threads over (rows, out); y's rows begin `stride` apart. */
+template <typename T, unsigned N>
+static __global__ void finish_kernel(T *y, const T *bias, const T *residual, T *pre, size_t rows,
+                                     unsigned out, size_t stride, int activation)
+{
+    unsigned column = (blockIdx.x * TILE_COLUMNS + threadIdx.x) * N;
+    float added[N] = {};
+
+    if (column >= out)
+        return;
+    if (bias)
+        load<N>(added, bias + column);
+    for (size_t row = (size_t)blockIdx.y * TILE_ROWS + threadIdx.y; row < rows;
+         row += (size_t)gridDim.y * TILE_ROWS) {
+        float values[N], residuals[N] = {};
+
+        load<N>(values, y + row * stride + column);
         if (residual)
-            value += to_float(residual[i]);
-        put(&y[i], value);
+            load<N>(residuals, residual + row * out + column);
+#pragma unroll
+        for (unsigned i = 0; i < N; i++)
+            values[i] += added[i];
+        if (pre)
+            store<N>(pre + row * out + column, values);
+#pragma unroll
+        for (unsigned i = 0; i < N; i++)
+            values[i] = activate(activation, values[i]) + residuals[i];
+        store<N>(y + row * stride + column, values);
     }
+}
+
+static inline unsigned tiles(size_t count, unsigned each)
+{
+    return (unsigned)((count + each - 1) / each);
 }
 
 enum status cuda_finish_linear(struct cuda *cuda, const struct linear *l, const void *residual,
                                void *pre, void *y, size_t rows, struct error *err)
 {
     const void *bias = NULL;
+    size_t tall = (rows + TILE_ROWS - 1) / TILE_ROWS;
     enum status status = STATUS_OK;
 
     if (l->bias)
         status = cuda_parameter(cuda, l->bias, l->out, 1, &bias, err);
     if (status != STATUS_OK)
         return status;
-    return status_from_cuda(by_type(cuda,
-                                    [&](auto tag) {
-                                        typedef typename decltype(tag)::type T;
+    return status_from_cuda(
+        by_pack(
+            cuda, packs(cuda, l->out, bias, residual, pre, y) && packs(cuda, linear_stride(l), y),
+            [&](auto tag, auto n) {
+                typedef typename decltype(tag)::type T;
+                constexpr unsigned N = decltype(n)::count;
 
-                                        return cuda_launch(
-                                            finish_kernel<T>, blocks_for(rows * l->out), THREADS, 0,
-                                            cuda->work, static_cast<T *>(y),
-                                            static_cast<const T *>(bias),
-                                            static_cast<const T *>(residual), static_cast<T *>(pre),
-                                            rows * l->out, l->out, (int)l->activation);
-                                    }),
-                            "bias and activation kernel", err);
+                return cuda_launch(finish_kernel<T, N>,
+                                   dim3(tiles(l->out, TILE_COLUMNS * N),
+                                        (unsigned)(tall < BLOCKS_MAX ? tall : BLOCKS_MAX)),
+                                   dim3(TILE_COLUMNS, TILE_ROWS), 0, cuda->work,
+                                   static_cast<T *>(y), static_cast<const T *>(bias),
+                                   static_cast<const T *>(residual), static_cast<T *>(pre), rows,
+                                   (unsigned)l->out, linear_stride(l), (int)l->activation);
+            }),
+        "bias and activation kernel", err);
 }
 
 /* ---- sums of columns ---- */
 
-#define TILE_COLUMNS 32u
-#define TILE_ROWS    8u
-#define CHUNKS_MAX   64u  /* of rows, each summed by blocks of its own */
-#define CHUNK_ROWS   128u /* at least */
+#define CHUNKS_MAX 64u  /* of rows, each summed by blocks of its own */
+#define CHUNK_ROWS 128u /* at least */
 
-/* A block owns 32 columns of one chunk of rows; its 8 warps take every 8th row each, neighbouring
+/* A block owns 32 N columns of one chunk of rows; its 8 warps take every 8th row each, neighbouring
  * threads neighbouring columns, and the first warp adds the 8 partial sums. */
-template <typename T>
-static __global__ void column_sums_kernel(const T *dy, float *sums, size_t rows, size_t out,
-                                          size_t chunk_rows, float factor, bool accumulate)
+template <typename T, unsigned N>
+static __global__ void column_sums_kernel(const T *dy, float *sums, size_t rows, unsigned out,
+                                          size_t stride, size_t chunk_rows, float factor,
+                                          bool accumulate)
 {
-    __shared__ float partial[TILE_ROWS][TILE_COLUMNS];
-    size_t column = (size_t)blockIdx.x * TILE_COLUMNS + threadIdx.x;
+    __shared__ float partial[TILE_ROWS][N][TILE_COLUMNS];
+    unsigned column = (blockIdx.x * TILE_COLUMNS + threadIdx.x) * N;
     size_t begin = blockIdx.y * chunk_rows;
     size_t end = begin + chunk_rows < rows ? begin + chunk_rows : rows;
+    float sum[N] = {};
+
+    if (column < out) {
+#pragma unroll 4
+        for (size_t row = begin + threadIdx.y; row < end; row += TILE_ROWS) {
+            float d[N];
+
+            load<N>(d, dy + row * stride + column);
+#pragma unroll
+            for (unsigned i = 0; i < N; i++)
+                sum[i] += d[i];
+        }
+    }
+#pragma unroll
+    for (unsigned i = 0; i < N; i++)
+        partial[threadIdx.y][i][threadIdx.x] = sum[i];
+    __syncthreads();
+    if (threadIdx.y > 0 || column >= out)
+        return;
+    sums += (size_t)blockIdx.y * out + column;
+#pragma unroll
+    for (unsigned i = 0; i < N; i++) {
+        for (unsigned k = 1; k < TILE_ROWS; k++)
+            sum[i] += partial[k][i][threadIdx.x];
+        sums[i] = accumulate ? sums[i] + sum[i] * factor : sum[i] * factor;
+    }
+}
+
+#define CHUNK_WARPS 32u
+
+/* A block owns 32 columns; each of its warps takes every CHUNK_WARPS-th chunk. */
+static __global__ void __launch_bounds__(CHUNK_WARPS *TILE_COLUMNS)
+    add_chunks_kernel(const float *partials, float *sums, unsigned chunks, unsigned out,
+                      float factor, bool accumulate)
+{
+    __shared__ float partial[CHUNK_WARPS][TILE_COLUMNS];
+    unsigned column = blockIdx.x * TILE_COLUMNS + threadIdx.x;
     float sum = 0.0f;
 
-    if (column < out)
-        for (size_t row = begin + threadIdx.y; row < end; row += TILE_ROWS)
-            sum += to_float(dy[row * out + column]);
+    if (column < out) {
+#pragma unroll 4
+        for (unsigned k = threadIdx.y; k < chunks; k += CHUNK_WARPS)
+            sum += partials[(size_t)k * out + column];
+    }
     partial[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y > 0 || column >= out)
         return;
-    for (unsigned k = 1; k < TILE_ROWS; k++)
+    for (unsigned k = 1; k < CHUNK_WARPS; k++)
         sum += partial[k][threadIdx.x];
-    sums += blockIdx.y * out;
     sums[column] = accumulate ? sums[column] + sum * factor : sum * factor;
-}
-
-static __global__ void add_chunks_kernel(const float *partials, float *sums, size_t chunks,
-                                         size_t out, float factor, bool accumulate)
-{
-    for (size_t column = grid_first(); column < out; column += grid_stride()) {
-        float sum = 0.0f;
-
-        for (size_t k = 0; k < chunks; k++)
-            sum += partials[k * out + column];
-        sums[column] = accumulate ? sums[column] + sum * factor : sum * factor;
-    }
 }
 
 enum status cuda_add_chunks(struct cuda *cuda, const float *partials, float *sums, size_t chunks,
                             size_t out, bool accumulate, struct error *err)
 {
-    return status_from_cuda(cuda_launch(add_chunks_kernel, blocks_for(out), THREADS, 0, cuda->work,
-                                        partials, sums, chunks, out, cuda_unscale(cuda),
+    return status_from_cuda(cuda_launch(add_chunks_kernel, tiles(out, TILE_COLUMNS),
+                                        dim3(TILE_COLUMNS, CHUNK_WARPS), 0, cuda->work, partials,
+                                        sums, (unsigned)chunks, (unsigned)out, cuda_unscale(cuda),
                                         accumulate),
                             "add_chunks kernel", err);
 }
@@ -149,7 +218,7 @@ size_t cuda_chunk_rows(size_t rows)
 }
 
 enum status cuda_column_sums(struct cuda *cuda, const void *dy, float *sums, size_t rows,
-                             size_t out, bool accumulate, struct error *err)
+                             size_t out, size_t stride, bool accumulate, struct error *err)
 {
     size_t chunk_rows = cuda_chunk_rows(rows);
     size_t chunks = (rows + chunk_rows - 1) / chunk_rows;
@@ -165,16 +234,17 @@ enum status cuda_column_sums(struct cuda *cuda, const void *dy, float *sums, siz
     if (status != STATUS_OK)
         return status;
     status = status_from_cuda(
-        by_type(cuda,
-                [&](auto tag) {
+        by_pack(cuda, packs(cuda, out, dy) && packs(cuda, stride, dy),
+                [&](auto tag, auto n) {
                     typedef typename decltype(tag)::type T;
+                    constexpr unsigned N = decltype(n)::count;
 
-                    return cuda_launch(
-                        column_sums_kernel<T>,
-                        dim3((unsigned)((out + TILE_COLUMNS - 1) / TILE_COLUMNS), (unsigned)chunks),
-                        dim3(TILE_COLUMNS, TILE_ROWS), 0, cuda->work, static_cast<const T *>(dy),
-                        partials, rows, out, chunk_rows, direct ? cuda_unscale(cuda) : 1.0f,
-                        direct && accumulate);
+                    return cuda_launch(column_sums_kernel<T, N>,
+                                       dim3(tiles(out, TILE_COLUMNS * N), (unsigned)chunks),
+                                       dim3(TILE_COLUMNS, TILE_ROWS), 0, cuda->work,
+                                       static_cast<const T *>(dy), partials, rows, (unsigned)out,
+                                       stride, chunk_rows, direct ? cuda_unscale(cuda) : 1.0f,
+                                       direct && accumulate);
                 }),
         "column_sums kernel", err);
     if (status == STATUS_OK && !direct)
@@ -184,30 +254,33 @@ enum status cuda_column_sums(struct cuda *cuda, const void *dy, float *sums, siz
 
 /* ---- casts ---- */
 
-template <typename T>
-static __global__ void to_float_kernel(const T *values, float *to, size_t count)
+template <unsigned N, typename FROM, typename TO>
+static __global__ void cast_kernel(const FROM *from, TO *to, size_t count)
 {
-    for (size_t i = grid_first(); i < count; i += grid_stride())
-        to[i] = to_float(values[i]);
-}
+    size_t whole = count / N * N;
 
-template <typename T>
-static __global__ void from_float_kernel(const float *from, T *values, size_t count)
-{
-    for (size_t i = grid_first(); i < count; i += grid_stride())
-        put(&values[i], from[i]);
+    for (size_t i = N * grid_first(); i < whole; i += N * grid_stride()) {
+        float values[N];
+
+        load<N>(values, from + i);
+        store<N>(to + i, values);
+    }
+    for (size_t i = whole + grid_first(); i < count; i += grid_stride())
+        put(&to[i], to_float(from[i]));
 }
 
 enum status cuda_to_float(struct cuda *cuda, const void *values, float *to, size_t count,
                           struct error *err)
 {
-    return status_from_cuda(by_type(cuda,
-                                    [&](auto tag) {
+    return status_from_cuda(by_pack(cuda, packs(cuda, 0, values, to),
+                                    [&](auto tag, auto n) {
                                         typedef typename decltype(tag)::type T;
+                                        constexpr unsigned N = decltype(n)::count;
 
                                         return cuda_launch(
-                                            to_float_kernel<T>, blocks_for(count), THREADS, 0,
-                                            cuda->work, static_cast<const T *>(values), to, count);
+                                            cast_kernel<N, T, float>,
+                                            blocks_for((count + N - 1) / N), THREADS, 0, cuda->work,
+                                            static_cast<const T *>(values), to, count);
                                     }),
                             "to_float kernel", err);
 }
@@ -215,12 +288,14 @@ enum status cuda_to_float(struct cuda *cuda, const void *values, float *to, size
 enum status cuda_from_float(struct cuda *cuda, const float *from, void *values, size_t count,
                             struct error *err)
 {
-    return status_from_cuda(by_type(cuda,
-                                    [&](auto tag) {
+    return status_from_cuda(by_pack(cuda, packs(cuda, 0, from, values),
+                                    [&](auto tag, auto n) {
                                         typedef typename decltype(tag)::type T;
+                                        constexpr unsigned N = decltype(n)::count;
 
-                                        return cuda_launch(from_float_kernel<T>, blocks_for(count),
-                                                           THREADS, 0, cuda->work, from,
+                                        return cuda_launch(cast_kernel<N, float, T>,
+                                                           blocks_for((count + N - 1) / N), THREADS,
+                                                           0, cuda->work, from,
                                                            static_cast<T *>(values), count);
                                     }),
                             "from_float kernel", err);

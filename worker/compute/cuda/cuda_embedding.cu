@@ -9,16 +9,26 @@
 
 /* ---- forward ---- */
 
-template <typename T>
-static __global__ void embedding_kernel(struct embedding e, const float *ids, T *y, size_t count)
+/* A warp per row of y, of `rows`. */
+template <typename T, unsigned N>
+static __global__ void embedding_kernel(struct embedding e, const float *ids, T *y, unsigned rows)
 {
-    for (size_t i = grid_first(); i < count; i += grid_stride()) {
-        size_t column = i % e.width;
-        size_t place = i / e.width;
-        size_t token = (size_t)ids[place];
+    unsigned width = (unsigned)e.width;
 
-        put(&y[i],
-            e.tokens[token * e.width + column] + e.places[place % e.positions * e.width + column]);
+    for (size_t row = grid_first() / WARP; row < rows; row += grid_stride() / WARP) {
+        const float *token = e.tokens + (size_t)ids[row] * width;
+        const float *place = e.places + (size_t)((unsigned)row % (unsigned)e.positions) * width;
+
+        for (unsigned i = threadIdx.x % WARP * N; i < width; i += WARP * N) {
+            float sum[N], added[N];
+
+            load<N>(sum, token + i);
+            load<N>(added, place + i);
+#pragma unroll
+            for (unsigned j = 0; j < N; j++)
+                sum[j] += added[j];
+            store<N>(y + row * width + i, sum);
+        }
     }
 }
 
@@ -26,15 +36,16 @@ enum status cuda_embedding_forward(struct compute *c, const struct embedding *e,
                                    void *y, size_t batch, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
-    size_t count = batch * e->positions * e->width;
+    size_t rows = batch * e->positions;
 
-    return status_from_cuda(by_type(cuda,
-                                    [&](auto tag) {
+    return status_from_cuda(by_pack(cuda, packs(cuda, e->width, e->tokens, e->places, y),
+                                    [&](auto tag, auto n) {
                                         typedef typename decltype(tag)::type T;
 
-                                        return cuda_launch(embedding_kernel<T>, blocks_for(count),
-                                                           THREADS, 0, cuda->work, *e, ids,
-                                                           static_cast<T *>(y), count);
+                                        return cuda_launch(embedding_kernel<T, decltype(n)::count>,
+                                                           blocks_for(rows * WARP), THREADS, 0,
+                                                           cuda->work, *e, ids, static_cast<T *>(y),
+                                                           (unsigned)rows);
                                     }),
                             "embedding kernel", err);
 }
@@ -48,8 +59,8 @@ struct token_index {  /* all device */
 };
 
 /* Places of `count` ids; one block, in rounds of one id per thread. */
-static __global__ void index_kernel(struct token_index index, const float *ids, size_t count,
-                                    size_t vocabulary)
+static __global__ void __launch_bounds__(INDEX_THREADS)
+    index_kernel(struct token_index index, const float *ids, size_t count, size_t vocabulary)
 {
     __shared__ unsigned tokens[INDEX_THREADS];
     __shared__ unsigned sums[INDEX_THREADS];
@@ -103,36 +114,79 @@ static __global__ void index_kernel(struct token_index index, const float *ids, 
         index.places[index.begins[(unsigned)ids[i]] + index.ranks[i]] = (unsigned)i;
 }
 
-/* A block per token. */
-template <typename T>
+#define TOKEN_WARPS 8u
+
+/* A block per token: its warps take every TOKEN_WARPS-th of the token's rows, 32 N columns at a
+ * time, and add up in their order. */
+template <typename T, unsigned N>
 static __global__ void token_sums_kernel(struct token_index index, const T *dy, float *dtokens,
-                                         size_t width, float factor, bool accumulate)
+                                         unsigned width, float factor, bool accumulate)
 {
+    __shared__ float partial[TOKEN_WARPS][N][WARP];
     unsigned begin = index.begins[blockIdx.x];
     unsigned end = index.begins[blockIdx.x + 1];
+    unsigned lane = threadIdx.x % WARP;
+    unsigned warp = threadIdx.x / WARP;
 
     if (begin == end && accumulate)
         return;
-    dtokens += blockIdx.x * width;
-    for (size_t column = threadIdx.x; column < width; column += blockDim.x) {
-        float sum = 0.0f;
+    dtokens += (size_t)blockIdx.x * width;
+    for (unsigned tile = 0; tile < width; tile += WARP * N) {
+        unsigned column = tile + lane * N;
+        float sum[N] = {};
 
-        for (unsigned i = begin; i < end; i++)
-            sum += to_float(dy[index.places[i] * width + column]);
-        dtokens[column] = accumulate ? dtokens[column] + sum * factor : sum * factor;
+        if (column < width) {
+#pragma unroll 4
+            for (unsigned i = begin + warp; i < end; i += TOKEN_WARPS) {
+                float d[N];
+
+                load<N>(d, dy + (size_t)index.places[i] * width + column);
+#pragma unroll
+                for (unsigned j = 0; j < N; j++)
+                    sum[j] += d[j];
+            }
+        }
+#pragma unroll
+        for (unsigned j = 0; j < N; j++)
+            partial[warp][j][lane] = sum[j];
+        __syncthreads();
+        if (warp == 0 && column < width) {
+#pragma unroll
+            for (unsigned j = 0; j < N; j++) {
+                for (unsigned w = 1; w < TOKEN_WARPS; w++)
+                    sum[j] += partial[w][j][lane];
+                dtokens[column + j] =
+                    accumulate ? dtokens[column + j] + sum[j] * factor : sum[j] * factor;
+            }
+        }
+        __syncthreads();
     }
 }
 
-template <typename T>
-static __global__ void place_sums_kernel(const T *dy, float *dplaces, size_t row, size_t batch,
+/* Elements of a sample, N per thread. */
+template <typename T, unsigned N>
+static __global__ void place_sums_kernel(const T *dy, float *dplaces, size_t row, unsigned batch,
                                          float factor, bool accumulate)
 {
-    for (size_t i = grid_first(); i < row; i += grid_stride()) {
-        float sum = 0.0f;
+    for (size_t i = N * grid_first(); i < row; i += N * grid_stride()) {
+        float sum[N] = {};
+        float before[N] = {};
 
-        for (size_t b = 0; b < batch; b++)
-            sum += to_float(dy[b * row + i]);
-        dplaces[i] = accumulate ? dplaces[i] + sum * factor : sum * factor;
+#pragma unroll 4
+        for (unsigned b = 0; b < batch; b++) {
+            float d[N];
+
+            load<N>(d, dy + b * row + i);
+#pragma unroll
+            for (unsigned j = 0; j < N; j++)
+                sum[j] += d[j];
+        }
+        if (accumulate)
+            load<N>(before, dplaces + i);
+#pragma unroll
+        for (unsigned j = 0; j < N; j++)
+            before[j] += sum[j] * factor;
+        store<N>(dplaces + i, before);
     }
 }
 
@@ -165,19 +219,21 @@ enum status cuda_embedding_backward(struct compute *c, const struct embedding *e
     if (status != STATUS_OK)
         return status;
     return status_from_cuda(
-        by_type(cuda,
-                [&](auto tag) {
+        by_pack(cuda, packs(cuda, e->width, dy, e->dplaces),
+                [&](auto tag, auto n) {
                     typedef typename decltype(tag)::type T;
-                    cudaError_t result =
-                        cuda_launch(token_sums_kernel<T>, (unsigned)e->vocabulary, THREADS, 0,
-                                    cuda->work, index, static_cast<const T *>(dy), e->dtokens,
-                                    e->width, cuda_unscale(cuda), accumulate_tokens);
+                    constexpr unsigned N = decltype(n)::count;
+                    cudaError_t result = cuda_launch(
+                        token_sums_kernel<T, N>, (unsigned)e->vocabulary, TOKEN_WARPS * WARP, 0,
+                        cuda->work, index, static_cast<const T *>(dy), e->dtokens,
+                        (unsigned)e->width, cuda_unscale(cuda), accumulate_tokens);
 
                     if (result != cudaSuccess)
                         return result;
-                    return cuda_launch(place_sums_kernel<T>, blocks_for(row), THREADS, 0,
-                                       cuda->work, static_cast<const T *>(dy), e->dplaces, row,
-                                       batch, cuda_unscale(cuda), accumulate);
+                    return cuda_launch(place_sums_kernel<T, N>, blocks_for((row + N - 1) / N),
+                                       THREADS, 0, cuda->work, static_cast<const T *>(dy),
+                                       e->dplaces, row, (unsigned)batch, cuda_unscale(cuda),
+                                       accumulate);
                 }),
         "embedding's gradients", err);
 }

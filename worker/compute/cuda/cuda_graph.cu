@@ -10,18 +10,24 @@
 
 struct compute_graph {
     cudaGraphExec_t instance;
-    float gradient_scale; /* it holds */
-    uint64_t moves;       /* of the device when it was noted */
+    float gradient_scale;           /* it holds */
+    uint64_t moves;                 /* of the device when it was noted */
+    struct compute_traffic traffic; /* of a launch */
 };
 
 enum status cuda_graph_begin(struct compute *c, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
-    enum status status =
-        status_from_cuda(cudaStreamBeginCapture(cuda->work, cudaStreamCaptureModeThreadLocal),
-                         "cudaStreamBeginCapture", err);
+    enum status status = cuda_settle_scale(cuda, err);
 
+    if (status == STATUS_OK)
+        status =
+            status_from_cuda(cudaStreamBeginCapture(cuda->work, cudaStreamCaptureModeThreadLocal),
+                             "cudaStreamBeginCapture", err);
+    if (status != STATUS_OK)
+        (void)cudaGetLastError(); /* no reason to fail what follows */
     cuda->capturing = status == STATUS_OK;
+    cuda->before = cuda->traffic;
     return status;
 }
 
@@ -30,10 +36,12 @@ enum status cuda_graph_end(struct compute *c, struct compute_graph **ret, struct
     struct cuda *cuda = cuda_of(c);
     struct compute_graph *graph =
         static_cast<struct compute_graph *>(calloc(1, sizeof(struct compute_graph)));
+    struct compute_traffic noted_traffic = cuda->traffic;
     cudaGraph_t noted = NULL;
     enum status status =
         status_from_cuda(cudaStreamEndCapture(cuda->work, &noted), "cudaStreamEndCapture", err);
 
+    cuda->traffic = cuda->before; /* nothing has moved yet */
     cuda->capturing = false;
     if (status == STATUS_OK && !graph)
         status =
@@ -43,12 +51,15 @@ enum status cuda_graph_end(struct compute *c, struct compute_graph **ret, struct
                                   "cudaGraphInstantiate", err);
     if (noted)
         (void)cudaGraphDestroy(noted);
+    (void)cudaGetLastError(); /* of a call that was noted: no reason to fail what follows */
     if (status != STATUS_OK) {
         free(graph);
         return status;
     }
     graph->gradient_scale = cuda->gradient_scale;
     graph->moves = cuda->moves;
+    graph->traffic.up_bytes = noted_traffic.up_bytes - cuda->traffic.up_bytes;
+    graph->traffic.down_bytes = noted_traffic.down_bytes - cuda->traffic.down_bytes;
     *ret = graph;
     return STATUS_OK;
 }
@@ -59,8 +70,10 @@ enum status cuda_graph_launch(struct compute *c, const struct compute_graph *gra
                               uint64_t step, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
-    enum status status = STATUS_OK;
+    enum status status = cuda_settle_scale(cuda, err);
 
+    if (status != STATUS_OK)
+        return status;
     if (graph->moves != cuda->moves)
         return error_set(
             err, STATUS_UNAVAILABLE,
@@ -69,16 +82,20 @@ enum status cuda_graph_launch(struct compute *c, const struct compute_graph *gra
         return error_set(err, STATUS_INVALID,
                          "a graph's launch with %zu rows, there is room for %zu", rows,
                          cuda->rows_capacity);
+    if (graph->gradient_scale != cuda->gradient_scale)
+        return error_set(err, STATUS_UNAVAILABLE,
+                         "the graph is of another scale of gradients: note it again");
     if (labels)
         memcpy(cuda->pinned_labels, labels, rows * sizeof(*labels));
     if (config)
         status = cuda_set_terms(cuda, config, learning_rate, step, err);
-    if (status == STATUS_OK && graph->gradient_scale != cuda->gradient_scale)
-        return error_set(err, STATUS_UNAVAILABLE,
-                         "the graph is of another scale of gradients: note it again");
     if (status == STATUS_OK)
         status =
             status_from_cuda(cudaGraphLaunch(graph->instance, cuda->work), "cudaGraphLaunch", err);
+    if (status == STATUS_OK) {
+        cuda->traffic.up_bytes += graph->traffic.up_bytes;
+        cuda->traffic.down_bytes += graph->traffic.down_bytes;
+    }
     if (status == STATUS_OK && config)
         status = cuda_update_issued(cuda, err);
     return status;

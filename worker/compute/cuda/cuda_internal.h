@@ -30,9 +30,23 @@ struct cuda_scratch {
     size_t bytes;
 };
 
+/* The next batch on its way (cuda_ahead.cu). */
+struct cuda_ahead {
+    cudaStream_t stream; /* of uploads alone */
+    cudaEvent_t arrived; /* on it: the floats are in memory */
+    cudaEvent_t taken;   /* on the work stream: memory was read, and may be written */
+    cudaEvent_t wanted;  /* on the work stream, with the time: from here on it waits ... */
+    cudaEvent_t had;     /* ... and to here */
+    bool timed;          /* both were recorded since they were read */
+    struct cuda_scratch memory;
+    const float *host; /* where they came from; NULL: none are on their way */
+    size_t count;
+};
+
 struct product_plans;  /* cuda_product.cu */
-struct conv_library;   /* cuda_conv.cu */
+struct conv_library;   /* cuda_conv.h */
 struct cuda_optimizer; /* cuda_optimizer.cu */
+struct cuda_shadows;   /* cuda_shadow.cu */
 
 struct cuda {
     struct compute base;
@@ -45,9 +59,11 @@ struct cuda {
     uint64_t moves;       /* of memory that calls use between them: a graph has the places */
     float gradient_scale; /* of values' gradients: 1 but with fp16 */
     cudaStream_t work, copies;
+    struct cuda_ahead ahead;
     struct product_plans *plans;
     struct conv_library *conv; /* opened by the first convolution */
     struct cuda_optimizer *optimizer;
+    struct cuda_shadows *shadows;
     struct download downloads[COMPUTE_DOWNLOADS_MAX];
     size_t started, waited; /* downloads so far; their difference is under way */
 
@@ -61,6 +77,8 @@ struct cuda {
 
     struct cuda_block *blocks; /* owned; what was taken of the device's memory (cuda_memory.cu) */
     size_t used_bytes, peak_bytes;
+    struct compute_traffic traffic; /* what a graph moves counts at its launches */
+    struct compute_traffic before;  /* of it: when `capturing` began */
 
     struct cuda_scratch partials; /* of sums over rows, and the like */
     struct cuda_scratch staged;   /* float32 of uploads and downloads in 16 bits */
@@ -95,6 +113,7 @@ static inline size_t cuda_windows(size_t size, size_t kernel, size_t stride, siz
 /* cuda_memory.cu */
 void cuda_blocks_release(struct cuda *cuda);
 uint64_t cuda_peak_bytes(const struct compute *c);
+struct compute_traffic cuda_traffic(const struct compute *c);
 enum status cuda_reserve(struct cuda *cuda, struct cuda_scratch *s, size_t bytes, const char *what,
                          struct error *err);
 enum status cuda_alloc(struct compute *c, size_t count, const char *what, float **ret,
@@ -106,6 +125,8 @@ enum status cuda_alloc_host(struct compute *c, size_t count, float **ret, struct
 void cuda_free_host(struct compute *c, float *memory);
 enum status cuda_upload(struct compute *c, float *device, const float *host, size_t count,
                         struct error *err);
+enum status cuda_copy(struct compute *c, float *to, const float *from, size_t count,
+                      struct error *err);
 enum status cuda_download_start(struct compute *c, float *host, const float *device, size_t count,
                                 struct error *err);
 enum status cuda_download_wait(struct compute *c, struct error *err);
@@ -115,15 +136,34 @@ enum status cuda_download_values(struct compute *c, float *host, const void *dev
                                  struct error *err);
 enum status cuda_synchronize(struct compute *c, struct error *err);
 
+/* The floats at `host` on the device, for the work stream to read next: those that were sent ahead,
+ * or a copy made now.  cuda_ahead_taken follows the work that reads them. */
+enum status cuda_bring(struct cuda *cuda, const float *host, size_t count, const float **ret,
+                       struct error *err);
+
+/* cuda_ahead.cu */
+enum status cuda_ahead_open(struct cuda *cuda, struct error *err);
+void cuda_ahead_close(struct cuda *cuda);
+enum status cuda_upload_ahead(struct compute *c, const float *host, size_t count,
+                              struct error *err);
+enum status cuda_forget_ahead(struct compute *c, struct error *err);
+int64_t cuda_ahead_wait_ns(struct compute *c);
+/* cuda_bring of what was sent ahead; *ret NULL: it was not. */
+enum status cuda_ahead_find(struct cuda *cuda, const float *host, size_t count, const float **ret,
+                            struct error *err);
+/* The work stream, as far as it is issued, has read it: its memory may be written again. */
+enum status cuda_ahead_taken(struct cuda *cuda, struct error *err);
+
 /* cuda_elementwise.cu */
 enum status cuda_activation_backward(struct compute *c, enum activation activation,
                                      const void *kept, void *dy, size_t count, struct error *err);
 /* What a product's epilogue does, in a pass of its own over y (rows, out). */
 enum status cuda_finish_linear(struct cuda *cuda, const struct linear *l, const void *residual,
                                void *pre, void *y, size_t rows, struct error *err);
-/* sums (out) = or += the sums of dy's columns, divided by the gradient scale; dy (rows, out). */
+/* sums (out) = or += the sums of dy's columns, divided by the gradient scale; dy (rows, out) whose
+ * rows begin `stride` apart. */
 enum status cuda_column_sums(struct cuda *cuda, const void *dy, float *sums, size_t rows,
-                             size_t out, bool accumulate, struct error *err);
+                             size_t out, size_t stride, bool accumulate, struct error *err);
 /* Sums in two steps: rows come in chunks of cuda_chunk_rows, and a sum over the chunks of partials
  * (chunks, out), divided by the gradient scale, ends it. */
 size_t cuda_chunk_rows(size_t rows);
@@ -138,18 +178,19 @@ enum status cuda_from_float(struct cuda *cuda, const float *from, void *values, 
 enum status cuda_parameter(struct cuda *cuda, const float *parameter, size_t count, unsigned slot,
                            const void **ret, struct error *err);
 
-/* cuda_product.cu: D = alpha op(A) op(B) + beta C and an epilogue, row-major and dense. */
+/* cuda_product.cu: D = alpha op(A) op(B) + beta C and an epilogue, row-major. */
 struct product {
     bool transpose_a, transpose_b;
     size_t m, n, k;
+    size_t a_stride, d_stride; /* elements from row to row, of C as of D; 0: dense, as B and aux */
     const void *a, *b;
     const void *c; /* as d; NULL: d */
     void *d;
     cudaDataType d_type; /* a and b are values */
     float alpha, beta;
     uint32_t epilogue; /* of cuBLASLt */
-    const void *bias;  /* (n), as d */
-    void *aux;         /* (m, n), as d */
+    const void *bias;  /* (n), as d; BGRADB: (m), written */
+    void *aux;         /* (m, n), as d; DGELU: read */
 };
 
 /* The gradient scale's inverse, for what becomes a parameter's gradient. */
@@ -160,11 +201,13 @@ static inline float cuda_unscale(const struct cuda *cuda)
 
 enum status cuda_products_open(struct cuda *cuda, struct error *err);
 void cuda_products_close(struct cuda *cuda);
-/* ret_done NULL: a product that cuBLASLt cannot do is an error; else false is said there. */
+/* ret_done NULL: a product that cuBLASLt cannot do is an error; else, where it or the epilogue's
+ * places do not allow that, *ret_done stays false and nothing is written. */
 enum status cuda_product(struct cuda *cuda, const struct product *p, bool *ret_done,
                          struct error *err);
 
 /* cuda_linear.cu */
+size_t cuda_row_stride(const struct compute *c, size_t width);
 enum status cuda_linear_forward(struct compute *c, const struct linear *l, const void *x,
                                 const void *residual, void *pre, void *y, size_t rows,
                                 struct error *err);
@@ -179,7 +222,7 @@ enum status cuda_softmax_open(struct cuda *cuda, struct error *err);
 void cuda_softmax_close(struct cuda *cuda);
 enum status cuda_softmax_cross_entropy(struct compute *c, const void *logits,
                                        const int32_t *host_labels, void *dlogits, size_t rows,
-                                       size_t classes, struct error *err);
+                                       size_t classes, size_t stride, struct error *err);
 enum status cuda_loss_wait(struct compute *c, double *ret_loss, size_t *ret_correct,
                            struct error *err);
 /* cudaErrorNoKernelImageForDevice when the module has no code for the current device. */
@@ -191,10 +234,31 @@ enum status cuda_max_pool_forward(struct compute *c, const struct pool *p, const
 enum status cuda_max_pool_backward(struct compute *c, const struct pool *p, const int32_t *chosen,
                                    const void *dy, void *dx, size_t batch, bool accumulate,
                                    struct error *err);
-enum status cuda_mean_forward(struct compute *c, const void *x, void *y, size_t images,
-                              size_t inner, struct error *err);
-enum status cuda_mean_backward(struct compute *c, const void *dy, void *dx, size_t images,
-                               size_t inner, bool accumulate, struct error *err);
+enum status cuda_mean_forward(struct compute *c, const void *x, void *y, size_t batch,
+                              size_t channels, size_t inner, struct error *err);
+enum status cuda_mean_backward(struct compute *c, const void *dy, void *dx, size_t batch,
+                               size_t channels, size_t inner, bool accumulate, struct error *err);
+
+/* cuda_layout.cu */
+enum status cuda_upload_images(struct compute *c, void *device, const float *host, size_t images,
+                               size_t channels, size_t points, struct error *err);
+enum status cuda_flatten_forward(struct compute *c, const void *x, void *y, size_t batch,
+                                 size_t channels, size_t inner, struct error *err);
+enum status cuda_flatten_backward(struct compute *c, const void *dy, void *dx, size_t batch,
+                                  size_t channels, size_t inner, bool accumulate,
+                                  struct error *err);
+/* Images of fewer channels than 16 bytes hold, with zeros behind them up to 16 bytes, and back. */
+enum status cuda_pad_channels(struct cuda *cuda, const void *x, void *to, size_t points,
+                              size_t channels, struct error *err);
+enum status cuda_unpad_channels(struct cuda *cuda, const void *from, void *x, size_t points,
+                                size_t channels, bool accumulate, struct error *err);
+/* conv's weight as values (filters, kernel, kernel, channels), which may have more channels. */
+enum status cuda_filters_to_values(struct cuda *cuda, const struct convolution *conv,
+                                   size_t channels, void *to, struct error *err);
+/* conv's dweight = or += values of that order, divided by the gradient scale. */
+enum status cuda_filters_from_values(struct cuda *cuda, const struct convolution *conv,
+                                     size_t channels, const void *from, bool accumulate,
+                                     struct error *err);
 
 /* cuda_batch_norm.cu */
 enum status cuda_batch_norm_forward(struct compute *c, const struct batch_norm *n, void *x,
@@ -203,7 +267,7 @@ enum status cuda_batch_norm_evaluate(struct compute *c, const struct batch_norm 
                                      const void *residual, void *y, size_t batch,
                                      struct error *err);
 enum status cuda_batch_norm_backward(struct compute *c, const struct batch_norm *n, const void *x,
-                                     const void *dy, void *dx, size_t batch,
+                                     const void *y, void *dy, void *dx, size_t batch, bool residual,
                                      bool accumulate_parameters, struct error *err);
 
 /* cuda_layer_norm.cu */
@@ -220,7 +284,7 @@ enum status cuda_embedding_backward(struct compute *c, const struct embedding *e
                                     const void *dy, size_t batch, bool accumulate_tokens,
                                     bool accumulate, struct error *err);
 
-/* cuda_attention.cu, cuda_attention_backward.cu */
+/* cuda_attention.cu */
 enum status cuda_attention_prepare(struct compute *c, struct attention *a, size_t max_batch,
                                    struct error *err);
 void cuda_attention_release(struct compute *c, struct attention *a);
@@ -230,21 +294,29 @@ enum status cuda_attention_backward(struct compute *c, const struct attention *a
                                     const float *log_sums, const void *y, const void *dy,
                                     void *dqkv, size_t batch, struct error *err);
 
-/* cuda_optimizer.cu */
-enum status cuda_optimizer_open(struct cuda *cuda, struct error *err);
-void cuda_optimizer_close(struct cuda *cuda);
+/* cuda_shadow.cu */
+enum status cuda_shadows_open(struct cuda *cuda, struct error *err);
+void cuda_shadows_close(struct cuda *cuda);
 enum status cuda_register_params(struct compute *c, const float *params, size_t count,
                                  const size_t *starts, size_t views, struct error *err);
-enum status cuda_optimizer_update(struct compute *c, const struct optimizer_config *config,
-                                  double learning_rate, uint64_t step,
-                                  const struct compute_update *update, struct error *err);
-uint64_t cuda_skipped_updates(const struct compute *c);
 /* The 16-bit copy of a registered parameter; NULL: it has none. */
 const void *cuda_shadow(const struct cuda *cuda, const float *parameter);
 /* count parameters at `at` were written: their copies follow, where there are some. */
 enum status cuda_shadow_changed(struct cuda *cuda, const float *at, size_t count,
                                 struct error *err);
-/* The numbers that the next update reads, once the update before has read its own. */
+
+/* cuda_optimizer.cu */
+enum status cuda_optimizer_open(struct cuda *cuda, struct error *err);
+void cuda_optimizer_close(struct cuda *cuda);
+enum status cuda_optimizer_update(struct compute *c, const struct optimizer_config *config,
+                                  double learning_rate, uint64_t step,
+                                  const struct compute_update *update, struct error *err);
+enum status cuda_gradient_scale(struct compute *c, struct gradient_scale *ret, struct error *err);
+enum status cuda_set_gradient_scale(struct compute *c, const struct gradient_scale *scale,
+                                    struct error *err);
+/* fp16: the scale as the last update left it, which is waited for. */
+enum status cuda_settle_scale(struct cuda *cuda, struct error *err);
+/* The numbers that the next update reads; waits until the update before is over. */
 enum status cuda_set_terms(struct cuda *cuda, const struct optimizer_config *config,
                            double learning_rate, uint64_t step, struct error *err);
 enum status cuda_update_issued(struct cuda *cuda, struct error *err);
@@ -258,7 +330,7 @@ enum status cuda_graph_launch(struct compute *c, const struct compute_graph *gra
                               uint64_t step, struct error *err);
 void cuda_graph_free(struct compute *c, struct compute_graph *graph);
 
-/* cuda_conv.cu, where cuDNN was found */
+/* cuda_conv_plan.cu and cuda_conv.cu, where cuDNN was found */
 #ifdef SPARRING_HAVE_CUDNN
 void cuda_conv_close(struct cuda *cuda);
 enum status cuda_conv_prepare(struct compute *c, struct convolution *conv, size_t max_batch,

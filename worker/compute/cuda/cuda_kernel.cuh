@@ -79,6 +79,112 @@ template <typename F> static inline cudaError_t by_type(const struct cuda *cuda,
     }
 }
 
+/* ---- 16 bytes at a time ---- */
+
+/* N neighbouring values that one access moves, or two of 16 bytes each: their memory begins at a
+ * multiple of it. */
+template <typename T, unsigned N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) pack {
+    T at[N];
+};
+
+template <unsigned N, typename T> static __device__ inline void load(float *to, const T *from)
+{
+    const pack<T, N> p = *reinterpret_cast<const pack<T, N> *>(from);
+
+#pragma unroll
+    for (unsigned i = 0; i < N; i++)
+        to[i] = to_float(p.at[i]);
+}
+
+/* Two values as one word. */
+static __device__ inline uint32_t two(const __nv_bfloat16 *, float low, float high)
+{
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+
+    memcpy(&bits, &pair, sizeof(bits));
+    return bits;
+}
+
+static __device__ inline uint32_t two(const __half *, float low, float high)
+{
+    const __half2 pair = __floats2half2_rn(low, high);
+    uint32_t bits;
+
+    memcpy(&bits, &pair, sizeof(bits));
+    return bits;
+}
+
+template <unsigned N> static __device__ inline void store(float *to, const float *from)
+{
+    pack<float, N> p;
+
+#pragma unroll
+    for (unsigned i = 0; i < N; i++)
+        p.at[i] = from[i];
+    *reinterpret_cast<pack<float, N> *>(to) = p;
+}
+
+/* The words in one access, said in its own language: the compiler splits up what it can see
+ * through. */
+static __device__ inline void store_words(void *to, const uint32_t (&w)[4])
+{
+#ifdef CUDA_EMULATOR
+    memcpy(to, w, sizeof(w));
+#else
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(w[0]), "r"(w[1]),
+                 "r"(w[2]), "r"(w[3])
+                 : "memory");
+#endif
+}
+
+static __device__ inline void store_words(void *to, const uint32_t (&w)[2])
+{
+#ifdef CUDA_EMULATOR
+    memcpy(to, w, sizeof(w));
+#else
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(w[0]), "r"(w[1]) : "memory");
+#endif
+}
+
+template <unsigned N, typename T> static __device__ inline void store(T *to, const float *from)
+{
+    if constexpr (N == 1) {
+        put(to, from[0]);
+    } else {
+        uint32_t words[N / 2];
+
+#pragma unroll
+        for (unsigned i = 0; i < N / 2; i++)
+            words[i] = two(to, from[2 * i], from[2 * i + 1]);
+        store_words(to, words);
+    }
+}
+
+template <unsigned N> struct count_tag {
+    static constexpr unsigned count = N;
+};
+
+/* f(type_tag<T>(), count_tag<N>()): as many values as 16 bytes hold where `whole` allows, else 1.
+ */
+template <typename F> static inline cudaError_t by_pack(const struct cuda *cuda, bool whole, F f)
+{
+    return by_type(cuda, [&](auto tag) {
+        typedef typename decltype(tag)::type T;
+
+        return whole ? f(tag, count_tag<16 / sizeof(T)>()) : f(tag, count_tag<1>());
+    });
+}
+
+/* What by_pack asks: these places (NULL is one) and rows of `width` values begin at multiples of
+ * 16 bytes. */
+template <typename... P>
+static inline bool packs(const struct cuda *cuda, size_t width, const P *...places)
+{
+    return width * cuda->value_size % 16 == 0 &&
+           ((reinterpret_cast<uintptr_t>(places) % 16 == 0) && ...);
+}
+
 /* ---- grids ---- */
 
 #define BLOCKS_MAX 4096u /* beyond it threads take several elements */

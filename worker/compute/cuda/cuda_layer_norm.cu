@@ -1,11 +1,175 @@
 /*
- * Layer normalisation: a warp per row; gradients of weight and bias are sums of columns over chunks
- * of rows, like a linear layer's bias.
+ * Layer normalisation: a warp per row.  A row of at most ROW_MAX values that begins at a multiple
+ * of 16 bytes is held in registers, each value read once; backward then makes all its gradients in
+ * one pass, those of weight and bias as sums over each block's rows first.  Other rows are read
+ * again for every use, and the sums are made over chunks of rows, like a linear layer's bias.
  */
 #include "worker/compute/cuda/cuda_kernel.cuh"
 
 #define TILE_COLUMNS 32u
 #define TILE_ROWS    8u
+#define LANE_VALUES  32u                  /* of a row in a thread's registers */
+#define ROW_MAX      (WARP * LANE_VALUES) /* values */
+#define BACK_WARPS   4u                   /* of a block: registers allow few */
+#define BACK_BLOCKS  384u                 /* at most */
+
+/* ---- rows in registers: lane l has the packs l, l + 32, ... of N values ---- */
+
+template <unsigned N> static __device__ inline unsigned column_of(unsigned k)
+{
+    return (k * WARP + threadIdx.x % WARP) * N;
+}
+
+/* Behind the row's end zeros. */
+template <unsigned N, typename T>
+static __device__ inline void load_row(float (&to)[LANE_VALUES], const T *row, unsigned width)
+{
+#pragma unroll
+    for (unsigned k = 0; k < LANE_VALUES / N; k++) {
+        if (column_of<N>(k) < width) {
+            load<N>(to + k * N, row + column_of<N>(k));
+        } else {
+#pragma unroll
+            for (unsigned i = 0; i < N; i++)
+                to[k * N + i] = 0.0f;
+        }
+    }
+}
+
+template <typename T, unsigned N>
+static __global__ void __launch_bounds__(THREADS)
+    row_forward_kernel(struct layer_norm n, const T *x, T *y, size_t rows)
+{
+    size_t row = grid_first() / WARP;
+    unsigned width = (unsigned)n.width;
+    float values[LANE_VALUES];
+    float mean = 0.0f;
+    float var = 0.0f;
+    float inverse;
+
+    if (row >= rows)
+        return; /* the whole warp */
+    load_row<N>(values, x + row * width, width);
+#pragma unroll
+    for (unsigned i = 0; i < LANE_VALUES; i++)
+        mean += values[i];
+    mean = warp_sum(mean) / (float)width;
+#pragma unroll
+    for (unsigned i = 0; i < LANE_VALUES; i++) {
+        float d = values[i] - mean;
+
+        var += column_of<N>(i / N) < width ? d * d : 0.0f;
+    }
+    var = warp_sum(var) / (float)width;
+    inverse = 1.0f / sqrtf(var + n.epsilon);
+#pragma unroll
+    for (unsigned k = 0; k < LANE_VALUES / N; k++) {
+        unsigned column = column_of<N>(k);
+        float weight[N], bias[N];
+
+        if (column >= width)
+            break;
+        load<N>(weight, n.weight + column);
+        load<N>(bias, n.bias + column);
+#pragma unroll
+        for (unsigned i = 0; i < N; i++)
+            values[k * N + i] = (values[k * N + i] - mean) * inverse * weight[i] + bias[i];
+        store<N>(y + row * width + column, values + k * N);
+    }
+    if (threadIdx.x % WARP == 0) {
+        n.mean[row] = mean;
+        n.inverse_std[row] = inverse;
+    }
+}
+
+/* A thread's columns of the gradients of weight and bias, over its warp's rows. */
+struct column_sums {
+    float weight[LANE_VALUES], bias[LANE_VALUES];
+};
+
+/* One row; dx may be dy. */
+template <typename T, unsigned N>
+static __device__ inline void row_backward(const struct layer_norm &n, const T *x, const T *dy,
+                                           T *dx, size_t row, bool accumulate,
+                                           struct column_sums *sums)
+{
+    unsigned width = (unsigned)n.width;
+    float normalised[LANE_VALUES], d[LANE_VALUES];
+    float mean = n.mean[row];
+    float inverse = n.inverse_std[row];
+    float sum = 0.0f;
+    float products = 0.0f;
+
+    load_row<N>(normalised, x + row * width, width);
+    load_row<N>(d, dy + row * width, width);
+#pragma unroll
+    for (unsigned k = 0; k < LANE_VALUES / N; k++) {
+        float weight[N] = {};
+
+        if (column_of<N>(k) < width)
+            load<N>(weight, n.weight + column_of<N>(k));
+#pragma unroll
+        for (unsigned i = 0; i < N; i++) {
+            unsigned v = k * N + i;
+
+            normalised[v] = (normalised[v] - mean) * inverse;
+            sums->bias[v] += d[v];
+            sums->weight[v] += d[v] * normalised[v];
+            d[v] *= weight[i];
+            sum += d[v];
+            products += d[v] * normalised[v];
+        }
+    }
+    sum = warp_sum(sum) / (float)width;
+    products = warp_sum(products) / (float)width;
+#pragma unroll
+    for (unsigned k = 0; k < LANE_VALUES / N; k++) {
+        T *to = dx + row * width + column_of<N>(k);
+        float before[N] = {};
+
+        if (column_of<N>(k) >= width)
+            break;
+        if (accumulate)
+            load<N>(before, to);
+#pragma unroll
+        for (unsigned i = 0; i < N; i++)
+            before[i] += (d[k * N + i] - sum - normalised[k * N + i] * products) * inverse;
+        store<N>(to, before);
+    }
+}
+
+/* partials (2: weight, bias; blocks, width): the warps' sums, added in their order. */
+template <typename T, unsigned N>
+static __global__ void __launch_bounds__(BACK_WARPS *WARP)
+    row_backward_kernel(struct layer_norm n, const T *x, const T *dy, T *dx, size_t rows,
+                        bool accumulate, float *partials)
+{
+    __shared__ float shared[2][ROW_MAX];
+    unsigned width = (unsigned)n.width;
+    unsigned warp = threadIdx.x / WARP;
+    struct column_sums sums = {};
+
+    for (size_t row = blockIdx.x * BACK_WARPS + warp; row < rows; row += gridDim.x * BACK_WARPS)
+        row_backward<T, N>(n, x, dy, dx, row, accumulate, &sums);
+    for (unsigned turn = 0; turn < BACK_WARPS; turn++) {
+#pragma unroll
+        for (unsigned v = 0; v < LANE_VALUES; v++) {
+            unsigned column = column_of<N>(v / N) + v % N;
+
+            if (turn != warp || column >= width)
+                continue;
+            shared[0][column] = sums.weight[v] + (turn > 0 ? shared[0][column] : 0.0f);
+            shared[1][column] = sums.bias[v] + (turn > 0 ? shared[1][column] : 0.0f);
+        }
+        __syncthreads();
+    }
+    for (unsigned column = threadIdx.x; column < width; column += BACK_WARPS * WARP) {
+        partials[(size_t)blockIdx.x * width + column] = shared[0][column];
+        partials[(size_t)(gridDim.x + blockIdx.x) * width + column] = shared[1][column];
+    }
+}
+
+/* ---- any rows ---- */
 
 static unsigned row_blocks(size_t rows)
 {
@@ -48,15 +212,17 @@ enum status cuda_layer_norm_forward(struct compute *c, const struct layer_norm *
                                     void *y, size_t rows, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
+    bool held = n->width <= ROW_MAX && packs(cuda, n->width, x, y, n->weight, n->bias);
 
     return status_from_cuda(by_type(cuda,
                                     [&](auto tag) {
                                         typedef typename decltype(tag)::type T;
 
-                                        return cuda_launch(layer_norm_kernel<T>, row_blocks(rows),
-                                                           THREADS, 0, cuda->work, *n,
-                                                           static_cast<const T *>(x),
-                                                           static_cast<T *>(y), rows);
+                                        return cuda_launch(
+                                            held ? row_forward_kernel<T, 16 / sizeof(T)>
+                                                 : layer_norm_kernel<T>,
+                                            row_blocks(rows), THREADS, 0, cuda->work, *n,
+                                            static_cast<const T *>(x), static_cast<T *>(y), rows);
                                     }),
                             "layer_norm kernel", err);
 }
@@ -127,6 +293,20 @@ static __global__ void parameter_sums_kernel(struct layer_norm n, const T *x, co
     partials[(gridDim.y + blockIdx.y) * n.width + column] = bias;
 }
 
+/* partials (2: weight, bias; chunks, width). */
+static enum status add_partials(struct cuda *cuda, const struct layer_norm *n,
+                                const float *partials, size_t chunks, bool accumulate,
+                                struct error *err)
+{
+    enum status status =
+        cuda_add_chunks(cuda, partials, n->dweight, chunks, n->width, accumulate, err);
+
+    if (status == STATUS_OK)
+        status = cuda_add_chunks(cuda, partials + chunks * n->width, n->dbias, chunks, n->width,
+                                 accumulate, err);
+    return status;
+}
+
 static enum status parameter_gradients(struct cuda *cuda, const struct layer_norm *n, const void *x,
                                        const void *dy, size_t rows, bool accumulate,
                                        struct error *err)
@@ -152,12 +332,38 @@ static enum status parameter_gradients(struct cuda *cuda, const struct layer_nor
                         static_cast<const T *>(dy), partials, rows, chunk_rows);
                 }),
         "layer norm's parameter sums", err);
-    if (status == STATUS_OK)
-        status = cuda_add_chunks(cuda, partials, n->dweight, chunks, n->width, accumulate, err);
-    if (status == STATUS_OK)
-        status = cuda_add_chunks(cuda, partials + chunks * n->width, n->dbias, chunks, n->width,
-                                 accumulate, err);
-    return status;
+    return status == STATUS_OK ? add_partials(cuda, n, partials, chunks, accumulate, err) : status;
+}
+
+/* All gradients in one pass, of rows that are held in registers. */
+static enum status backward_held(struct cuda *cuda, const struct layer_norm *n, const void *x,
+                                 const void *dy, void *dx, size_t rows, bool accumulate_input,
+                                 bool accumulate_parameters, struct error *err)
+{
+    size_t blocks = (rows + BACK_WARPS - 1) / BACK_WARPS;
+    float *partials;
+    enum status status;
+
+    if (blocks > BACK_BLOCKS)
+        blocks = BACK_BLOCKS;
+    status = cuda_reserve(cuda, &cuda->partials, 2 * blocks * n->width * sizeof(float),
+                          "partial sums", err);
+    partials = static_cast<float *>(cuda->partials.memory);
+    if (status != STATUS_OK)
+        return status;
+    status = status_from_cuda(
+        by_type(cuda,
+                [&](auto tag) {
+                    typedef typename decltype(tag)::type T;
+
+                    return cuda_launch(row_backward_kernel<T, 16 / sizeof(T)>, (unsigned)blocks,
+                                       BACK_WARPS * WARP, 0, cuda->work, *n,
+                                       static_cast<const T *>(x), static_cast<const T *>(dy),
+                                       static_cast<T *>(dx), rows, accumulate_input, partials);
+                }),
+        "layer_norm_backward kernel", err);
+    return status == STATUS_OK ? add_partials(cuda, n, partials, blocks, accumulate_parameters, err)
+                               : status;
 }
 
 enum status cuda_layer_norm_backward(struct compute *c, const struct layer_norm *n, const void *x,
@@ -165,8 +371,12 @@ enum status cuda_layer_norm_backward(struct compute *c, const struct layer_norm 
                                      bool accumulate_parameters, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
-    enum status status = parameter_gradients(cuda, n, x, dy, rows, accumulate_parameters, err);
+    enum status status;
 
+    if (n->width <= ROW_MAX && packs(cuda, n->width, x, dy, dx, n->weight))
+        return backward_held(cuda, n, x, dy, dx, rows, accumulate_input, accumulate_parameters,
+                             err);
+    status = parameter_gradients(cuda, n, x, dy, rows, accumulate_parameters, err);
     if (status != STATUS_OK)
         return status;
     return status_from_cuda(by_type(cuda,

@@ -1,20 +1,27 @@
 /*
  * Linear layers: one product each, with bias, activation and residual in its epilogue where
  * cuBLASLt has one for the shape, else in a pass over the result.  cuBLASLt adds C (our residual)
- * before the activation and we behind it, so only a layer without activation adds it there.
+ * before the activation and we behind it, so only a layer without activation adds it there.  Its
+ * ReLU is a maximum with zero, which may make one of a NaN; ours lets NaNs pass, so that the loss
+ * shows them, and is such a pass, with the bias.  Backward takes a bias's gradient from the
+ * weight's product (BGRADB; it replaces, and alpha does not scale it) and GELU's slope into the
+ * product behind it (DGELU).  ReLU has none: DRELU reads a bit mask of its own in place of the
+ * output that we keep.
  */
 #include "worker/compute/cuda/cuda_internal.h"
 
+size_t cuda_row_stride(const struct compute *c, size_t width)
+{
+    size_t each = 16 / reinterpret_cast<const struct cuda *>(c)->value_size;
+
+    return (width + each - 1) / each * each;
+}
+
 static uint32_t epilogue_of(const struct linear *l)
 {
-    switch (l->activation) {
-    case ACTIVATION_RELU:
-        return l->bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-    case ACTIVATION_GELU:
+    if (l->activation == ACTIVATION_GELU)
         return l->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    default:
-        return l->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    }
+    return l->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 /* *ret_done false: cuBLASLt cannot, and nothing is written. */
@@ -23,7 +30,7 @@ static enum status forward_fused(struct cuda *cuda, const struct linear *l, stru
 {
     enum status status = STATUS_OK;
 
-    if (residual && l->activation != ACTIVATION_NONE)
+    if (l->activation == ACTIVATION_RELU || (residual && l->activation != ACTIVATION_NONE))
         return STATUS_OK;
     if (l->activation == ACTIVATION_GELU && (!pre || l->out % 8 != 0))
         return STATUS_OK; /* its rule for the kept input */
@@ -51,6 +58,7 @@ enum status cuda_linear_forward(struct compute *c, const struct linear *l, const
     p.k = l->in;
     p.a = x;
     p.d = y;
+    p.d_stride = linear_stride(l);
     p.d_type = cuda->type;
     p.alpha = 1.0f;
     p.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
@@ -63,12 +71,25 @@ enum status cuda_linear_forward(struct compute *c, const struct linear *l, const
     return status == STATUS_OK ? cuda_finish_linear(cuda, l, residual, pre, y, rows, err) : status;
 }
 
+/* The weight's gradient with the bias's in its epilogue.  *ret_done false: cuBLASLt cannot. */
+static enum status backward_weight_fused(struct cuda *cuda, const struct linear *l,
+                                         struct product p, bool accumulate, bool *ret_done,
+                                         struct error *err)
+{
+    if (!l->dbias || accumulate || p.alpha != 1.0f)
+        return STATUS_OK;
+    p.epilogue = CUBLASLT_EPILOGUE_BGRADB; /* its B is our A, dy */
+    p.bias = l->dbias;
+    return cuda_product(cuda, &p, ret_done, err);
+}
+
 enum status cuda_linear_backward_weight(struct compute *c, const struct linear *l, const void *x,
                                         const void *dy, size_t rows, bool accumulate,
                                         struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
     struct product p = {};
+    bool done = false;
     enum status status;
 
     p.transpose_a = true;
@@ -76,16 +97,31 @@ enum status cuda_linear_backward_weight(struct compute *c, const struct linear *
     p.n = l->in;
     p.k = rows;
     p.a = dy;
+    p.a_stride = linear_stride(l);
     p.b = x;
     p.d = l->dweight;
     p.d_type = CUDA_R_32F;
     p.alpha = cuda_unscale(cuda);
     p.beta = accumulate ? 1.0f : 0.0f;
     p.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    status = backward_weight_fused(cuda, l, p, accumulate, &done, err);
+    if (status != STATUS_OK || done)
+        return status;
     status = cuda_product(cuda, &p, NULL, err);
     if (status != STATUS_OK || !l->dbias)
         return status;
-    return cuda_column_sums(cuda, dy, l->dbias, rows, l->out, accumulate, err);
+    return cuda_column_sums(cuda, dy, l->dbias, rows, l->out, linear_stride(l), accumulate, err);
+}
+
+/* dx with GELU's slope.  *ret_done false: cuBLASLt cannot. */
+static enum status backward_input_fused(struct cuda *cuda, const struct linear *l, struct product p,
+                                        bool *ret_done, struct error *err)
+{
+    if (l->before != ACTIVATION_GELU || l->in % 8 != 0)
+        return STATUS_OK; /* its rule for the kept input */
+    p.epilogue = CUBLASLT_EPILOGUE_DGELU;
+    p.aux = const_cast<void *>(l->before_kept); /* read */
+    return cuda_product(cuda, &p, ret_done, err);
 }
 
 enum status cuda_linear_backward_input(struct compute *c, const struct linear *l, const void *dy,
@@ -93,17 +129,26 @@ enum status cuda_linear_backward_input(struct compute *c, const struct linear *l
 {
     struct cuda *cuda = cuda_of(c);
     struct product p = {};
+    bool done = false;
     enum status status;
 
     p.m = rows;
     p.n = l->in;
     p.k = l->out;
     p.a = dy;
+    p.a_stride = linear_stride(l);
     p.d = dx;
     p.d_type = cuda->type;
     p.alpha = 1.0f;
     p.beta = accumulate ? 1.0f : 0.0f;
     p.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     status = cuda_parameter(cuda, l->weight, l->out * l->in, 0, &p.b, err);
-    return status == STATUS_OK ? cuda_product(cuda, &p, NULL, err) : status;
+    if (status == STATUS_OK)
+        status = backward_input_fused(cuda, l, p, &done, err);
+    if (status != STATUS_OK || done)
+        return status;
+    status = cuda_product(cuda, &p, NULL, err);
+    if (status != STATUS_OK || l->before == ACTIVATION_NONE)
+        return status;
+    return cuda_activation_backward(c, l->before, l->before_kept, dx, rows * l->in, err);
 }

@@ -56,6 +56,11 @@ uint64_t cuda_peak_bytes(const struct compute *c)
     return reinterpret_cast<const struct cuda *>(c)->peak_bytes;
 }
 
+struct compute_traffic cuda_traffic(const struct compute *c)
+{
+    return reinterpret_cast<const struct cuda *>(c)->traffic;
+}
+
 static enum status alloc_bytes(struct cuda *cuda, size_t count, size_t size, const char *what,
                                void **ret, struct error *err)
 {
@@ -94,6 +99,9 @@ enum status cuda_reserve(struct cuda *cuda, struct cuda_scratch *s, size_t bytes
 
     if (bytes <= s->bytes)
         return STATUS_OK;
+    if (cuda->capturing)
+        return error_set(err, STATUS_UNAVAILABLE, "%s would need %zu bytes while a step is noted",
+                         what, bytes);
     cuda->moves++;
     cuda_free(&cuda->base, s->memory); /* waits for the kernels that use it */
     *s = {};
@@ -156,11 +164,28 @@ void cuda_free_host(struct compute *c, float *memory)
 enum status cuda_upload(struct compute *c, float *device, const float *host, size_t count,
                         struct error *err)
 {
-    enum status status = status_from_cuda(cudaMemcpyAsync(device, host, count * sizeof(float),
-                                                          cudaMemcpyHostToDevice, cuda_of(c)->work),
-                                          "cudaMemcpyAsync to the GPU", err);
+    struct cuda *cuda = cuda_of(c);
+    const float *ahead = NULL;
+    enum status status = cuda_ahead_find(cuda, host, count, &ahead, err);
 
-    return status == STATUS_OK ? cuda_shadow_changed(cuda_of(c), device, count, err) : status;
+    if (status == STATUS_OK)
+        status = status_from_cuda(
+            cudaMemcpyAsync(device, ahead ? ahead : host, count * sizeof(float),
+                            ahead ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice, cuda->work),
+            "cudaMemcpyAsync to the GPU", err);
+    if (status == STATUS_OK && ahead)
+        status = cuda_ahead_taken(cuda, err);
+    else if (status == STATUS_OK)
+        cuda->traffic.up_bytes += count * sizeof(float);
+    return status == STATUS_OK ? cuda_shadow_changed(cuda, device, count, err) : status;
+}
+
+enum status cuda_copy(struct compute *c, float *to, const float *from, size_t count,
+                      struct error *err)
+{
+    return status_from_cuda(cudaMemcpyAsync(to, from, count * sizeof(float),
+                                            cudaMemcpyDeviceToDevice, cuda_of(c)->work),
+                            "cudaMemcpyAsync on the GPU", err);
 }
 
 enum status cuda_download_start(struct compute *c, float *host, const float *device, size_t count,
@@ -184,9 +209,11 @@ enum status cuda_download_start(struct compute *c, float *host, const float *dev
     if (status == STATUS_OK)
         status =
             status_from_cuda(cudaEventRecord(d->arrived, cuda->copies), "cudaEventRecord", err);
-    if (status == STATUS_OK)
-        cuda->started++;
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    cuda->started++;
+    cuda->traffic.down_bytes += count * sizeof(float);
+    return STATUS_OK;
 }
 
 enum status cuda_download_wait(struct compute *c, struct error *err)
@@ -200,21 +227,36 @@ enum status cuda_download_wait(struct compute *c, struct error *err)
     return status_from_cuda(cudaEventSynchronize(d->arrived), "waiting for a download", err);
 }
 
+enum status cuda_bring(struct cuda *cuda, const float *host, size_t count, const float **ret,
+                       struct error *err)
+{
+    float *staged;
+    enum status status = cuda_ahead_find(cuda, host, count, ret, err);
+
+    if (status != STATUS_OK || *ret)
+        return status;
+    status = cuda_reserve(cuda, &cuda->staged, count * sizeof(float), "staged values", err);
+    staged = static_cast<float *>(cuda->staged.memory);
+    if (status == STATUS_OK)
+        status = cuda_upload(&cuda->base, staged, host, count, err);
+    if (status == STATUS_OK)
+        *ret = staged;
+    return status;
+}
+
 enum status cuda_upload_values(struct compute *c, void *device, const float *host, size_t count,
                                struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
+    const float *floats = NULL;
     enum status status;
 
     if (cuda->type == CUDA_R_32F)
         return cuda_upload(c, static_cast<float *>(device), host, count, err);
-    status = cuda_reserve(cuda, &cuda->staged, count * sizeof(float), "staged values", err);
+    status = cuda_bring(cuda, host, count, &floats, err);
     if (status == STATUS_OK)
-        status = cuda_upload(c, static_cast<float *>(cuda->staged.memory), host, count, err);
-    if (status == STATUS_OK)
-        status =
-            cuda_from_float(cuda, static_cast<float *>(cuda->staged.memory), device, count, err);
-    return status;
+        status = cuda_from_float(cuda, floats, device, count, err);
+    return status == STATUS_OK ? cuda_ahead_taken(cuda, err) : status;
 }
 
 enum status cuda_download_values(struct compute *c, float *host, const void *device, size_t count,
@@ -245,5 +287,8 @@ enum status cuda_synchronize(struct compute *c, struct error *err)
     if (status == STATUS_OK)
         status =
             status_from_cuda(cudaStreamSynchronize(cuda->copies), "cudaStreamSynchronize", err);
+    if (status == STATUS_OK)
+        status = status_from_cuda(cudaStreamSynchronize(cuda->ahead.stream),
+                                  "cudaStreamSynchronize", err);
     return status;
 }

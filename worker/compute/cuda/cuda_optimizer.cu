@@ -6,23 +6,16 @@
  * launch.  In fp16 a first pass looks for gradients that are not finite.
  */
 #include "common/optimizer/optimizer_terms.h"
-#include "worker/compute/cuda/cuda_kernel.cuh"
+#include "worker/compute/cuda/cuda_shadow.cuh"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define SCALE_FIRST   65536.0f
-#define SCALE_LEAST   1.0f
-#define SCALE_GROWTH  2000u /* updates without overflow until it doubles */
-#define VIEW_ELEMENTS 64u   /* a view's copy begins at a multiple */
-#define MINE          4u    /* neighbouring elements of a thread */
-
-/* Where the copies of views begin: elements [starts[v], starts[v + 1]) are at places[v] on. */
-struct shadow_map {
-    const size_t *starts; /* (views + 1) */
-    const size_t *places;
-    unsigned views;
-};
+#define SCALE_FIRST  65536.0f
+#define SCALE_LEAST  1.0f
+#define SCALE_MOST   0x1p126f /* a checkpoint takes up to 1e38; infinity never halves */
+#define SCALE_GROWTH 2000u    /* updates without overflow until it doubles */
+#define TURNS        2u /* of a thread, their loads all on their way before the first is used */
 
 struct cuda_terms {
     struct sgd_terms sgd;
@@ -37,32 +30,9 @@ struct cuda_optimizer {
     bool asked;    /* pinned_bad will tell of an update */
     unsigned good; /* updates since the scale changed */
     uint64_t skipped;
-    const float *params; /* registered */
-    size_t count;
-    size_t *starts, *places; /* owned, host, as in the map */
-    size_t *device_starts;   /* owned, device: starts, then places */
-    unsigned views;
-    void *shadows; /* owned, device */
 };
 
 /* ---- the update ---- */
-
-/* The view that holds element i. */
-static __host__ __device__ unsigned view_of(const size_t *starts, unsigned views, size_t i)
-{
-    unsigned low = 0;
-    unsigned high = views; /* starts[low] <= i < starts[high] */
-
-    while (high - low > 1) {
-        unsigned middle = (low + high) / 2;
-
-        if (starts[middle] <= i)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
 
 /* torch.lerp: the form whose error is smaller for the given weight. */
 static __device__ float lerp(float from, float to, float weight)
@@ -100,185 +70,123 @@ static __device__ float updated(const struct cuda_terms &terms, float p, float g
     }
 }
 
-/* bad NULL: nothing is asked.  T float: no copies.  All pointers are 16-byte aligned. */
+struct update_arrays {
+    float *params;
+    const float *grads;
+    float *first, *second;
+    size_t count;
+};
+
+struct update_part {
+    float p[MINE], g[MINE], m[MINE], v[MINE];
+};
+
+template <enum update_kind KIND>
+static __device__ inline void load_part(struct update_part *part, const struct update_arrays &a,
+                                        size_t at)
+{
+    load<MINE>(part->p, a.params + at);
+    load<MINE>(part->g, a.grads + at);
+    if (KIND != UPDATE_SGD)
+        load<MINE>(part->m, a.first + at);
+    if (KIND == UPDATE_ADAM)
+        load<MINE>(part->v, a.second + at);
+}
+
+template <enum update_kind KIND>
+static __device__ inline void store_part(const struct update_part *part,
+                                         const struct update_arrays &a, size_t at)
+{
+    store<MINE>(a.params + at, part->p);
+    if (KIND != UPDATE_SGD)
+        store<MINE>(a.first + at, part->m);
+    if (KIND == UPDATE_ADAM)
+        store<MINE>(a.second + at, part->v);
+}
+
+/* One element, of those behind the last whole part. */
 template <enum update_kind KIND, typename T>
-static __global__ void update_kernel(const struct cuda_terms *memory, float *params,
-                                     const float *grads, float *first, float *second, T *shadows,
-                                     struct shadow_map map, size_t count, const int *bad)
+static __device__ inline void update_one(const struct cuda_terms &terms,
+                                         const struct update_arrays &a, T *shadows,
+                                         const struct shadow_map &map, size_t at)
+{
+    float m = KIND != UPDATE_SGD ? a.first[at] : 0.0f;
+    float v = KIND == UPDATE_ADAM ? a.second[at] : 0.0f;
+    float p[MINE] = {updated<KIND>(terms, a.params[at], a.grads[at], &m, &v)};
+
+    a.params[at] = p[0];
+    if (KIND != UPDATE_SGD)
+        a.first[at] = m;
+    if (KIND == UPDATE_ADAM)
+        a.second[at] = v;
+    if (sizeof(T) != sizeof(float) && shadows)
+        put_shadows(shadows, map, at, p, 0, 1);
+}
+
+/* bad NULL: nothing is asked.  T float: no copies.  All arrays are 16-byte aligned.  A block takes
+ * TURNS neighbouring stretches of MINE elements per thread at a time. */
+template <enum update_kind KIND, typename T>
+static __global__ void __launch_bounds__(THREADS)
+    update_kernel(const struct cuda_terms *memory, struct update_arrays a, T *shadows,
+                  struct shadow_map map, const int *bad)
 {
     const struct cuda_terms terms = *memory;
+    const size_t stretch = (size_t)THREADS * MINE;
+    size_t whole = a.count / MINE * MINE;
 
     if (bad && *bad)
         return;
-    for (size_t at = MINE * grid_first(); at < count; at += MINE * grid_stride()) {
-        float p[MINE], g[MINE], m[MINE] = {}, v[MINE] = {};
-        unsigned here = count - at < MINE ? (unsigned)(count - at) : MINE;
-        bool whole = here == MINE;
+    for (size_t tile = blockIdx.x * TURNS * stretch; tile < whole;
+         tile += gridDim.x * TURNS * stretch) {
+        struct update_part parts[TURNS] = {};
+        size_t at = tile + threadIdx.x * MINE;
 
-        if (whole) {
-            *reinterpret_cast<float4 *>(p) = *reinterpret_cast<const float4 *>(params + at);
-            *reinterpret_cast<float4 *>(g) = *reinterpret_cast<const float4 *>(grads + at);
-            if (KIND != UPDATE_SGD)
-                *reinterpret_cast<float4 *>(m) = *reinterpret_cast<const float4 *>(first + at);
-            if (KIND == UPDATE_ADAM)
-                *reinterpret_cast<float4 *>(v) = *reinterpret_cast<const float4 *>(second + at);
-        }
-        for (unsigned i = 0; i < here && !whole; i++) {
-            p[i] = params[at + i];
-            g[i] = grads[at + i];
-            m[i] = KIND != UPDATE_SGD ? first[at + i] : 0.0f;
-            v[i] = KIND == UPDATE_ADAM ? second[at + i] : 0.0f;
-        }
 #pragma unroll
-        for (unsigned i = 0; i < MINE; i++)
-            if (i < here)
-                p[i] = updated<KIND>(terms, p[i], g[i], &m[i], &v[i]);
-        if (whole) {
-            *reinterpret_cast<float4 *>(params + at) = *reinterpret_cast<const float4 *>(p);
-            if (KIND != UPDATE_SGD)
-                *reinterpret_cast<float4 *>(first + at) = *reinterpret_cast<const float4 *>(m);
-            if (KIND == UPDATE_ADAM)
-                *reinterpret_cast<float4 *>(second + at) = *reinterpret_cast<const float4 *>(v);
-        }
-        for (unsigned i = 0; i < here && !whole; i++) {
-            params[at + i] = p[i];
-            if (KIND != UPDATE_SGD)
-                first[at + i] = m[i];
-            if (KIND == UPDATE_ADAM)
-                second[at + i] = v[i];
-        }
-        if (sizeof(T) != sizeof(float) && shadows) {
-            unsigned view = view_of(map.starts, map.views, at);
+        for (unsigned t = 0; t < TURNS; t++)
+            if (at + t * stretch < whole)
+                load_part<KIND>(&parts[t], a, at + t * stretch);
+#pragma unroll
+        for (unsigned t = 0; t < TURNS; t++) {
+            struct update_part *part = &parts[t];
 
-            for (unsigned i = 0; i < here; i++) {
-                while (at + i >= map.starts[view + 1])
-                    view++;
-                put(&shadows[map.places[view] + (at + i - map.starts[view])], p[i]);
-            }
+            if (at + t * stretch >= whole)
+                break;
+#pragma unroll
+            for (unsigned i = 0; i < MINE; i++)
+                part->p[i] = updated<KIND>(terms, part->p[i], part->g[i], &part->m[i], &part->v[i]);
+            store_part<KIND>(part, a, at + t * stretch);
+            if (sizeof(T) != sizeof(float) && shadows)
+                put_shadows(shadows, map, at + t * stretch, part->p, 0, MINE);
         }
     }
+    if (whole + grid_first() < a.count)
+        update_one<KIND>(terms, a, shadows, map, whole + grid_first());
 }
 
+static __device__ inline bool finite(float x)
+{
+    return fabsf(x) <= 3.402823466e38f;
+}
+
+/* grads: 16-byte aligned. */
 static __global__ void finite_kernel(const float *grads, size_t count, int *bad)
 {
-    for (size_t i = grid_first(); i < count; i += grid_stride())
-        if (!(fabsf(grads[i]) <= 3.402823466e38f))
-            *bad = 1; /* whoever writes, it is the same */
-}
+    size_t whole = count / MINE * MINE;
+    bool all = true;
 
-/* ---- copies in 16 bits ---- */
+#pragma unroll 4
+    for (size_t i = MINE * grid_first(); i < whole; i += MINE * grid_stride()) {
+        float g[MINE];
 
-/* Elements [begin, end) of the slab. */
-template <typename T>
-static __global__ void shadow_kernel(const float *params, T *shadows, struct shadow_map map,
-                                     size_t begin, size_t end)
-{
-    for (size_t i = begin + grid_first(); i < end; i += grid_stride()) {
-        unsigned view = view_of(map.starts, map.views, i);
-
-        put(&shadows[map.places[view] + (i - map.starts[view])], params[i]);
+        load<MINE>(g, grads + i);
+#pragma unroll
+        for (unsigned j = 0; j < MINE; j++)
+            all = all && finite(g[j]);
     }
-}
-
-static struct shadow_map map_of(const struct cuda_optimizer *o)
-{
-    struct shadow_map map = {};
-
-    map.starts = o->device_starts;
-    map.places = o->device_starts + o->views + 1;
-    map.views = o->views;
-    return map;
-}
-
-static void forget_params(struct cuda *cuda)
-{
-    struct cuda_optimizer *o = cuda->optimizer;
-
-    cuda_free(&cuda->base, o->shadows);
-    (void)cudaFree(o->device_starts);
-    free(o->starts);
-    o->shadows = NULL;
-    o->device_starts = NULL;
-    o->starts = NULL;
-    o->params = NULL;
-}
-
-enum status cuda_shadow_changed(struct cuda *cuda, const float *at, size_t count, struct error *err)
-{
-    const struct cuda_optimizer *o = cuda->optimizer;
-    size_t begin = (size_t)(at - o->params);
-
-    if (!o->shadows || at < o->params || at >= o->params + o->count)
-        return STATUS_OK;
-    return status_from_cuda(by_type(cuda,
-                                    [&](auto tag) {
-                                        typedef typename decltype(tag)::type T;
-
-                                        return cuda_launch(shadow_kernel<T>, blocks_for(count),
-                                                           THREADS, 0, cuda->work, o->params,
-                                                           static_cast<T *>(o->shadows), map_of(o),
-                                                           begin, begin + count);
-                                    }),
-                            "shadow kernel", err);
-}
-
-const void *cuda_shadow(const struct cuda *cuda, const float *parameter)
-{
-    const struct cuda_optimizer *o = cuda->optimizer;
-    size_t at = (size_t)(parameter - o->params);
-    unsigned view;
-
-    if (!o->shadows || parameter < o->params || parameter >= o->params + o->count)
-        return NULL;
-    view = view_of(o->starts, o->views, at);
-    return value_at(cuda, o->shadows, o->places[view] + (at - o->starts[view]));
-}
-
-enum status cuda_register_params(struct compute *c, const float *params, size_t count,
-                                 const size_t *starts, size_t views, struct error *err)
-{
-    struct cuda *cuda = cuda_of(c);
-    struct cuda_optimizer *o = cuda->optimizer;
-    size_t length = 2 * views + 1;
-    size_t place = 0;
-    void *memory = NULL;
-    enum status status;
-
-    cuda->moves++;
-    forget_params(cuda);
-    if (cuda->type == CUDA_R_32F)
-        return STATUS_OK;
-    o->starts = static_cast<size_t *>(calloc(length, sizeof(size_t)));
-    if (!o->starts)
-        return error_set(err, STATUS_NO_MEMORY, "views of parameters: cannot allocate %zu bytes",
-                         length * sizeof(size_t));
-    o->places = o->starts + views + 1;
-    for (size_t v = 0; v < views; v++) {
-        size_t end = v + 1 < views ? starts[v + 1] : count;
-
-        o->starts[v] = starts[v];
-        o->places[v] = place;
-        place += (end - starts[v] + VIEW_ELEMENTS - 1) / VIEW_ELEMENTS * VIEW_ELEMENTS;
-    }
-    o->starts[views] = count;
-    status = cuda_alloc_values(c, place, "16-bit parameters", &o->shadows, err);
-    if (status == STATUS_OK)
-        status = status_from_cuda(cudaMalloc(&memory, length * sizeof(size_t)),
-                                  "cudaMalloc of views", err);
-    o->device_starts = static_cast<size_t *>(memory);
-    if (status == STATUS_OK)
-        status =
-            status_from_cuda(cudaMemcpyAsync(o->device_starts, o->starts, length * sizeof(size_t),
-                                             cudaMemcpyHostToDevice, cuda->work),
-                             "cudaMemcpyAsync of views", err);
-    if (status != STATUS_OK) {
-        forget_params(cuda);
-        return status;
-    }
-    o->params = params;
-    o->count = count;
-    o->views = (unsigned)views;
-    return cuda_shadow_changed(cuda, params, count, err);
+    for (size_t i = whole + grid_first(); i < count; i += grid_stride())
+        all = all && finite(grads[i]);
+    if (!all)
+        *bad = 1; /* whoever writes, it is the same */
 }
 
 /* ---- the calls ---- */
@@ -296,10 +204,24 @@ static void mind_overflow(struct cuda *cuda)
         o->good = 0;
         if (cuda->gradient_scale > SCALE_LEAST)
             cuda->gradient_scale /= 2.0f;
-    } else if (++o->good == SCALE_GROWTH) {
+    } else if (++o->good >= SCALE_GROWTH) {
         o->good = 0;
-        cuda->gradient_scale *= 2.0f;
+        if (cuda->gradient_scale < SCALE_MOST)
+            cuda->gradient_scale *= 2.0f;
     }
+}
+
+enum status cuda_settle_scale(struct cuda *cuda, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    if (!cuda->optimizer->asked)
+        return STATUS_OK;
+    status = status_from_cuda(cudaEventSynchronize(cuda->optimizer->read),
+                              "waiting for the last update", err);
+    if (status == STATUS_OK)
+        mind_overflow(cuda);
+    return status;
 }
 
 enum status cuda_set_terms(struct cuda *cuda, const struct optimizer_config *config,
@@ -312,6 +234,7 @@ enum status cuda_set_terms(struct cuda *cuda, const struct optimizer_config *con
     if (status != STATUS_OK)
         return status;
     mind_overflow(cuda);
+    step -= o->skipped < step ? o->skipped : step - 1; /* the optimizer has not seen those */
     if (config->kind == OPTIMIZER_SGD)
         o->pinned->sgd = optimizer_sgd_terms(config, learning_rate, step);
     else
@@ -324,16 +247,15 @@ static cudaError_t launch_update(struct cuda *cuda, enum update_kind kind,
                                  const struct compute_update *u)
 {
     const struct cuda_optimizer *o = cuda->optimizer;
-    bool shadowed = o->shadows && u->params == o->params;
-    T *shadows = shadowed ? static_cast<T *>(o->shadows) : NULL;
+    T *shadows = static_cast<T *>(cuda_shadows_of(cuda, u->params));
     const int *bad = cuda->type == CUDA_R_16F ? o->bad : NULL;
+    struct update_arrays a = {u->params, u->grads, u->state[0], u->state[1], u->count};
 
     return cuda_launch(kind == UPDATE_ADAM       ? update_kernel<UPDATE_ADAM, T>
                        : kind == UPDATE_MOMENTUM ? update_kernel<UPDATE_MOMENTUM, T>
                                                  : update_kernel<UPDATE_SGD, T>,
-                       blocks_for((u->count + MINE - 1) / MINE), THREADS, 0, cuda->work, o->terms,
-                       u->params, u->grads, u->state[0], u->state[1], shadows, map_of(o), u->count,
-                       bad);
+                       blocks_for((u->count + MINE * TURNS - 1) / (MINE * TURNS)), THREADS, 0,
+                       cuda->work, o->terms, a, shadows, cuda_shadow_map(cuda), bad);
 }
 
 static enum status look_for_overflow(struct cuda *cuda, const struct compute_update *u,
@@ -344,8 +266,8 @@ static enum status look_for_overflow(struct cuda *cuda, const struct compute_upd
                                           "cudaMemsetAsync", err);
 
     if (status == STATUS_OK)
-        status = status_from_cuda(cuda_launch(finite_kernel, blocks_for(u->count), THREADS, 0,
-                                              cuda->work, u->grads, u->count, o->bad),
+        status = status_from_cuda(cuda_launch(finite_kernel, blocks_for(u->count / MINE + 1),
+                                              THREADS, 0, cuda->work, u->grads, u->count, o->bad),
                                   "finite kernel", err);
     if (status == STATUS_OK)
         status = status_from_cuda(cudaMemcpyAsync(o->pinned_bad, o->bad, sizeof(*o->bad),
@@ -393,9 +315,31 @@ enum status cuda_optimizer_update(struct compute *c, const struct optimizer_conf
     return status;
 }
 
-uint64_t cuda_skipped_updates(const struct compute *c)
+enum status cuda_gradient_scale(struct compute *c, struct gradient_scale *ret, struct error *err)
 {
-    return reinterpret_cast<const struct cuda *>(c)->optimizer->skipped;
+    struct cuda *cuda = cuda_of(c);
+    enum status status = cuda_settle_scale(cuda, err);
+
+    if (status != STATUS_OK)
+        return status;
+    ret->scale = cuda->gradient_scale;
+    ret->good = cuda->optimizer->good;
+    ret->skipped = cuda->optimizer->skipped;
+    return STATUS_OK;
+}
+
+enum status cuda_set_gradient_scale(struct compute *c, const struct gradient_scale *scale,
+                                    struct error *err)
+{
+    struct cuda *cuda = cuda_of(c);
+    enum status status = cuda_settle_scale(cuda, err);
+
+    if (status != STATUS_OK)
+        return status;
+    cuda->gradient_scale = scale->scale;
+    cuda->optimizer->good = scale->good;
+    cuda->optimizer->skipped = scale->skipped;
+    return STATUS_OK;
 }
 
 enum status cuda_optimizer_open(struct cuda *cuda, struct error *err)
@@ -438,7 +382,6 @@ void cuda_optimizer_close(struct cuda *cuda)
 
     if (!o)
         return;
-    forget_params(cuda);
     (void)cudaFreeHost(o->pinned);
     (void)cudaFreeHost(o->pinned_bad);
     (void)cudaFree(o->terms);

@@ -1,18 +1,23 @@
 /*
- * Pooling: a thread per element of the result.  Backward gathers what chose an element instead of
- * scattering, so that no two threads write one place and sums have one order.
+ * Pooling of images with the channels last: a thread per pack of channels of a point.  A block
+ * keeps to one row of an image, so that no thread divides to find its place.  Backward gathers what
+ * chose an element instead of scattering, so that no two threads write one place and sums have one
+ * order.
  */
-#include "worker/compute/cuda/cuda_kernel.cuh"
+#include "worker/compute/cuda/cuda_rows.cuh"
 
 struct pool_shape {
+    unsigned channels, packs;
     unsigned height, width, kernel, stride, padding;
     unsigned rows, columns; /* of the output */
 };
 
-static struct pool_shape shape_of(const struct pool *p)
+static struct pool_shape shape_of(const struct pool *p, unsigned pack)
 {
     struct pool_shape s = {};
 
+    s.channels = (unsigned)p->channels;
+    s.packs = s.channels / pack;
     s.height = (unsigned)p->height;
     s.width = (unsigned)p->width;
     s.kernel = (unsigned)p->kernel;
@@ -25,33 +30,55 @@ static struct pool_shape shape_of(const struct pool *p)
 
 /* ---- maximum ---- */
 
-template <typename T>
-static __global__ void max_pool_kernel(struct pool_shape s, const T *x, int32_t *chosen, T *y,
-                                       size_t count)
+/* The maximum of rows [top, bottom) and columns [left, right) of the image, and its point. */
+template <typename T, unsigned N>
+static __device__ inline void window_maximum(const struct pool_shape &s, const T *image, int top,
+                                             int bottom, int left, int right, float (&best)[N],
+                                             pack<int32_t, N> *chosen)
 {
-    for (size_t i = grid_first(); i < count; i += grid_stride()) {
-        unsigned column = (unsigned)(i % s.columns);
-        unsigned row = (unsigned)(i / s.columns % s.rows);
-        const T *image = x + i / s.columns / s.rows * s.height * s.width;
-        int top = (int)(row * s.stride) - (int)s.padding;
-        int left = (int)(column * s.stride) - (int)s.padding;
-        int bottom = min(top + (int)s.kernel, (int)s.height);
-        int right = min(left + (int)s.kernel, (int)s.width);
-        float best = -INFINITY;
-        int at = -1;
+    for (int h = top; h < bottom; h++) {
+        for (int w = left; w < right; w++) {
+            int point = h * (int)s.width + w;
+            bool first = h == top && w == left;
+            float values[N];
 
-        for (int h = max(top, 0); h < bottom; h++) {
-            for (int w = max(left, 0); w < right; w++) {
-                float value = to_float(image[h * (int)s.width + w]);
-
-                if (at < 0 || value > best || (isnan(value) && !isnan(best))) {
-                    best = value;
-                    at = h * (int)s.width + w;
+            load<N>(values, image + (size_t)point * s.channels);
+#pragma unroll
+            for (unsigned i = 0; i < N; i++) {
+                if (first || values[i] > best[i] || (isnan(values[i]) && !isnan(best[i]))) {
+                    best[i] = values[i];
+                    chosen->at[i] = point;
                 }
             }
         }
-        put(&y[i], best);
-        chosen[i] = at;
+    }
+}
+
+/* A block per row of the output. */
+template <typename T, unsigned N>
+static __global__ void max_pool_kernel(struct pool_shape s, const T *x, int32_t *chosen, T *y)
+{
+    unsigned image = blockIdx.x / s.rows;
+    unsigned row = blockIdx.x - image * s.rows;
+    int top = (int)(row * s.stride) - (int)s.padding;
+    int bottom = min(top + (int)s.kernel, (int)s.height);
+    size_t out = (size_t)blockIdx.x * s.columns * s.channels;
+
+    x += (size_t)image * s.height * s.width * s.channels;
+    for (unsigned column = threadIdx.y; column < s.columns; column += blockDim.y) {
+        int left = (int)(column * s.stride) - (int)s.padding;
+        int right = min(left + (int)s.kernel, (int)s.width);
+
+        for (unsigned p = threadIdx.x; p < s.packs; p += blockDim.x) {
+            size_t to = out + (size_t)column * s.channels + p * N;
+            float best[N] = {};
+            pack<int32_t, N> from = {};
+
+            window_maximum<T, N>(s, x + p * N, max(top, 0), bottom, max(left, 0), right, best,
+                                 &from);
+            store<N>(y + to, best);
+            *reinterpret_cast<pack<int32_t, N> *>(chosen + to) = from;
+        }
     }
 }
 
@@ -59,17 +86,17 @@ enum status cuda_max_pool_forward(struct compute *c, const struct pool *p, const
                                   int32_t *chosen, void *y, size_t batch, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
-    struct pool_shape s = shape_of(p);
-    size_t count = batch * p->channels * s.rows * s.columns;
 
-    return status_from_cuda(by_type(cuda,
-                                    [&](auto tag) {
+    return status_from_cuda(by_pack(cuda, packs(cuda, p->channels, x, chosen, y),
+                                    [&](auto tag, auto size) {
                                         typedef typename decltype(tag)::type T;
+                                        constexpr unsigned N = decltype(size)::count;
+                                        struct pool_shape s = shape_of(p, N);
 
-                                        return cuda_launch(max_pool_kernel<T>, blocks_for(count),
-                                                           THREADS, 0, cuda->work, s,
-                                                           static_cast<const T *>(x), chosen,
-                                                           static_cast<T *>(y), count);
+                                        return cuda_launch(
+                                            max_pool_kernel<T, N>, (unsigned)(batch * s.rows),
+                                            rows_block(s.packs), 0, cuda->work, s,
+                                            static_cast<const T *>(x), chosen, static_cast<T *>(y));
                                     }),
                             "max_pool kernel", err);
 }
@@ -85,27 +112,43 @@ static __device__ unsigned window_begin(unsigned at, const struct pool_shape &s)
     return at + s.padding < s.kernel ? 0 : (at + s.padding - s.kernel) / s.stride + 1;
 }
 
-template <typename T>
+/* A block per row of the input. */
+template <typename T, unsigned N>
 static __global__ void max_pool_backward_kernel(struct pool_shape s, const int32_t *chosen,
-                                                const T *dy, T *dx, size_t count, bool accumulate)
+                                                const T *dy, T *dx, bool accumulate)
 {
-    for (size_t i = grid_first(); i < count; i += grid_stride()) {
-        int at = (int)(i % ((size_t)s.height * s.width));
-        unsigned h = (unsigned)at / s.width;
-        unsigned w = (unsigned)at % s.width;
-        size_t image = i / ((size_t)s.height * s.width) * s.rows * s.columns;
-        float sum = accumulate ? to_float(dx[i]) : 0.0f;
+    unsigned image = blockIdx.x / s.height;
+    unsigned h = blockIdx.x - image * s.height;
+    unsigned top = window_begin(h, s);
+    unsigned bottom = window_end(h, s, s.rows);
 
-        for (unsigned row = window_begin(h, s); row < window_end(h, s, s.rows); row++) {
-            for (unsigned column = window_begin(w, s); column < window_end(w, s, s.columns);
-                 column++) {
-                size_t from = image + (size_t)row * s.columns + column;
+    for (unsigned w = threadIdx.y; w < s.width; w += blockDim.y) {
+        int point = (int)(h * s.width + w);
+        unsigned left = window_begin(w, s);
+        unsigned right = window_end(w, s, s.columns);
 
-                if (chosen[from] == at)
-                    sum += to_float(dy[from]);
+        for (unsigned p = threadIdx.x; p < s.packs; p += blockDim.x) {
+            size_t to = ((size_t)blockIdx.x * s.width + w) * s.channels + p * N;
+            float sums[N] = {};
+
+            if (accumulate)
+                load<N>(sums, dx + to);
+            for (unsigned row = top; row < bottom; row++) {
+                for (unsigned column = left; column < right; column++) {
+                    size_t at =
+                        (((size_t)image * s.rows + row) * s.columns + column) * s.channels + p * N;
+                    const pack<int32_t, N> from =
+                        *reinterpret_cast<const pack<int32_t, N> *>(chosen + at);
+                    float d[N];
+
+                    load<N>(d, dy + at);
+#pragma unroll
+                    for (unsigned i = 0; i < N; i++)
+                        sums[i] += from.at[i] == point ? d[i] : 0.0f;
+                }
             }
+            store<N>(dx + to, sums);
         }
-        put(&dx[i], sum);
     }
 }
 
@@ -114,80 +157,123 @@ enum status cuda_max_pool_backward(struct compute *c, const struct pool *p, cons
                                    struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
-    size_t count = batch * p->channels * p->height * p->width;
 
-    return status_from_cuda(
-        by_type(cuda,
-                [&](auto tag) {
-                    typedef typename decltype(tag)::type T;
+    return status_from_cuda(by_pack(cuda, packs(cuda, p->channels, chosen, dy, dx),
+                                    [&](auto tag, auto size) {
+                                        typedef typename decltype(tag)::type T;
+                                        constexpr unsigned N = decltype(size)::count;
+                                        struct pool_shape s = shape_of(p, N);
 
-                    return cuda_launch(max_pool_backward_kernel<T>, blocks_for(count), THREADS, 0,
-                                       cuda->work, shape_of(p), chosen, static_cast<const T *>(dy),
-                                       static_cast<T *>(dx), count, accumulate);
-                }),
-        "max_pool_backward kernel", err);
+                                        return cuda_launch(max_pool_backward_kernel<T, N>,
+                                                           (unsigned)(batch * s.height),
+                                                           rows_block(s.packs), 0, cuda->work, s,
+                                                           chosen, static_cast<const T *>(dy),
+                                                           static_cast<T *>(dx), accumulate);
+                                    }),
+                            "max_pool_backward kernel", err);
 }
 
 /* ---- means ---- */
 
-/* A warp per image. */
-template <typename T>
-static __global__ void mean_kernel(const T *x, T *y, size_t images, size_t inner)
+static dim3 means_grid(size_t batch, size_t packs)
 {
-    size_t image = grid_first() / WARP;
-    float sum = 0.0f;
+    unsigned x = rows_block(packs).x;
 
-    if (image >= images)
-        return; /* the whole warp */
-    for (size_t i = threadIdx.x % WARP; i < inner; i += WARP)
-        sum += to_float(x[image * inner + i]);
-    sum = warp_sum(sum);
-    if (threadIdx.x % WARP == 0)
-        put(&y[image], sum / (float)inner);
+    return dim3((unsigned)batch, (unsigned)((packs + x - 1) / x));
 }
 
-enum status cuda_mean_forward(struct compute *c, const void *x, void *y, size_t images,
-                              size_t inner, struct error *err)
+/* Blocks of means_grid; a thread's pack of channels, which may be behind the last. */
+static __device__ inline unsigned means_pack()
+{
+    return blockIdx.y * blockDim.x + threadIdx.x;
+}
+
+template <typename T, unsigned N>
+static __global__ void mean_kernel(const T *x, T *y, unsigned channels, unsigned inner)
+{
+    bool mine = means_pack() < channels / N;
+    float sums[N] = {};
+
+    if (mine) {
+        x += (size_t)blockIdx.x * inner * channels + means_pack() * N;
+#pragma unroll 4
+        for (unsigned i = threadIdx.y; i < inner; i += blockDim.y) {
+            float values[N];
+
+            load<N>(values, x + (size_t)i * channels);
+#pragma unroll
+            for (unsigned k = 0; k < N; k++)
+                sums[k] += values[k];
+        }
+    }
+    column_sums<N>(sums);
+    if (!mine || threadIdx.y > 0)
+        return;
+#pragma unroll
+    for (unsigned k = 0; k < N; k++)
+        sums[k] /= (float)inner;
+    store<N>(y + (size_t)blockIdx.x * channels + means_pack() * N, sums);
+}
+
+enum status cuda_mean_forward(struct compute *c, const void *x, void *y, size_t batch,
+                              size_t channels, size_t inner, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
-    size_t blocks = (images * WARP + THREADS - 1) / THREADS;
 
-    return status_from_cuda(by_type(cuda,
-                                    [&](auto tag) {
+    return status_from_cuda(by_pack(cuda, packs(cuda, channels, x, y),
+                                    [&](auto tag, auto size) {
                                         typedef typename decltype(tag)::type T;
+                                        constexpr unsigned N = decltype(size)::count;
 
-                                        return cuda_launch(mean_kernel<T>, (unsigned)blocks,
-                                                           THREADS, 0, cuda->work,
-                                                           static_cast<const T *>(x),
-                                                           static_cast<T *>(y), images, inner);
+                                        return cuda_launch(
+                                            mean_kernel<T, N>, means_grid(batch, channels / N),
+                                            rows_block(channels / N), 0, cuda->work,
+                                            static_cast<const T *>(x), static_cast<T *>(y),
+                                            (unsigned)channels, (unsigned)inner);
                                     }),
                             "mean kernel", err);
 }
 
-template <typename T>
-static __global__ void mean_backward_kernel(const T *dy, T *dx, size_t count, size_t inner,
+template <typename T, unsigned N>
+static __global__ void mean_backward_kernel(const T *dy, T *dx, unsigned channels, unsigned inner,
                                             bool accumulate)
 {
-    for (size_t i = grid_first(); i < count; i += grid_stride()) {
-        float share = to_float(dy[i / inner]) / (float)inner;
+    float share[N];
 
-        put(&dx[i], accumulate ? to_float(dx[i]) + share : share);
+    if (means_pack() >= channels / N)
+        return;
+    load<N>(share, dy + (size_t)blockIdx.x * channels + means_pack() * N);
+#pragma unroll
+    for (unsigned k = 0; k < N; k++)
+        share[k] /= (float)inner;
+    dx += (size_t)blockIdx.x * inner * channels + means_pack() * N;
+    for (unsigned i = threadIdx.y; i < inner; i += blockDim.y) {
+        float sums[N] = {};
+
+        if (accumulate)
+            load<N>(sums, dx + (size_t)i * channels);
+#pragma unroll
+        for (unsigned k = 0; k < N; k++)
+            sums[k] += share[k];
+        store<N>(dx + (size_t)i * channels, sums);
     }
 }
 
-enum status cuda_mean_backward(struct compute *c, const void *dy, void *dx, size_t images,
-                               size_t inner, bool accumulate, struct error *err)
+enum status cuda_mean_backward(struct compute *c, const void *dy, void *dx, size_t batch,
+                               size_t channels, size_t inner, bool accumulate, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
 
     return status_from_cuda(
-        by_type(cuda,
-                [&](auto tag) {
+        by_pack(cuda, packs(cuda, channels, dy, dx),
+                [&](auto tag, auto size) {
                     typedef typename decltype(tag)::type T;
+                    constexpr unsigned N = decltype(size)::count;
 
-                    return cuda_launch(mean_backward_kernel<T>, blocks_for(images * inner), THREADS,
-                                       0, cuda->work, static_cast<const T *>(dy),
-                                       static_cast<T *>(dx), images * inner, inner, accumulate);
+                    return cuda_launch(mean_backward_kernel<T, N>, means_grid(batch, channels / N),
+                                       rows_block(channels / N), 0, cuda->work,
+                                       static_cast<const T *>(dy), static_cast<T *>(dx),
+                                       (unsigned)channels, (unsigned)inner, accumulate);
                 }),
         "mean_backward kernel", err);
 }

@@ -2,7 +2,9 @@
  * Matrix products by cuBLASLt.  Everything of ours is row-major: cuBLASLt, which is column-major,
  * sees the transposed problem with the factors exchanged, D^T = op(B)^T op(A)^T.  What its
  * heuristics choose for a shape is kept in a hash table of plans; an epilogue that it does not have
- * for a shape is remembered likewise, and the caller does it in a pass of its own.
+ * for a shape is remembered likewise, and the caller does it in a pass of its own.  So it does
+ * where an epilogue's vector is aligned like a float, as parameters in the slab may be: there are
+ * preferences for the alignment of matrices only, and kernels read a bias 16 bytes at a time.
  */
 #include "worker/compute/cuda/cuda_internal.h"
 
@@ -12,9 +14,11 @@
 #define PLANS           1024u /* a power of two; more shapes than half of it start over */
 #define WORKSPACE_BYTES ((size_t)32 << 20)
 #define ALIGNMENT_MAX   256u
+#define EPILOGUE_BYTES  16u /* alignment of what only an epilogue reads or writes */
 
 struct plan_key {
     size_t m, n, k;
+    size_t a_stride, d_stride;
     uint32_t transposes; /* A: 1, B: 2 */
     uint32_t epilogue;
     uint32_t d_type;
@@ -49,6 +53,16 @@ static uint32_t alignment_of(const void *at)
     return alignment;
 }
 
+static size_t a_stride(const struct product *p)
+{
+    return p->a_stride > 0 ? p->a_stride : p->transpose_a ? p->m : p->k;
+}
+
+static size_t d_stride(const struct product *p)
+{
+    return p->d_stride > 0 ? p->d_stride : p->n;
+}
+
 static struct plan_key key_of(const struct product *p)
 {
     struct plan_key key;
@@ -57,6 +71,8 @@ static struct plan_key key_of(const struct product *p)
     key.m = p->m;
     key.n = p->n;
     key.k = p->k;
+    key.a_stride = a_stride(p);
+    key.d_stride = d_stride(p);
     key.transposes = (p->transpose_a ? 1u : 0u) | (p->transpose_b ? 2u : 0u);
     key.epilogue = p->epilogue;
     key.d_type = (uint32_t)p->d_type;
@@ -135,10 +151,9 @@ static cublasStatus_t describe(const struct cuda *cuda, struct plan *plan, const
                                        (int64_t)(p->transpose_b ? p->k : p->n));
     if (s == CUBLAS_STATUS_SUCCESS)
         s = cublasLtMatrixLayoutCreate(&plan->b, cuda->type, p->transpose_a ? p->m : p->k,
-                                       p->transpose_a ? p->k : p->m,
-                                       (int64_t)(p->transpose_a ? p->m : p->k));
+                                       p->transpose_a ? p->k : p->m, (int64_t)a_stride(p));
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = cublasLtMatrixLayoutCreate(&plan->d, p->d_type, p->n, p->m, (int64_t)p->n);
+        s = cublasLtMatrixLayoutCreate(&plan->d, p->d_type, p->n, p->m, (int64_t)d_stride(p));
     return s;
 }
 
@@ -151,6 +166,13 @@ static cublasStatus_t set_pointers(const struct plan *plan, const struct product
     if (s == CUBLAS_STATUS_SUCCESS && p->aux)
         s = set<void *>(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p->aux);
     return s;
+}
+
+/* The library has no such product; with an epilogue it may call that a wrong value. */
+static bool refuses(const struct plan *plan, cublasStatus_t s)
+{
+    return s == CUBLAS_STATUS_NOT_SUPPORTED ||
+           (s == CUBLAS_STATUS_INVALID_VALUE && plan->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT);
 }
 
 static cublasStatus_t choose(struct product_plans *plans, struct plan *plan)
@@ -169,7 +191,9 @@ static cublasStatus_t choose(struct product_plans *plans, struct plan *plan)
     if (s == CUBLAS_STATUS_SUCCESS)
         s = cublasLtMatmulAlgoGetHeuristic(plans->handle, plan->operation, plan->a, plan->b,
                                            plan->d, plan->d, plans->preference, 1, &result, &found);
-    if (s == CUBLAS_STATUS_NOT_SUPPORTED || (s == CUBLAS_STATUS_SUCCESS && found == 0))
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = found > 0 ? result.state : CUBLAS_STATUS_NOT_SUPPORTED;
+    if (refuses(plan, s))
         return CUBLAS_STATUS_SUCCESS; /* plan->supported stays false */
     if (s == CUBLAS_STATUS_SUCCESS) {
         plan->algorithm = result.algo;
@@ -200,31 +224,51 @@ static cublasStatus_t make_plan(const struct cuda *cuda, struct plan *plan,
 
 /* ---- products ---- */
 
+static bool epilogue_fits(const struct plan_key *key)
+{
+    return key->alignment[4] >= EPILOGUE_BYTES && key->alignment[5] >= EPILOGUE_BYTES;
+}
+
+static cublasStatus_t multiply(struct cuda *cuda, const struct plan *plan, const struct product *p)
+{
+    cublasStatus_t s = set_pointers(plan, p);
+
+    if (s != CUBLAS_STATUS_SUCCESS)
+        return s;
+    return cublasLtMatmul(cuda->plans->handle, plan->operation, &p->alpha, p->b, plan->a, p->a,
+                          plan->b, &p->beta, p->c ? p->c : p->d, plan->d, p->d, plan->d,
+                          &plan->algorithm, cuda->plans->workspace, WORKSPACE_BYTES, cuda->work);
+}
+
 enum status cuda_product(struct cuda *cuda, const struct product *p, bool *ret_done,
                          struct error *err)
 {
     struct plan_key key = key_of(p);
-    struct plan *plan = find(cuda->plans, &key);
-    enum status status = STATUS_OK;
+    struct plan *plan;
+    cublasStatus_t s;
 
-    if (!plan->used)
-        status = status_from_cublas(make_plan(cuda, plan, &key, p), "planning a product", err);
-    if (status != STATUS_OK)
-        return status;
-    if (ret_done)
-        *ret_done = plan->supported;
-    if (!plan->supported)
-        return ret_done ? STATUS_OK
-                        : error_set(err, STATUS_UNSUPPORTED,
-                                    "cuBLASLt has no product of %zu x %zu x %zu", p->m, p->n, p->k);
-    status = status_from_cublas(set_pointers(plan, p), "cublasLtMatmulDescSetAttribute", err);
-    if (status == STATUS_OK)
-        status = status_from_cublas(
-            cublasLtMatmul(cuda->plans->handle, plan->operation, &p->alpha, p->b, plan->a, p->a,
-                           plan->b, &p->beta, p->c ? p->c : p->d, plan->d, p->d, plan->d,
-                           &plan->algorithm, cuda->plans->workspace, WORKSPACE_BYTES, cuda->work),
-            "cublasLtMatmul", err);
-    return status;
+    if (ret_done && !epilogue_fits(&key))
+        return STATUS_OK; /* *ret_done stays false */
+    plan = find(cuda->plans, &key);
+    if (!plan->used) {
+        enum status status =
+            status_from_cublas(make_plan(cuda, plan, &key, p), "planning a product", err);
+
+        if (status != STATUS_OK)
+            return status;
+    }
+    if (plan->supported) {
+        s = multiply(cuda, plan, p);
+        if (!ret_done || !refuses(plan, s)) {
+            if (ret_done)
+                *ret_done = s == CUBLAS_STATUS_SUCCESS;
+            return status_from_cublas(s, "cublasLtMatmul", err);
+        }
+        plan->supported = false; /* refused at the launch: nothing was done */
+    }
+    return ret_done ? STATUS_OK
+                    : error_set(err, STATUS_UNSUPPORTED,
+                                "cuBLASLt has no product of %zu x %zu x %zu", p->m, p->n, p->k);
 }
 
 enum status cuda_products_open(struct cuda *cuda, struct error *err)

@@ -10,7 +10,7 @@
 
 #define NARROW    128u /* threads of a row */
 #define WIDE      512u
-#define WIDE_FROM 2048u /* classes */
+#define WIDE_FROM 2048u /* classes; rows of the loss */
 #define NO_INDEX  0xffffffffu
 
 struct peak { /* of a part of a row */
@@ -19,6 +19,18 @@ struct peak { /* of a part of a row */
     double sum;     /* of exp(value - max) */
 };
 
+/* e^x to a relative 2^-22 |x|: what the rounding of x itself costs. */
+static __device__ inline float exponential(float x)
+{
+    return exp2f(x * 1.4426950408889634f);
+}
+
+/* What exponentials are taken relative to: of a part that is -infinity everywhere they are 0. */
+static __device__ inline float reference(float max)
+{
+    return max == -INFINITY ? 0.0f : max;
+}
+
 /* A NaN is never the maximum, but makes the sum one. */
 static __device__ struct peak join(struct peak a, struct peak b)
 {
@@ -26,9 +38,9 @@ static __device__ struct peak join(struct peak a, struct peak b)
 
     r.sum = 0.0;
     if (a.sum != 0.0)
-        r.sum += a.sum * (double)expf(a.max - r.max);
+        r.sum += a.sum * (double)exponential(a.max - reference(r.max));
     if (b.sum != 0.0)
-        r.sum += b.sum * (double)expf(b.max - r.max);
+        r.sum += b.sum * (double)exponential(b.max - reference(r.max));
     return r;
 }
 
@@ -53,50 +65,100 @@ static __device__ struct peak block_peak(struct peak mine)
     return mine;
 }
 
-template <typename T>
-static __global__ void softmax_kernel(const T *logits, const int32_t *labels, T *dlogits,
-                                      struct cuda_row *rows, size_t batch, size_t classes,
-                                      float scale)
+/* Take in N values, the first of them the row's `at`-th: `sum` counts in floats, a thread's share
+ * of a row is short. */
+template <unsigned N>
+static __device__ inline void take(struct peak *peak, float *sum, const float *values, unsigned at)
 {
-    const T *row = logits + blockIdx.x * classes;
-    unsigned label = (unsigned)labels[blockIdx.x];
-    float at_label = to_float(row[label]); /* before its place is written */
-    struct peak peak = {-INFINITY, NO_INDEX, 0.0};
+    float max = values[0];
 
-    for (unsigned j = threadIdx.x; j < classes; j += blockDim.x) {
+#pragma unroll
+    for (unsigned i = 1; i < N; i++)
+        max = fmaxf(max, values[i]);
+    if (max > peak->max) {
+        *sum *= exponential(peak->max - max);
+        peak->max = max;
+#pragma unroll
+        for (unsigned i = N; i-- > 0;)
+            if (values[i] == max)
+                peak->index = at + i;
+    }
+#pragma unroll
+    for (unsigned i = 0; i < N; i++)
+        *sum += exponential(values[i] - reference(peak->max));
+}
+
+/* A block per row, whose packs begin at multiples of N; the last `classes` % N values are taken one
+ * by one. */
+template <typename T, unsigned N>
+static __device__ struct peak row_peak(const T *row, unsigned classes)
+{
+    unsigned whole = classes / N * N;
+    struct peak peak = {-INFINITY, NO_INDEX, 0.0};
+    float sum = 0.0f;
+
+    for (unsigned j = N * threadIdx.x; j < whole; j += N * blockDim.x) {
+        float values[N];
+
+        load<N>(values, row + j);
+        take<N>(&peak, &sum, values, j);
+    }
+    for (unsigned j = whole + threadIdx.x; j < classes; j += blockDim.x) {
         float value = to_float(row[j]);
 
-        if (value > peak.max) {
-            peak.sum = peak.sum * (double)expf(peak.max - value) + 1.0;
-            peak.max = value;
-            peak.index = j;
-        } else if (value != -INFINITY) {
-            peak.sum += (double)expf(value - peak.max);
-        }
+        take<1>(&peak, &sum, &value, j);
     }
-    peak = block_peak(peak);
+    peak.sum = (double)sum;
+    return block_peak(peak);
+}
+
+template <typename T, unsigned N>
+static __global__ void __launch_bounds__(WIDE)
+    softmax_kernel(const T *logits, const int32_t *labels, T *dlogits, struct cuda_row *rows,
+                   size_t batch, unsigned classes, size_t stride, float scale)
+{
+    const T *row = logits + blockIdx.x * stride;
+    unsigned label = (unsigned)labels[blockIdx.x];
+    float at_label = to_float(row[label]); /* before its place is written */
+    unsigned whole = classes / N * N;
+    struct peak peak = row_peak<T, N>(row, classes);
+    float factor = (float)((double)scale / (peak.sum * (double)batch));
+    float one = (float)((double)scale / (double)batch);
+
     if (threadIdx.x == 0) {
         rows[blockIdx.x].loss = log(peak.sum) + ((double)peak.max - (double)at_label);
         rows[blockIdx.x].correct = peak.index == label;
     }
     if (!dlogits)
         return;
-    for (unsigned j = threadIdx.x; j < classes; j += blockDim.x) {
-        float p =
-            expf(to_float(row[j]) - peak.max) * (float)((double)scale / (peak.sum * (double)batch));
+    dlogits += blockIdx.x * stride;
+    for (unsigned j = N * threadIdx.x; j < whole; j += N * blockDim.x) {
+        float values[N];
 
-        put(&dlogits[blockIdx.x * classes + j],
-            j == label ? p - (float)((double)scale / (double)batch) : p);
+        load<N>(values, row + j);
+#pragma unroll
+        for (unsigned i = 0; i < N; i++) {
+            values[i] = exponential(values[i] - peak.max) * factor;
+            if (j + i == label)
+                values[i] -= one;
+        }
+        store<N>(dlogits + j, values);
+    }
+    for (unsigned j = whole + threadIdx.x; j < classes; j += blockDim.x) {
+        float p = exponential(to_float(row[j]) - peak.max) * factor;
+
+        put(&dlogits[j], j == label ? p - one : p);
     }
 }
 
 /* One block; the result replaces the first row. */
-static __global__ void loss_kernel(struct cuda_row *rows, size_t batch)
+static __global__ void __launch_bounds__(WIDE) loss_kernel(struct cuda_row *rows, unsigned batch)
 {
     double loss = 0.0;
     double correct = 0.0; /* exact: far below 2^53 */
 
-    for (size_t i = threadIdx.x; i < batch; i += blockDim.x) {
+#pragma unroll 4
+    for (unsigned i = threadIdx.x; i < batch; i += blockDim.x) {
         loss += rows[i].loss;
         correct += (double)rows[i].correct;
     }
@@ -116,6 +178,8 @@ static enum status reserve_rows(struct cuda *cuda, size_t rows, struct error *er
 
     if (rows <= cuda->rows_capacity)
         return STATUS_OK;
+    if (cuda->capturing)
+        return error_set(err, STATUS_UNAVAILABLE, "labels would need room while a step is noted");
     cuda->moves++;
     (void)cudaFree(cuda->labels);
     (void)cudaFree(cuda->rows);
@@ -166,30 +230,32 @@ static enum status send_labels(struct cuda *cuda, const int32_t *labels, size_t 
 
 enum status cuda_softmax_cross_entropy(struct compute *c, const void *logits,
                                        const int32_t *host_labels, void *dlogits, size_t rows,
-                                       size_t classes, struct error *err)
+                                       size_t classes, size_t stride, struct error *err)
 {
     struct cuda *cuda = cuda_of(c);
     enum status status = reserve_rows(cuda, rows, err);
 
+    if (status == STATUS_OK && dlogits && !cuda->capturing) /* forward is issued: nothing idles */
+        status = cuda_settle_scale(cuda, err);
     if (status == STATUS_OK)
         status = send_labels(cuda, host_labels, rows, err);
     if (status == STATUS_OK)
-        status = status_from_cuda(by_type(cuda,
-                                          [&](auto tag) {
-                                              typedef typename decltype(tag)::type T;
+        status = status_from_cuda(
+            by_pack(cuda, packs(cuda, stride, logits, dlogits),
+                    [&](auto tag, auto n) {
+                        typedef typename decltype(tag)::type T;
 
-                                              return cuda_launch(
-                                                  softmax_kernel<T>, (unsigned)rows,
-                                                  classes < WIDE_FROM ? NARROW : WIDE, 0,
-                                                  cuda->work, static_cast<const T *>(logits),
-                                                  cuda->labels, static_cast<T *>(dlogits),
-                                                  cuda->rows, rows, classes, cuda->gradient_scale);
-                                          }),
-                                  "softmax_cross_entropy kernel", err);
+                        return cuda_launch(softmax_kernel<T, decltype(n)::count>, (unsigned)rows,
+                                           classes < WIDE_FROM ? NARROW : WIDE, 0, cuda->work,
+                                           static_cast<const T *>(logits), cuda->labels,
+                                           static_cast<T *>(dlogits), cuda->rows, rows,
+                                           (unsigned)classes, stride, cuda->gradient_scale);
+                    }),
+            "softmax_cross_entropy kernel", err);
     if (status == STATUS_OK)
-        status =
-            status_from_cuda(cuda_launch(loss_kernel, 1, NARROW, 0, cuda->work, cuda->rows, rows),
-                             "loss kernel", err);
+        status = status_from_cuda(cuda_launch(loss_kernel, 1, rows < WIDE_FROM ? NARROW : WIDE, 0,
+                                              cuda->work, cuda->rows, (unsigned)rows),
+                                  "loss kernel", err);
     if (status == STATUS_OK)
         status = status_from_cuda(cudaMemcpyAsync(cuda->loss, cuda->rows, sizeof(*cuda->loss),
                                                   cudaMemcpyDeviceToHost, cuda->work),
@@ -241,5 +307,5 @@ cudaError_t cuda_kernels_check(void)
     struct cudaFuncAttributes attributes;
 
     return cudaFuncGetAttributes(&attributes,
-                                 reinterpret_cast<const void *>(softmax_kernel<float>));
+                                 reinterpret_cast<const void *>(softmax_kernel<float, 1>));
 }

@@ -8,6 +8,7 @@
 #include "worker/compute/cuda/nccl_internal.h"
 
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "worker/compute/cuda/cuda_device.h"
 
 #include <limits.h>
@@ -140,8 +141,7 @@ static void *end_thread(void *argument)
 static bool end_communicator(struct nccl *n, bool in_order, int64_t deadline_ns)
 {
     int64_t now_ns = clock_now_ns();
-    struct timespec until = {.tv_sec = deadline_ns / 1000000000,
-                             .tv_nsec = deadline_ns % 1000000000};
+    struct timespec until = condition_until(deadline_ns);
     pthread_t thread;
 
     n->ends_in_order = in_order;

@@ -256,8 +256,10 @@ enum nccl_progress nccl_advance(struct nccl *n, struct error *err)
         n->phase = PHASE_FLYING;
     }
     event = cudaEventQuery(n->event);
-    if (event == cudaErrorNotReady)
+    if (event == cudaErrorNotReady) {
+        (void)cudaGetLastError(); /* or this thread's next launch of a kernel would fail with it */
         return NCCL_BUSY;
+    }
     if (nccl_status_from_cuda(event, "nccl's kernel", err) != STATUS_OK)
         return fail(n);
     nccl_download_finish(n);

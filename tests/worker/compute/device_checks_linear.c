@@ -1,0 +1,180 @@
+/*
+ * Linear layers as transformers have them against double: with GELU, a residual, without bias, and
+ * the gradient that goes back through the activation before them.
+ */
+#include "tests/support/support.h"
+#include "tests/worker/compute/device_arrays.h"
+#include "tests/worker/compute/device_checks.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static struct error err;
+
+static double exact_gelu(double x)
+{
+    return 0.5 * x * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+static double exact_gelu_slope(double x)
+{
+    double t = tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x));
+
+    return 0.5 * (1.0 + t) +
+           0.5 * x * (1.0 - t * t) * sqrt(2.0 / M_PI) * (1.0 + 3.0 * 0.044715 * x * x);
+}
+
+static double activate(enum activation activation, double x)
+{
+    if (activation == ACTIVATION_GELU)
+        return exact_gelu(x);
+    return activation == ACTIVATION_RELU && x < 0.0 ? 0.0 : x;
+}
+
+/* Parameters lie as in a model's slab: one behind the other, aligned as a float is. */
+static void check_linear(struct compute *c, const struct linear *shape, size_t rows, bool bias,
+                         bool residual)
+{
+    struct linear l = *shape;
+    bool gelu = l.activation == ACTIVATION_GELU;
+    struct array x = values_random(c, rows * l.in);
+    size_t first = rows % 2;
+    size_t second = first + l.out * l.in;
+    struct array params = array_random(c, second + l.out);
+    struct array r = values_random(c, rows * l.out);
+    struct array pre = values_poisoned(c, rows * l.out);
+    struct array y = values_poisoned(c, rows * l.out);
+
+    l.weight = params.device + first;
+    l.bias = bias ? params.device + second : NULL;
+    assert_ok(compute_linear_forward(c, &l, x.device, residual ? r.device : NULL,
+                                     gelu ? pre.device : NULL, y.device, rows, &err));
+    array_receive(c, &y);
+    array_receive(c, &pre);
+    for (size_t i = 0; i < rows * l.out; i++) {
+        struct exact e = {0};
+        double added = residual ? (double)r.host[i] : 0.0;
+        double allowed;
+
+        if (bias)
+            exact_add(&e, (double)params.host[second + i % l.out]);
+        for (size_t k = 0; k < l.in; k++)
+            exact_add(&e, (double)x.host[i / l.out * l.in + k] *
+                              (double)params.host[first + i % l.out * l.in + k]);
+        if (gelu)
+            exact_expect("GELU's input", i, pre.host[i], &e);
+        allowed = (double)(e.terms + 16) * ULP * (1.2 * e.magnitude + fabs(added));
+        expect_near("linear forward", i, y.host[i], activate(l.activation, e.value) + added,
+                    allowed);
+    }
+    array_free(c, &x);
+    array_free(c, &params);
+    array_free(c, &r);
+    array_free(c, &pre);
+    array_free(c, &y);
+}
+
+static void check_gelu_backward(struct compute *c, size_t count)
+{
+    static const float extremes[] = {0.0f, -0.0f, 100.0f, -100.0f, 1e4f, -1e4f, 1e-30f, -5.5f};
+    struct array pre = values_random(c, count);
+    struct array dy = values_random(c, count);
+    float *before = array_copy(&dy);
+
+    for (size_t i = 0; i < count; i++)
+        pre.host[i] = i < sizeof(extremes) / sizeof(extremes[0]) ? extremes[i] : 6 * pre.host[i];
+    array_send(c, &pre);
+    assert_ok(compute_activation_backward(c, ACTIVATION_GELU, pre.device, dy.device, count, &err));
+    array_receive(c, &dy);
+    for (size_t i = 0; i < count; i++)
+        expect_near("GELU backward", i, dy.host[i],
+                    (double)before[i] * exact_gelu_slope((double)pre.host[i]),
+                    32 * ULP * fabs((double)before[i]) + 1e-37);
+    free(before);
+    array_free(c, &pre);
+    array_free(c, &dy);
+}
+
+/* A layer's input gradient, taken back through the activation before it. */
+static void check_linear_slope(struct compute *c, enum activation before, size_t rows, size_t in,
+                               size_t out)
+{
+    struct array dy = values_random(c, rows * out);
+    struct array weight = array_random(c, out * in);
+    struct array kept = values_random(c, rows * in);
+    struct array dx = values_poisoned(c, rows * in);
+    struct linear l = {.in = in,
+                       .out = out,
+                       .weight = weight.device,
+                       .before = before,
+                       .before_kept = kept.device};
+
+    assert_ok(compute_linear_backward_input(c, &l, dy.device, dx.device, rows, false, &err));
+    array_receive(c, &dx);
+    for (size_t i = 0; i < rows * in; i++) {
+        double x = (double)kept.host[i];
+        double slope = before == ACTIVATION_GELU ? exact_gelu_slope(x) : x > 0.0;
+        struct exact e = {0};
+
+        for (size_t k = 0; k < out; k++)
+            exact_add(&e, (double)dy.host[i / in * out + k] * (double)weight.host[k * in + i % in]);
+        expect_near("input gradient behind an activation", i, dx.host[i], slope * e.value,
+                    (double)(e.terms + 40) * ULP * (e.magnitude + 1e-30));
+    }
+    array_free(c, &dy);
+    array_free(c, &weight);
+    array_free(c, &kept);
+    array_free(c, &dx);
+}
+
+static void check_gelu_nan(struct compute *c)
+{
+    struct array x = values_random(c, 2);
+    struct array weight = array_random(c, 1);
+    struct array pre = values_poisoned(c, 2);
+    struct array y = values_poisoned(c, 2);
+    struct linear l = {.in = 1, .out = 1, .weight = weight.device, .activation = ACTIVATION_GELU};
+
+    x.host[0] = nanf("");
+    array_send(c, &x);
+    assert_ok(compute_linear_forward(c, &l, x.device, NULL, pre.device, y.device, 2, &err));
+    array_receive(c, &y);
+    ck_assert(isnan(y.host[0]) && !isnan(y.host[1]));
+    array_send(c, &x);
+    y.host[0] = y.host[1] = 1.0f;
+    array_send(c, &y);
+    assert_ok(compute_activation_backward(c, ACTIVATION_GELU, pre.device, y.device, 2, &err));
+    array_receive(c, &y);
+    ck_assert(isnan(y.host[0]) && !isnan(y.host[1]));
+    array_free(c, &x);
+    array_free(c, &weight);
+    array_free(c, &pre);
+    array_free(c, &y);
+}
+
+static void check_linear_shape(struct compute *c, size_t rows, size_t in, size_t out)
+{
+    for (int variant = 0; variant < 12; variant++) {
+        struct linear shape = {.in = in, .out = out, .activation = (enum activation)(variant % 3)};
+
+        check_linear(c, &shape, rows, variant / 3 % 2 == 0, variant / 6 == 0);
+    }
+    check_gelu_backward(c, rows * out);
+    check_linear_slope(c, ACTIVATION_GELU, rows, in, out);
+    check_linear_slope(c, ACTIVATION_RELU, rows, in, out);
+}
+
+void check_linears(struct compute *c, int rounds)
+{
+    static const size_t shapes[][3] = {
+        {1, 1, 1}, {7, 33, 65}, {300, 16, 40} /* aligned rows, in more than one chunk */};
+
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        check_linear_shape(c, shapes[i][0], shapes[i][1], shapes[i][2]);
+        check_linear_backward_weight(c, shapes[i][0], shapes[i][1], shapes[i][2], false);
+        check_linear_backward_weight(c, shapes[i][0], shapes[i][1], shapes[i][2], true);
+    }
+    check_gelu_nan(c);
+    for (int round = 0; round < rounds; round++)
+        check_linear_shape(c, random_size(40), random_size(70), random_size(70));
+}

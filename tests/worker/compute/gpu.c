@@ -1,0 +1,23 @@
+/*
+ * The module is found beside the tests' build; what cannot be opened is told in one line.
+ */
+#include "tests/worker/compute/gpu.h"
+#include "tests/support/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct compute *open_gpu(const char *device, enum precision precision)
+{
+    struct compute_config config = {.device = device, .threads = 1, .precision = precision};
+    struct compute *c = NULL;
+    struct error err;
+
+    (void)setenv("SPARRING_CUDA_MODULE", support_program("sparring_cuda.so"), 0);
+    if (compute_open_config(&config, &c, &err) == STATUS_OK)
+        return c;
+    ck_assert_msg(!strchr(err.text, '\n'), "not one line: %s", err.text);
+    (void)printf("skipped: %s\n", err.text);
+    return NULL;
+}
