@@ -60,6 +60,9 @@ enum status dataset_open(const struct dataset_config *config, struct dataset **r
 
     if (status != STATUS_OK)
         return status;
+    if (config->spec[strlen(config->spec) - 1] == ':')
+        return error_set(err, STATUS_CONFIG, "data '%s' ends at its colon; it is %s", config->spec,
+                         kind->usage);
     status = mem_calloc(1, sizeof(*d), "data set", &d, err);
     if (status != STATUS_OK)
         return status;

@@ -13,8 +13,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#define SLOTS      8
-#define WAKE_EMPTY 4 /* empty slots that are worth waking the thread for */
+#define SLOTS       8
+#define SLOTS_LEAST 3 /* one that is held, the next one, and one that is being filled */
+/* Of memory that is not the heap's; beyond it there are no more slots. */
+#define MEMORY_BYTES ((size_t)128 << 20)
 
 enum slot_state { SLOT_EMPTY, SLOT_FULL };
 
@@ -27,13 +29,15 @@ struct slot {
 
 struct loader {
     const struct dataset *dataset;
-    struct sampler *sampler; /* the thread's */
+    struct sampler *sampler;            /* the thread's */
+    const struct loader_memory *memory; /* NULL: the heap */
     size_t wanted_batch_size;
     size_t batch_size;    /* not larger than this rank's part of any epoch to come */
-    size_t samples;       /* of this rank in the first epoch */
     uint64_t first_epoch; /* the thread's: where it starts ... */
     size_t first_at;      /* ... and at which sample */
+    uint64_t gathered;    /* the thread's: batches so far */
     struct slot slots[SLOTS];
+    unsigned slots_length;
     unsigned empty; /* guarded by mutex: slots that are EMPTY */
     unsigned next;  /* consumer's: the slot that loader_next takes */
     bool held;      /* consumer's: the slot before `next` is still borrowed */
@@ -81,6 +85,7 @@ static void fill(struct loader *l, struct slot *slot, uint64_t epoch, size_t at)
         .at = at,
         .left = left,
         .last_of_epoch = count == left,
+        .number = ++l->gathered,
     };
 }
 
@@ -99,26 +104,47 @@ static void *prefetch(void *argument)
                 return NULL;
             fill(l, slot, epoch, at);
             hand_over(l, slot);
-            turn = (turn + 1) % SLOTS;
+            turn = (turn + 1) % l->slots_length;
         }
         at = 0;
     }
 }
 
+static enum status alloc_samples(const struct loader *l, size_t count, float **ret,
+                                 struct error *err)
+{
+    enum status status;
+
+    if (!l->memory)
+        return mem_calloc_aligned(count, sizeof(float), "batch", ret, err);
+    status = l->memory->alloc(l->memory->user, count, ret, err);
+    return status == STATUS_OK || !err ? status : error_prefix(err, "batch: ");
+}
+
+static unsigned count_slots(const struct loader *l, size_t floats)
+{
+    size_t fit = MEMORY_BYTES / sizeof(float) / floats;
+
+    if (!l->memory || fit >= SLOTS)
+        return SLOTS;
+    return fit > SLOTS_LEAST ? (unsigned)fit : SLOTS_LEAST;
+}
+
 static enum status open_slots(struct loader *l, struct error *err)
 {
+    size_t features = dataset_features(l->dataset);
+    size_t floats;
+    size_t labels;
     enum status status = STATUS_OK;
 
-    for (unsigned i = 0; i < SLOTS && status == STATUS_OK; i++) {
-        size_t features = dataset_features(l->dataset);
-        size_t floats;
-        size_t labels;
-
-        if (!size_multiply(l->batch_size, features, &floats) ||
-            !size_multiply(l->batch_size, dataset_positions(l->dataset), &labels))
-            return error_set(err, STATUS_NO_MEMORY, "batch: %zu samples of %zu features overflow",
-                             l->batch_size, features);
-        status = mem_calloc_aligned(floats, sizeof(float), "batch", &l->slots[i].x, err);
+    if (!size_multiply(l->batch_size, features, &floats) ||
+        !size_multiply(l->batch_size, dataset_positions(l->dataset), &labels))
+        return error_set(err, STATUS_NO_MEMORY, "batch: %zu samples of %zu features overflow",
+                         l->batch_size, features);
+    l->slots_length = count_slots(l, floats);
+    l->empty = l->slots_length;
+    for (unsigned i = 0; i < l->slots_length && status == STATUS_OK; i++) {
+        status = alloc_samples(l, floats, &l->slots[i].x, err);
         if (status == STATUS_OK)
             status =
                 mem_calloc_aligned(labels, sizeof(int32_t), "batch labels", &l->slots[i].y, err);
@@ -137,7 +163,8 @@ static enum status start_thread(struct loader *l, struct error *err)
 }
 
 enum status loader_open(const struct dataset *dataset, struct sampler *sampler, size_t batch_size,
-                        struct loader **ret_loader, struct error *err)
+                        const struct loader_memory *memory, struct loader **ret_loader,
+                        struct error *err)
 {
     struct loader *l;
     enum status status;
@@ -153,10 +180,9 @@ enum status loader_open(const struct dataset *dataset, struct sampler *sampler, 
         return status;
     l->dataset = dataset;
     l->sampler = sampler;
-    l->samples = sampler->length;
+    l->memory = memory;
     l->wanted_batch_size = batch_size;
-    l->batch_size = batch_size < l->samples ? batch_size : l->samples;
-    l->empty = SLOTS;
+    l->batch_size = batch_size < sampler->length ? batch_size : sampler->length;
     (void)pthread_mutex_init(&l->mutex, NULL);
     (void)pthread_cond_init(&l->filled, NULL);
     (void)pthread_cond_init(&l->emptied, NULL);
@@ -182,27 +208,35 @@ void loader_peek(struct loader *l, struct batch *ret)
     *ret = slot->batch;
 }
 
+bool loader_try_peek(struct loader *l, struct batch *ret)
+{
+    const struct slot *slot = &l->slots[l->next];
+    bool full;
+
+    (void)pthread_mutex_lock(&l->mutex);
+    full = slot->state == SLOT_FULL;
+    (void)pthread_mutex_unlock(&l->mutex);
+    if (full)
+        *ret = slot->batch;
+    return full;
+}
+
 void loader_next(struct loader *l, struct batch *ret)
 {
     struct slot *slot = &l->slots[l->next];
 
     (void)pthread_mutex_lock(&l->mutex);
     if (l->held) {
-        l->slots[(l->next + SLOTS - 1) % SLOTS].state = SLOT_EMPTY;
-        if (++l->empty == WAKE_EMPTY)
+        l->slots[(l->next + l->slots_length - 1) % l->slots_length].state = SLOT_EMPTY;
+        if (++l->empty == l->slots_length / 2)
             (void)pthread_cond_signal(&l->emptied);
     }
     while (slot->state == SLOT_EMPTY)
         (void)pthread_cond_wait(&l->filled, &l->mutex);
     (void)pthread_mutex_unlock(&l->mutex);
     l->held = true;
-    l->next = (l->next + 1) % SLOTS;
+    l->next = (l->next + 1) % l->slots_length;
     *ret = slot->batch;
-}
-
-size_t loader_batches_per_epoch(const struct loader *l)
-{
-    return (l->samples + l->batch_size - 1) / l->batch_size;
 }
 
 void loader_pause(struct loader *l)
@@ -220,7 +254,10 @@ void loader_pause(struct loader *l)
 static void release_slots(struct loader *l)
 {
     for (unsigned i = 0; i < SLOTS; i++) {
-        free(l->slots[i].x);
+        if (!l->memory)
+            free(l->slots[i].x);
+        else if (l->slots[i].x)
+            l->memory->free(l->memory->user, l->slots[i].x);
         free(l->slots[i].y);
         l->slots[i] = (struct slot){0};
     }
@@ -241,7 +278,6 @@ enum status loader_resume(struct loader *l, uint64_t epoch, size_t at, struct er
     status = open_slots(l, err);
     if (status != STATUS_OK)
         return status;
-    l->empty = SLOTS;
     l->next = 0;
     l->held = false;
     l->stopping = false;

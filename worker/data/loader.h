@@ -20,12 +20,23 @@ struct batch {
     size_t at;   /* of its first sample in this rank's part of the epoch */
     size_t left; /* samples of this rank from here to the end of the epoch, this batch included */
     bool last_of_epoch;
+    uint64_t number; /* of all that were ever gathered: never the same twice */
 };
 
-/* Both are borrowed for the loader's life; the loader's thread calls sampler_set_epoch(0, 1, ...).
- * STATUS_INVALID when batch_size is 0 or the sampler has no samples for this rank. */
+/* Where samples are gathered: memory that a GPU reads directly, say.  Errors name what is missing;
+ * called from the loader's caller, not from its thread. */
+struct loader_memory {
+    enum status (*alloc)(void *user, size_t count, float **ret, struct error *err);
+    void (*free)(void *user, float *memory);
+    void *user;
+};
+
+/* All are borrowed for the loader's life; the loader's thread calls sampler_set_epoch(0, 1, ...).
+ * memory NULL: the heap; of other memory few and large buffers are taken.  STATUS_INVALID when
+ * batch_size is 0 or the sampler has no samples for this rank. */
 enum status loader_open(const struct dataset *dataset, struct sampler *sampler, size_t batch_size,
-                        struct loader **ret_loader, struct error *err);
+                        const struct loader_memory *memory, struct loader **ret_loader,
+                        struct error *err);
 
 /* The next batch.  Blocks until the thread has it, which never takes longer than one gather. */
 void loader_next(struct loader *l, struct batch *ret);
@@ -34,7 +45,8 @@ void loader_next(struct loader *l, struct batch *ret);
  * Blocks likewise. */
 void loader_peek(struct loader *l, struct batch *ret);
 
-size_t loader_batches_per_epoch(const struct loader *l); /* the first one's */
+/* The same without waiting for the thread; false: it has not got it yet. */
+bool loader_try_peek(struct loader *l, struct batch *ret);
 
 /* Ends the thread and waits for it; the sampler is the caller's until loader_resume.  The batch
  * that is held stays as it is. */

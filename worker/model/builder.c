@@ -151,6 +151,19 @@ static void check_dimension(struct builder *b, const char *module, const char *w
                               module, count, times, what, INT_MAX);
 }
 
+/* Features of an image, in the order that a linear layer's weight has.  The input is uploaded so
+ * (model_step.c). */
+static unsigned flatten(struct builder *b, unsigned in)
+{
+    const struct value image = *build_shape(b, in);
+
+    if (failed(b) || in == INPUT_VALUE || image.channels == 1 || image.height * image.width == 1 ||
+        !compute_channels_last(b->model->compute))
+        return in;
+    return add_operation(b, (struct operation){.kind = &operation_flatten, .in = in}, image.count,
+                         1, 1);
+}
+
 unsigned build_linear(struct builder *b, unsigned in, const struct build_linear *options)
 {
     size_t rows = options->rows ? options->rows : 1;
@@ -164,6 +177,8 @@ unsigned build_linear(struct builder *b, unsigned in, const struct build_linear 
         .rows = rows,
         .linear = {.in = shape[1], .out = options->out, .activation = options->activation}};
 
+    if (rows == 1)
+        op.in = flatten(b, in);
     check_dimension(b, options->name, "rows of a batch", b->model->max_batch, rows);
     op.first_view = add_weight(b, options->name, 2, shape, options->no_bias);
     return options->rows ? add_operation(b, op, 1, rows, options->out)

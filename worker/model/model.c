@@ -46,12 +46,17 @@ static enum status build(struct model *m, const struct spec *spec, struct error 
                                                             [SPEC_VGG] = build_vgg,
                                                             [SPEC_GPT] = build_gpt};
     struct builder b = {.model = m, .status = STATUS_OK, .err = err};
+    struct operation *last;
 
     builders[spec->kind](&b, spec);
     if (b.status != STATUS_OK)
         return b.status;
-    assert(m->operations[m->length - 1].kind == &operation_linear);
-    m->positions = m->operations[m->length - 1].rows;
+    last = &m->operations[m->length - 1];
+    assert(last->kind == &operation_linear && last->linear.activation == ACTIVATION_NONE &&
+           last->residual == INPUT_VALUE);
+    m->positions = last->rows;
+    m->logits_stride = compute_row_stride(m->compute, last->linear.out);
+    last->linear.stride = m->logits_stride;
     tensor_table_layout(&m->table);
     tensor_table_layout(&m->buffer_table);
     return build_state_table(m, err);
@@ -160,9 +165,12 @@ static enum status alloc_activations(struct model *m, struct error *err)
 
     if (status == STATUS_OK)
         status = alloc_input(m, err);
-    for (size_t v = 1; v < m->values_length && status == STATUS_OK; v++)
+    for (size_t v = 1; v + 1 < m->values_length && status == STATUS_OK; v++)
         status =
             program_alloc_values(m, m->values[v].count, "activations", &m->values[v].data, err);
+    if (status == STATUS_OK)
+        status = program_alloc_values(m, m->positions * m->logits_stride, "logits",
+                                      &m->values[m->values_length - 1].data, err);
     if (status == STATUS_OK)
         status = program_plan_gradients(m, err);
     for (size_t i = 0; i < m->length && status == STATUS_OK; i++)
@@ -224,6 +232,8 @@ void model_close(struct model *m)
 {
     if (!m)
         return;
+    for (size_t i = 0; i < MODEL_GRAPHS; i++)
+        compute_graph_free(m->compute, m->graphs[i].graph);
     for (size_t i = 0; i < m->length; i++)
         close_operation(m, &m->operations[i]);
     for (size_t i = 0; i < m->pool_length; i++)
@@ -338,6 +348,12 @@ const bool *model_used(const struct model *m)
 int64_t model_forward_ns(const struct model *m)
 {
     return m->forward_ns;
+}
+
+void model_set_issued(struct model *m, model_issued_fn *issued, void *user)
+{
+    m->issued = issued;
+    m->issued_user = user;
 }
 
 void model_set_await(struct model *m, model_await_fn *await, void *user)

@@ -80,25 +80,69 @@ enum status model_params_changed(struct model *m, struct error *err);
  * computed, and before backward with the whole slab. */
 typedef enum status model_await_fn(void *user, size_t offset, size_t count, struct error *err);
 
+/* Where the gradients of a model go whose optimizer runs on the device. */
+enum gradient_path {
+    GRADIENTS_STAY,   /* nowhere: nobody else has any */
+    GRADIENTS_STAGED, /* to model_grads, part by part; their mean comes back by
+                         model_grads_arrived */
+    GRADIENTS_SHARED, /* nowhere: `ready` says what is final at model_device_grads, and others read
+                         it there and put the mean in its place */
+};
+
 /*
- * Training without the host (compute_has_optimizer): from here on gradients stay on the device,
- * model_update runs the optimizer there, and the host's slabs are what model_fetch brought last.
+ * Training on the device (compute_has_optimizer): from here on model_update runs the optimizer
+ * there, and model_params and the optimizer's state are what model_fetch brought last.
  * o: its configuration, and its state on the host, which goes to the device; borrowed until
- * model_close.  Not with layer drop, which leaves single parameters out of an update.
+ * model_close.  With GRADIENTS_STAY buffers stay on the device, too.  Not with layer drop, which
+ * leaves single parameters out of an update.
  */
-enum status model_keep_on_device(struct model *m, struct optimizer *o, struct error *err);
+enum status model_keep_on_device(struct model *m, struct optimizer *o, enum gradient_path path,
+                                 struct error *err);
 bool model_on_device(const struct model *m);
+
+/*
+ * model_update follows a step (or the last of several that accumulate) with a finite loss; state
+ * and parameters are the update's when it returns or later, and the same bits whether
+ * model_plan_update has told the numbers before that step or not.  Where it has, a step that is one
+ * launch makes the update with it; then parameters behind a loss that is not finite are lost, as
+ * nobody should read them.
+ */
+void model_plan_update(struct model *m, double learning_rate, uint64_t step);
 enum status model_update(struct model *m, double learning_rate, uint64_t step, struct error *err);
-/* Parameters to model_params, state to the optimizer; nothing to do where they are current. */
+
+/* Before anybody reads model_params or the optimizer's state on the host: bring them; nothing to
+ * do where they are current. */
 enum status model_fetch(struct model *m, struct error *err);
+
+/* The opposite: they were changed on the host, both. */
+enum status model_restore(struct model *m, struct error *err);
+
+/* After the step, with GRADIENTS_STAGED: elements [offset, offset + count) of model_grads are the
+ * mean gradient; they go to the device beside what the host does next, and must not change until
+ * the next model_step or model_clear_grads. */
+enum status model_grads_arrived(struct model *m, size_t offset, size_t count, struct error *err);
+
+/* The same of model_params and new parameters, where the optimizer does not run here.  On the CPU
+ * they are there already. */
+enum status model_params_arrived(struct model *m, size_t offset, size_t count, struct error *err);
+
+/* Instead of a step: a gradient of zeros, where that of a step would be. */
+enum status model_clear_grads(struct model *m, struct error *err);
+
+float *model_device_grads(struct model *m); /* device memory in the table's layout */
 
 /* Parameters may still be on their way into the slab when model_step is called; only where the
  * device is the host.  NULL: they are there. */
 void model_set_await(struct model *m, model_await_fn *await, void *user);
 
-/* Called during backward: gradient elements [0, ready_count) of the slab are final on the host.
- * Parameters of the elements that are new in this call are read until the next call; after the last
- * one none are. */
+/* Called in model_step when all of its work is issued and none of it has been waited for; only with
+ * a GPU.  A failure is the step's.  NULL: nobody. */
+typedef enum status model_issued_fn(void *user, struct error *err);
+void model_set_issued(struct model *m, model_issued_fn *issued, void *user);
+
+/* Called during backward: gradient elements [0, ready_count) of the slab are final on the host, or
+ * where their path (enum gradient_path) has them.  Parameters of the elements that are new in this
+ * call are read until the next call; after the last one none are. */
 typedef void model_ready_fn(void *user, size_t ready_count);
 
 /*
@@ -108,15 +152,25 @@ typedef void model_ready_fn(void *user, size_t ready_count);
  *   accumulate  add to the gradients of the last step (no_sync) instead of replacing them
  *   ready       NULL, or called with a rising count, at the end with the whole slab
  *   ret_loss    mean cross-entropy before the update
- * Buffers are updated, too.
- * The host's gradient slab is complete when it returns.  STATUS_DATA names a label outside the
- * classes or a token outside the vocabulary; after any failure the gradients are unspecified.
+ * Buffers are updated, too.  The host's gradient slab is complete when it returns; of a model that
+ * is kept on the device only with GRADIENTS_STAGED and `ready`.  STATUS_DATA names a label outside
+ * the classes or a token outside the vocabulary; after any failure the gradients are unspecified.
  */
 enum status model_step(struct model *m, const float *x, const int32_t *labels, size_t batch,
                        bool accumulate, model_ready_fn *ready, void *user, double *ret_loss,
                        struct error *err);
 
-/* Time of the last model_step's forward; the rest was backward.  With a GPU: of issuing it. */
+/*
+ * On a device that can, model_step notes what it calls and issues it as one launch from the second
+ * step of a kind on, with the same bits.  Where that fails it goes on call by call, and
+ * model_graph_failure says why.
+ */
+void model_use_graphs(struct model *m, bool use);       /* false: call by call, always */
+uint64_t model_graph_launches(const struct model *m);   /* steps that were one */
+const char *model_graph_failure(const struct model *m); /* one line; NULL: nothing failed */
+
+/* Time of the last model_step's forward; the rest was backward.  With a GPU: of issuing it, and of
+ * a step that is one launch: of that. */
 int64_t model_forward_ns(const struct model *m);
 
 /* Forward only, by the running statistics: mean loss and number of correct predictions of one

@@ -4,7 +4,7 @@
  * the input's gradient is not needed and not computed.  Nothing is allocated.
  */
 #include "common/base/clock.h"
-#include "worker/model/program.h"
+#include "worker/model/step.h"
 
 #include <assert.h>
 #include <math.h>
@@ -51,7 +51,10 @@ static enum status place_input(struct model *m, const float *x, size_t batch, st
     }
     if (m->vocabulary > 0)
         return compute_upload(m->compute, input->data, x, batch * input->count, err);
-    return compute_upload_values(m->compute, input->data, x, batch * input->count, err);
+    if (m->operations[0].kind == &operation_linear) /* features, of an image in PyTorch's order */
+        return compute_upload_values(m->compute, input->data, x, batch * input->count, err);
+    return compute_upload_images(m->compute, input->data, x, batch, input->channels,
+                                 input->height * input->width, err);
 }
 
 /* ---- forward ---- */
@@ -67,13 +70,19 @@ static void draw_drops(struct model *m)
     }
 }
 
+static bool buffers_travel(const struct model *m)
+{
+    return m->buffers != m->host_buffers && !step_keeps_buffers(m);
+}
+
 /* Buffers as their owner left them on the host, with this batch counted. */
 static enum status place_buffers(struct model *m, struct error *err)
 {
     for (size_t i = 0; i < m->length; i++)
         if (m->operations[i].batches_tracked && !m->operations[i].dropped)
             *m->operations[i].batches_tracked += 1.0f;
-    if (m->buffers == m->host_buffers)
+    m->host_is_old = m->host_is_old || step_keeps_buffers(m);
+    if (!buffers_travel(m))
         return STATUS_OK;
     return compute_upload(m->compute, m->buffers, m->host_buffers, m->buffer_table.count, err);
 }
@@ -131,41 +140,35 @@ static enum status compute_loss(struct model *m, const int32_t *labels, size_t b
     void *logits = m->values[m->values_length - 1].data;
 
     return compute_softmax_cross_entropy(m->compute, logits, labels, gradient ? logits : NULL,
-                                         batch * m->positions, model_classes(m), err);
+                                         batch * m->positions, model_classes(m), m->logits_stride,
+                                         err);
 }
 
 /* ---- backward ---- */
 
-struct backward {
-    size_t batch;
-    bool accumulate;
-    model_ready_fn *ready; /* or NULL */
-    void *user;
-    size_t ready_count; /* handed over so far */
-};
-
 /* Gradients [0, ready_count) are issued: final here and now on the host; from a GPU they travel. */
-static enum status hand_over(struct model *m, struct backward *b, size_t ready_count,
-                             struct error *err)
+static enum status hand_over(struct model *m, struct step *s, size_t ready_count, struct error *err)
 {
-    size_t start = b->ready_count;
+    size_t start = s->ready_count;
     size_t count = ready_count - start;
 
     if (count == 0)
         return STATUS_OK;
     if (compute_is_host(m->compute)) {
-        b->ready_count = ready_count;
-        if (b->ready)
-            b->ready(b->user, ready_count);
+        s->ready_count = ready_count;
+        if (s->ready)
+            s->ready(s->user, ready_count);
         return STATUS_OK;
     }
-    if (m->optimizer) /* they stay on the device */
+    if (m->optimizer && (m->path == GRADIENTS_STAY || !s->ready)) /* nobody reads them yet */
         return STATUS_OK;
     if (count < m->table.count / DOWNLOAD_SHARE && ready_count < m->table.count)
         return STATUS_OK;
-    b->ready_count = ready_count;
+    s->ready_count = ready_count;
     assert(m->downloads_length < COMPUTE_DOWNLOADS_MAX);
     m->downloads[m->downloads_length++] = ready_count;
+    if (m->optimizer && m->path == GRADIENTS_SHARED) /* a mark that they are made */
+        count = 0;
     return compute_download_start(m->compute, m->host_grads + start, m->grads + start, count, err);
 }
 
@@ -200,56 +203,42 @@ static void return_dropped(struct model *m, size_t first)
     }
 }
 
-static enum status backward_operation(struct model *m, size_t index, struct backward *b,
+static enum status backward_operation(struct model *m, size_t index, struct step *s,
                                       struct error *err)
 {
     struct operation *op = &m->operations[index];
     enum status status = STATUS_OK;
 
     if (op->dropped) {
-        status = clear_gradients(m, op, b->accumulate, err);
+        status = clear_gradients(m, op, s->accumulate, err);
         return_dropped(m, index);
-        return status == STATUS_OK ? hand_over(m, b, op->ready_count, err) : status;
+        return status == STATUS_OK ? hand_over(m, s, op->ready_count, err) : status;
     }
     if (op->kind->backward)
-        status = op->kind->backward(m, op, b->batch, b->accumulate, err);
+        status = op->kind->backward(m, op, s->batch, s->accumulate, err);
     if (status == STATUS_OK)
-        status = hand_over(m, b, op->ready_count, err);
+        status = hand_over(m, s, op->ready_count, err);
     if (status == STATUS_OK && op->kind->backward_input && op->in != INPUT_VALUE)
-        status = op->kind->backward_input(m, op, b->batch, err);
+        status = op->kind->backward_input(m, op, s->batch, err);
     return status;
 }
 
 /* With a GPU: the copies arrive in the order in which they were started, the buffers first. */
-static enum status collect(struct model *m, const struct backward *b, struct error *err)
+static enum status collect(struct model *m, const struct step *s, struct error *err)
 {
-    enum status status =
-        m->buffers == m->host_buffers ? STATUS_OK : compute_download_wait(m->compute, err);
+    enum status status = buffers_travel(m) ? compute_download_wait(m->compute, err) : STATUS_OK;
 
     for (size_t i = 0; i < m->downloads_length && status == STATUS_OK; i++) {
         status = compute_download_wait(m->compute, err);
-        if (status == STATUS_OK && b->ready)
-            b->ready(b->user, m->downloads[i]);
+        if (status == STATUS_OK && s->ready)
+            s->ready(s->user, m->downloads[i]);
     }
-    if (status == STATUS_OK && m->optimizer && b->ready)
-        b->ready(b->user, m->table.count);
+    if (status == STATUS_OK && m->optimizer && m->path == GRADIENTS_STAY && s->ready)
+        s->ready(s->user, m->table.count);
     return status;
 }
 
-static enum status backward(struct model *m, struct backward *b, struct error *err)
-{
-    enum status status = STATUS_OK;
-
-    m->downloads_length = 0;
-    if (m->buffers != m->host_buffers)
-        status = compute_download_start(m->compute, m->host_buffers, m->buffers,
-                                        m->buffer_table.count, err);
-    for (size_t i = m->length; i-- > 0 && status == STATUS_OK;)
-        status = backward_operation(m, i, b, err);
-    return status == STATUS_OK ? collect(m, b, err) : status;
-}
-
-static void note_used(struct model *m, bool accumulate)
+void step_note_used(struct model *m, bool accumulate)
 {
     if (!accumulate)
         memset(m->used, 0, m->table.length * sizeof(*m->used));
@@ -261,14 +250,62 @@ static void note_used(struct model *m, bool accumulate)
     }
 }
 
+static enum status backward(struct model *m, struct step *s, struct error *err)
+{
+    enum status status = STATUS_OK;
+
+    if (buffers_travel(m)) /* they are complete with forward */
+        status = compute_download_start(m->compute, m->host_buffers, m->buffers,
+                                        m->buffer_table.count, err);
+    for (size_t i = m->length; i-- > 0 && status == STATUS_OK;)
+        status = backward_operation(m, i, s, err);
+    return status;
+}
+
+enum status step_issue(struct model *m, struct step *s, struct error *err)
+{
+    int64_t started_ns = clock_now_ns();
+    enum status status = forward_training(m, s->batch, err);
+
+    s->ready_count = 0;
+    m->downloads_length = 0;
+    if (status == STATUS_OK) /* backward writes where gradients may still be sent from */
+        status = await_params(m, 0, m->table.count, err);
+    if (status == STATUS_OK)
+        status = compute_loss(m, s->labels, s->batch, true, err);
+    m->forward_ns += clock_now_ns() - started_ns;
+    if (status != STATUS_OK)
+        return status;
+    step_note_used(m, s->accumulate);
+    return backward(m, s, err);
+}
+
+/* The input is there. */
+static enum status issue(struct model *m, struct step *s, struct error *err)
+{
+    int64_t started_ns = clock_now_ns();
+    bool launched = false;
+    enum status status;
+
+    m->forward_ns = 0;
+    status = step_launch(m, s, &launched, err);
+    m->forward_ns = clock_now_ns() - started_ns;
+    if (status == STATUS_OK && !launched)
+        status = step_issue(m, s, err);
+    m->update.planned = false;
+    return status;
+}
+
 /* ---- public ---- */
 
 enum status model_step(struct model *m, const float *x, const int32_t *labels, size_t batch,
                        bool accumulate, model_ready_fn *ready, void *user, double *ret_loss,
                        struct error *err)
 {
-    struct backward b = {.batch = batch, .accumulate = accumulate, .ready = ready, .user = user};
+    struct step s = {
+        .labels = labels, .batch = batch, .accumulate = accumulate, .ready = ready, .user = user};
     int64_t started_ns = clock_now_ns();
+    int64_t placed_ns;
     size_t correct;
     enum status status = place_input(m, x, batch, err);
 
@@ -276,17 +313,14 @@ enum status model_step(struct model *m, const float *x, const int32_t *labels, s
         draw_drops(m);
         status = place_buffers(m, err);
     }
+    placed_ns = clock_now_ns() - started_ns;
     if (status == STATUS_OK)
-        status = forward_training(m, batch, err);
-    if (status == STATUS_OK) /* backward writes where gradients may still be sent from */
-        status = await_params(m, 0, m->table.count, err);
+        status = issue(m, &s, err);
+    m->forward_ns += placed_ns;
+    if (status == STATUS_OK && m->issued && !compute_is_host(m->compute))
+        status = m->issued(m->issued_user, err);
     if (status == STATUS_OK)
-        status = compute_loss(m, labels, batch, true, err);
-    m->forward_ns = clock_now_ns() - started_ns;
-    if (status == STATUS_OK) {
-        note_used(m, accumulate);
-        status = backward(m, &b, err);
-    }
+        status = collect(m, &s, err);
     if (status == STATUS_OK)
         status = compute_loss_wait(m->compute, ret_loss, &correct, err);
     return status;

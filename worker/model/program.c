@@ -94,12 +94,37 @@ static void arrange_gradients(struct model *m)
     check_readers(m);
 }
 
+static bool reads(const struct operation *op, unsigned value)
+{
+    return op->in == value || op->residual == value;
+}
+
+/* A linear layer alone behind another one's activation, skipped with it or never. */
+static bool takes_slope(const struct model *m, size_t i)
+{
+    const struct operation *op = &m->operations[i];
+    const struct operation *before = i > 0 ? &m->operations[i - 1] : NULL;
+
+    if (!before || op->kind != &operation_linear || before->kind != &operation_linear ||
+        before->linear.activation == ACTIVATION_NONE || op->in != before->out)
+        return false;
+    for (size_t j = i + 1; j < m->length; j++)
+        if (reads(&m->operations[j], before->out))
+            return false;
+    for (size_t k = 0; k < m->blocks_length; k++)
+        if (m->blocks[k].first == i || m->blocks[k].end == i)
+            return false;
+    return true;
+}
+
 enum status program_arrange(struct model *m, struct error *err)
 {
     enum status status = arrange_parameters(m, err);
 
     if (status == STATUS_OK)
         arrange_gradients(m);
+    for (size_t i = 0; i < m->length && status == STATUS_OK; i++)
+        m->operations[i].takes_slope = takes_slope(m, i);
     return status;
 }
 

@@ -15,7 +15,8 @@
 #define INPUT_VALUE 0u /* as a residual: there is none */
 
 struct value {                      /* sizes are of one sample */
-    size_t channels, height, width; /* an image; (n, 1, 1): features; (1, T, n): T rows */
+    size_t channels, height, width; /* an image; (n, 1, 1): features; (1, T, n): T rows.  Images
+                                       are in the device's order (compute_channels_last) */
     size_t count;                   /* the product */
     void *data;      /* owned, device (max_batch, count); the input's NULL on the host */
     const void *at;  /* where it is in this step: data, but of the input and what is skipped */
@@ -41,7 +42,9 @@ struct operation {
     bool shared_weight;         /* in backward the first view has a contribution already */
     bool accumulates;           /* ... and the gradient of `in` has */
     size_t ready_count;         /* gradients [0, ready_count) are final after its backward */
-    bool dropped;               /* in this step */
+    bool takes_slope; /* linear: its input gradient is taken back through the activation before */
+    bool slope_taken; /* ... which that operation then leaves out */
+    bool dropped;     /* in this step */
     struct initial initial;
     size_t rows; /* of one sample, for what acts on rows */
     union {
@@ -55,6 +58,7 @@ struct operation {
     };
     size_t first_buffer;    /* batch_norm: its running mean in the buffer table */
     float *batches_tracked; /* batch_norm: a buffer on the host */
+    float batches;          /* ... kept while the buffers are fetched */
     void *kept;             /* owned, device values: GELU's input */
     float *saved[2];        /* owned, device: statistics */
     int32_t *chosen;        /* owned, device: of max_pool */
@@ -62,7 +66,6 @@ struct operation {
 
 /* What all operations of a kind share.  Optional slots are NULL. */
 struct operation_kind {
-    const char *name;
     bool in_place;   /* backward may write the gradient of `in` over that of `out` */
     bool owns_input; /* forward writes over `in`: nobody else reads it */
     bool sets_input; /* backward cannot add to the gradient of `in`: nobody else reads it */
@@ -88,13 +91,31 @@ struct operation_kind {
 };
 
 extern const struct operation_kind operation_linear, operation_convolution, operation_batch_norm,
-    operation_layer_norm, operation_max_pool, operation_mean, operation_embedding,
-    operation_attention;
+    operation_layer_norm, operation_max_pool, operation_mean, operation_flatten,
+    operation_embedding, operation_attention;
 
 /* Operations [first, end) that LayerDrop may skip: `out` is then `in`. */
 struct block {
     size_t first, end;
     unsigned in, out;
+};
+
+#define MODEL_GRAPHS 6u /* a whole batch and an epoch's last one, each in three roles */
+
+/* Steps that are one launch (model_graph.c). */
+struct step_graph {
+    size_t batch;
+    bool accumulate, hands_over, updates;
+    uint64_t used;               /* at this use of any; 0: free */
+    struct compute_graph *graph; /* owned; NULL: not noted yet */
+};
+
+/* What model_plan_update said of the next step. */
+struct planned_update {
+    bool planned; /* and may be made with the step */
+    bool made;    /* was */
+    double learning_rate;
+    uint64_t step;
 };
 
 struct model {
@@ -108,11 +129,14 @@ struct model {
     size_t blocks_length, blocks_capacity;
     void **pool; /* owned, device: gradients */
     size_t pool_length;
-    size_t positions;  /* labels of a sample */
-    size_t vocabulary; /* inputs are ids below it; 0: inputs are numbers */
+    size_t positions;     /* labels of a sample */
+    size_t logits_stride; /* elements from one row of logits to the next, as the device names it */
+    size_t vocabulary;    /* inputs are ids below it; 0: inputs are numbers */
     size_t max_batch;
     model_await_fn *await; /* NULL: parameters are there */
     void *await_user;
+    model_issued_fn *issued; /* NULL: nobody wants to know */
+    void *issued_user;
     struct shared_memory memory; /* of the slabs on the host; else none */
     float *params, *grads;       /* device, table.count; owned with a GPU */
     float *host_params,
@@ -125,9 +149,15 @@ struct model {
     int64_t forward_ns;
     size_t downloads[COMPUTE_DOWNLOADS_MAX]; /* with a GPU: ready counts on their way */
     size_t downloads_length;
-    struct optimizer *optimizer; /* borrowed; runs on the device, gradients stay there; or NULL */
+    struct optimizer *optimizer; /* borrowed; runs on the device; or NULL */
+    enum gradient_path path;     /* with it */
     float *device_state[2];      /* owned, device: its state */
-    bool host_is_old;            /* parameters were updated since model_fetch */
+    bool host_is_old;            /* they, or the parameters, changed since model_fetch */
+    struct planned_update update;
+    struct step_graph graphs[MODEL_GRAPHS];
+    bool graphs_off; /* not wanted */
+    uint64_t graph_uses, graph_launches;
+    struct error graph_failure; /* why steps are not noted; else empty */
 };
 
 static inline const void *program_read(const struct model *m, unsigned value)

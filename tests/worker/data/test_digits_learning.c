@@ -41,7 +41,7 @@ static void training_open(struct training *t, const char *spec, uint64_t seed)
     data.split = SPLIT_TEST;
     assert_ok(dataset_open(&data, &t->test, &err));
     assert_ok(sampler_init(&t->sampler, dataset_count(t->train), 0, 1, true, false, seed, &err));
-    assert_ok(loader_open(t->train, &t->sampler, BATCH, &t->loader, &err));
+    assert_ok(loader_open(t->train, &t->sampler, BATCH, NULL, &t->loader, &err));
     assert_ok(compute_open("cpu", 0, 1, &t->compute, &err));
     assert_ok(model_open(spec, t->compute, BATCH, &t->model, &err));
     assert_ok(model_init(t->model, seed, RANDOM_FMA, &err));

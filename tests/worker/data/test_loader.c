@@ -67,34 +67,103 @@ static void check_same(const struct dataset *d, const struct batch *got, const s
     ck_assert_mem_eq(got->y, wanted->y, wanted->count * dataset_positions(d) * sizeof(int32_t));
 }
 
+/* Memory that is not the heap's, of which the loader takes fewer buffers than of that. */
+struct arena {
+    size_t live, most;
+};
+
+static enum status arena_alloc(void *user, size_t count, float **ret, struct error *e)
+{
+    struct arena *a = user;
+    enum status status = mem_calloc(count, sizeof(**ret), "arena", ret, e);
+
+    a->live += status == STATUS_OK;
+    a->most = a->live > a->most ? a->live : a->most;
+    return status;
+}
+
+static void arena_free(void *user, float *memory)
+{
+    struct arena *a = user;
+
+    a->live--;
+    free(memory);
+}
+
 static void check_against_walk(const struct dataset *d, unsigned rank, unsigned ranks,
                                size_t batch_size, unsigned batches)
 {
     struct walk *w;
     struct sampler sampler;
     struct loader *l;
-    struct batch got;
-    size_t per_epoch = 0;
+    struct batch got, peeked;
+    struct arena arena = {0};
+    const struct loader_memory memory = {arena_alloc, arena_free, &arena};
+    size_t per_epoch = 0, part;
+    uint64_t number = 0;
 
     assert_ok(mem_calloc(1, sizeof(*w), "walk", &w, &err));
     assert_ok(sampler_init(&w->sampler, 97, rank, ranks, true, false, 5, &err));
     sampler_set_epoch(&w->sampler, 0);
     assert_ok(sampler_init(&sampler, 97, rank, ranks, true, false, 5, &err));
-    assert_ok(loader_open(d, &sampler, batch_size, &l, &err));
+    part = sampler.length;
+    assert_ok(loader_open(d, &sampler, batch_size, batches % 2 ? &memory : NULL, &l, &err));
     for (unsigned i = 0; i < batches; i++) {
         struct batch wanted = walk_next(w, d, batch_size);
+        bool there = loader_try_peek(l, &peeked);
 
         loader_next(l, &got);
+        ck_assert(!there || memcmp(&peeked, &got, sizeof(got)) == 0);
+        ck_assert_uint_gt(got.number, number);
+        number = got.number;
         check_same(d, &got, &wanted);
         per_epoch += got.epoch == 0;
         if (got.epoch == 0 && got.last_of_epoch)
-            ck_assert_uint_eq(per_epoch, loader_batches_per_epoch(l));
+            ck_assert_uint_eq(per_epoch, (part + batch_size - 1) / batch_size);
     }
     loader_close(l);
+    ck_assert_uint_eq(arena.live, 0);
+    ck_assert_uint_eq(arena.most, batches % 2 ? 8 : 0);
     sampler_release(&sampler);
     sampler_release(&w->sampler);
     free(w);
 }
+
+/* Large batches in such memory: three buffers by turns, and the same samples. */
+START_TEST(takes_few_large_buffers)
+{
+    static const char spec[] = "random:3,4500000,5";
+    struct arena arena = {0};
+    const struct loader_memory memory = {arena_alloc, arena_free, &arena};
+    struct dataset *d;
+    struct sampler sampler;
+    struct loader *l;
+    struct batch got;
+    float *x;
+    int32_t y[2];
+
+    assert_ok(dataset_open(&(struct dataset_config){.spec = spec}, &d, &err));
+    assert_ok(mem_calloc(2 * dataset_features(d), sizeof(*x), "batch", &x, &err));
+    assert_ok(sampler_init(&sampler, 3, 0, 1, false, false, 0, &err));
+    assert_ok(loader_open(d, &sampler, 2, &memory, &l, &err));
+    ck_assert_uint_eq(arena.most, 3);
+    for (unsigned i = 0; i < 9; i++) {
+        int64_t indices[2];
+
+        loader_next(l, &got);
+        ck_assert_uint_eq(got.at, i % 2 * 2);
+        for (size_t k = 0; k < got.count; k++)
+            indices[k] = (int64_t)(got.at + k);
+        dataset_gather(d, indices, got.count, x, y);
+        ck_assert(memcmp(got.x, x, got.count * dataset_features(d) * sizeof(*x)) == 0);
+    }
+    loader_close(l);
+    ck_assert_uint_eq(arena.live, 0);
+    free(x);
+    sampler_release(&sampler);
+    dataset_close(d);
+}
+END_TEST
 
 static const char *const specs[] = {"random:97,3,5", "random-tokens:97,3,5"};
 
@@ -136,7 +205,7 @@ START_TEST(resumes_with_another_partition)
         assert_ok(sampler_init(&w->sampler, 97, rank, 4, true, false, 5, &err));
         sampler_set_epoch(&w->sampler, 0);
         assert_ok(sampler_init(&sampler, 97, rank, 4, true, false, 5, &err));
-        assert_ok(loader_open(d, &sampler, batch_size, &l, &err));
+        assert_ok(loader_open(d, &sampler, batch_size, NULL, &l, &err));
         for (unsigned i = 0; i < 1 + (unsigned)(support_random() * 30); i++) {
             loader_next(l, &got);
             wanted = walk_next(w, d, batch_size);
@@ -183,7 +252,7 @@ START_TEST(a_held_batch_does_not_change)
     float after[16 * FEATURES];
 
     assert_ok(sampler_init(&sampler, 97, 0, 1, false, false, 0, &err));
-    assert_ok(loader_open(d, &sampler, 16, &l, &err));
+    assert_ok(loader_open(d, &sampler, 16, NULL, &l, &err));
     for (unsigned i = 0; i < 500; i++) {
         loader_next(l, &batch);
         memcpy(before, batch.x, batch.count * FEATURES * sizeof(float));
@@ -206,7 +275,7 @@ START_TEST(closes_at_any_moment)
 
     assert_ok(sampler_init(&sampler, 97, 0, 1, true, false, 0, &err));
     for (unsigned round = 0; round < 300; round++) {
-        assert_ok(loader_open(d, &sampler, 30, &l, &err));
+        assert_ok(loader_open(d, &sampler, 30, NULL, &l, &err));
         for (unsigned i = 0; i < round % 7; i++)
             loader_next(l, &batch);
         loader_close(l);
@@ -225,16 +294,16 @@ START_TEST(refuses)
     size_t n = 0;
 
     assert_ok(sampler_init(&sampler, 97, 0, 98, true, true, 0, &err));
-    assert_fails(loader_open(d, &sampler, 8, &l, &err), STATUS_INVALID,
+    assert_fails(loader_open(d, &sampler, 8, NULL, &l, &err), STATUS_INVALID,
                  "data 'random:97,3,5': 97 samples leave none for rank 0 of 98");
     sampler_release(&sampler);
     assert_ok(sampler_init(&sampler, 97, 0, 1, true, false, 0, &err));
-    assert_fails(loader_open(d, &sampler, 0, &l, &err), STATUS_INVALID, "batch size 0");
+    assert_fails(loader_open(d, &sampler, 0, NULL, &l, &err), STATUS_INVALID, "batch size 0");
     for (;;) {
         enum status status;
 
         mem_fail_nth(++n);
-        status = loader_open(d, &sampler, 8, &l, &err);
+        status = loader_open(d, &sampler, 8, NULL, &l, &err);
         mem_fail_nth(0);
         if (status == STATUS_OK)
             break;
@@ -254,6 +323,7 @@ int main(void)
 
     tcase_set_timeout(tcase, 30);
     tcase_add_loop_test(tcase, gives_what_a_plain_walk_gives, 0, 2);
+    tcase_add_test(tcase, takes_few_large_buffers);
     tcase_add_test(tcase, resumes_with_another_partition);
     tcase_add_test(tcase, a_held_batch_does_not_change);
     tcase_add_test(tcase, closes_at_any_moment);

@@ -173,7 +173,7 @@ START_TEST(text_refuses)
                  "pipe' is not a file");
     assert_fails(open_spec("text:/nowhere", SPLIT_TRAIN, 0, 4, &d), STATUS_NOT_FOUND,
                  "cannot open '/nowhere'");
-    assert_fails(open_spec("text:", SPLIT_TRAIN, 0, 4, &d), STATUS_NOT_FOUND, "cannot open ''");
+    assert_fails(open_spec("text:", SPLIT_TRAIN, 0, 4, &d), STATUS_CONFIG, "it is text:FILE");
 }
 END_TEST
 
@@ -316,7 +316,7 @@ END_TEST
 START_TEST(random_tokens_refuse)
 {
     static const char *const specs[] = {
-        "random-tokens:",       "random-tokens:1,2",       "random-tokens:0,1,2",
+        "random-tokens:1",      "random-tokens:1,2",       "random-tokens:0,1,2",
         "random-tokens:1,0,2",  "random-tokens:1,2,0",     "random-tokens:1,2,16777217",
         "random-tokens:1,2,3,", "random-tokens:1,2x2x2,3",
     };

@@ -193,38 +193,66 @@ static const struct {
 
 /* A direction on which too many ReLUs change sides says nothing, and the shorter the step the fewer
  * do; a wrong gradient fails on all. */
-static void check_view(struct fixture *f, const struct tensor_view *view, const float *grads)
+static double least_error(struct fixture *f, const struct tensor_view *view, const float *grads)
 {
     double best = (double)INFINITY;
     double change = 2e-4;
 
     for (int tries = 0; tries < 20 && best > GRADIENT_TOLERANCE; tries++, change *= 0.8)
         best = fmin(best, difference_error(f, view, grads, change));
-    ck_assert_msg(best <= GRADIENT_TOLERANCE, "%s: off by %g of it", view->name, best);
+    return best;
 }
 
-START_TEST(test_gradients)
+/* A bias that a batch norm takes away again has the rounding of the sum of up to 90 terms (90 *
+ * 2^-24), which its weight's gradient sums with factors: less than 5e-7 of that in 8000 values,
+ * where the least of another was 0.015. */
+static bool is_flat(const struct tensor_view *view, const float *grads)
 {
-    struct fixture f = fixture_open(shapes[_i].spec, shapes[_i].batch, shapes[_i].scale);
+    return strstr(view->name, ".bias") != NULL &&
+           norm_of(grads + view->offset, view->count) <=
+               1e-5 * norm_of(grads + view[-1].offset, view[-1].count);
+}
+
+static bool check_draw(size_t shape, char *ret_why, size_t size)
+{
+    struct fixture f = fixture_open(shapes[shape].spec, shapes[shape].batch, shapes[shape].scale);
     const struct tensor_table *t = model_table(f.model);
     size_t flat = 0;
+    bool agrees = true;
     float *grads;
 
     for (size_t i = 0; i < f.count; i++)
         model_grads(f.model)[i] = nanf(""); /* poison: every element is written */
     step(&f, false);
     grads = copy_grads(&f);
-    for (size_t v = 0; v < t->length; v += shapes[_i].every) {
-        const struct tensor_view *view = &t->views[v];
+    ck_assert(isfinite(norm_of(grads, f.count)));
+    for (size_t v = 0; agrees && v < t->length; v += shapes[shape].every) {
+        double error = 0;
 
-        if (norm_of(grads + view->offset, view->count) < 1e-6)
-            flat++; /* a bias that a batch norm takes away again */
+        if (is_flat(&t->views[v], grads))
+            flat++;
         else
-            check_view(&f, view, grads);
+            error = least_error(&f, &t->views[v], grads);
+        agrees = error <= GRADIENT_TOLERANCE;
+        (void)snprintf(ret_why, size, "%s: off by %g of it", t->views[v].name, error);
     }
-    ck_assert_uint_eq(flat, shapes[_i].flat);
+    if (agrees)
+        (void)snprintf(ret_why, size, "%zu flat views", flat);
     free(grads);
     fixture_close(&f);
+    return agrees && flat == shapes[shape].flat;
+}
+
+/* In one draw of a thousand no ReLU passes anything on, or one is so near its corner that float32
+ * cannot difference the loss beside it.  A wrong gradient fails in each. */
+START_TEST(test_gradients)
+{
+    char why[256];
+    bool agrees = false;
+
+    for (int draws = 0; draws < 3 && !agrees; draws++)
+        agrees = check_draw((size_t)_i, why, sizeof(why));
+    ck_assert_msg(agrees, "%s, in the last of three draws", why);
 }
 END_TEST
 
@@ -392,33 +420,44 @@ static const struct {
 } dropping[] = {
     {"gpt:3,2,8,6,13", 3, 12}, {"mlp-bn:6-8-8-8-8-3", 3, 4}, {"resnet18:1x8x8,4", 5, 6}};
 
-/* Skipped blocks leave no trace, and the gradients of the rest are right, whatever is skipped. */
+/* Skipped blocks leave no trace; returns how far off the gradient before all blocks is. */
+static double drop_error(size_t shape, uint64_t seed, bool *ret_partly)
+{
+    struct fixture f = fixture_open(dropping[shape].spec, 4, 1);
+    const struct tensor_table *t = model_table(f.model);
+    size_t skipped;
+    double loss, error;
+    float *grads;
+
+    for (size_t i = 0; i < f.count; i++)
+        model_grads(f.model)[i] = nanf("");
+    f.drop_seed = seed;
+    step(&f, false);
+    skipped = t->length - used_views(f.model);
+    ck_assert_uint_eq(skipped % dropping[shape].views, 0);
+    ck_assert_uint_le(skipped, dropping[shape].views * dropping[shape].blocks);
+    *ret_partly |= skipped > 0 && skipped < dropping[shape].views * dropping[shape].blocks;
+    grads = copy_grads(&f);
+    loss = f.loss;
+    error = least_error(&f, &t->views[0], grads);
+    check_unused(&f, loss);
+    ck_assert_mem_eq(model_grads(f.model), grads, f.count * sizeof(float));
+    free(grads);
+    fixture_close(&f);
+    return error;
+}
+
+/* The gradients of what is not skipped are right, whatever is. */
 START_TEST(test_layer_drop)
 {
     bool partly = false;
 
     for (uint64_t seed = 1; seed < 3 || !partly; seed++) {
-        struct fixture f = fixture_open(dropping[_i].spec, 4, 1);
-        const struct tensor_table *t = model_table(f.model);
-        size_t skipped;
-        double loss;
-        float *grads;
+        double error = (double)INFINITY;
 
-        for (size_t i = 0; i < f.count; i++)
-            model_grads(f.model)[i] = nanf("");
-        f.drop_seed = seed;
-        step(&f, false);
-        skipped = t->length - used_views(f.model);
-        ck_assert_uint_eq(skipped % dropping[_i].views, 0);
-        ck_assert_uint_le(skipped, dropping[_i].views * dropping[_i].blocks);
-        partly |= skipped > 0 && skipped < dropping[_i].views * dropping[_i].blocks;
-        grads = copy_grads(&f);
-        loss = f.loss;
-        check_view(&f, &t->views[0], grads); /* what lies before all blocks */
-        check_unused(&f, loss);
-        ck_assert_mem_eq(model_grads(f.model), grads, f.count * sizeof(float));
-        free(grads);
-        fixture_close(&f);
+        for (int draws = 0; draws < 3 && !(error <= GRADIENT_TOLERANCE); draws++)
+            error = drop_error((size_t)_i, seed, &partly);
+        ck_assert_double_le(error, GRADIENT_TOLERANCE);
     }
 }
 END_TEST

@@ -46,7 +46,6 @@ static uint64_t forward_flops(const struct operation *op)
 }
 
 const struct operation_kind operation_attention = {
-    .name = "attention",
     .sets_input = true,
     .open = open_attention,
     .close = close_attention,

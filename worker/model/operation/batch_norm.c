@@ -5,6 +5,7 @@
 #include "worker/model/program.h"
 
 #include <assert.h>
+#include <string.h>
 
 #define MOMENTUM 0.1f
 #define EPSILON  1e-5f
@@ -50,8 +51,23 @@ static void init(struct model *m, const struct operation *op, struct random *r,
     *op->batches_tracked = 0.0f;
 }
 
+/* A mean over one value leaves nothing to divide by. */
+static enum status describe_one_value(const struct model *m, const struct operation *op,
+                                      struct error *err)
+{
+    const char *name = m->buffer_table.views[op->first_buffer].name;
+
+    return error_set(err, STATUS_DATA,
+                     "batch normalisation '%.*s' needs more than 1 value per channel in training, "
+                     "and has a batch of 1 sample with 1: take batches that leave none over "
+                     "(--batch-size, --samples)",
+                     (int)(strlen(name) - strlen(".running_mean")), name);
+}
+
 static enum status forward(struct model *m, struct operation *op, size_t batch, struct error *err)
 {
+    if (batch * op->batch_norm.inner < 2)
+        return describe_one_value(m, op, err);
     return compute_batch_norm_forward(m->compute, &op->batch_norm, program_write(m, op->in),
                                       program_residual(m, op), program_write(m, op->out), batch,
                                       err);
@@ -67,22 +83,14 @@ static enum status evaluate(struct model *m, struct operation *op, size_t batch,
 static enum status backward(struct model *m, struct operation *op, size_t batch, bool accumulate,
                             struct error *err)
 {
-    const struct batch_norm *n = &op->batch_norm;
-    void *dy = program_gradient(m, op->out);
-    enum status status = STATUS_OK;
-
     assert(!op->accumulates && !op->shared_weight);
-    if (n->activation != ACTIVATION_NONE)
-        status = compute_activation_backward(m->compute, n->activation, program_write(m, op->out),
-                                             dy, batch * m->values[op->out].count, err);
-    if (status != STATUS_OK)
-        return status;
-    return compute_batch_norm_backward(m->compute, n, program_write(m, op->in), dy,
-                                       program_gradient(m, op->in), batch, accumulate, err);
+    return compute_batch_norm_backward(m->compute, &op->batch_norm, program_write(m, op->in),
+                                       program_write(m, op->out), program_gradient(m, op->out),
+                                       program_gradient(m, op->in), batch,
+                                       op->residual != INPUT_VALUE, accumulate, err);
 }
 
 const struct operation_kind operation_batch_norm = {
-    .name = "batch normalisation",
     .in_place = true,
     .owns_input = true,
     .sets_input = true,

@@ -72,7 +72,6 @@ static uint64_t forward_flops(const struct operation *op)
 }
 
 const struct operation_kind operation_convolution = {
-    .name = "convolution",
     .open = open_convolution,
     .close = close_convolution,
     .init = init,

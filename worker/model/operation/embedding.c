@@ -48,7 +48,6 @@ static enum status backward(struct model *m, struct operation *op, size_t batch,
 }
 
 const struct operation_kind operation_embedding = {
-    .name = "embedding",
     .open = open_embedding,
     .init = init,
     .forward = forward,

@@ -49,7 +49,6 @@ static enum status backward(struct model *m, struct operation *op, size_t batch,
 }
 
 const struct operation_kind operation_layer_norm = {
-    .name = "layer normalisation",
     .open = open_norm,
     .init = init,
     .forward = forward,

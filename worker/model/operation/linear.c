@@ -5,6 +5,16 @@
 
 #include <assert.h>
 
+/* The next operation's product takes the slope of this one's activation into its input gradient. */
+static void take_slope(const struct model *m, struct operation *op)
+{
+    struct operation *before = &m->operations[op->in - 1];
+
+    before->slope_taken = true;
+    op->linear.before = before->linear.activation;
+    op->linear.before_kept = before->kept ? before->kept : program_write(m, before->out);
+}
+
 static enum status open_linear(struct model *m, struct operation *op, struct error *err)
 {
     struct linear *l = &op->linear;
@@ -14,6 +24,8 @@ static enum status open_linear(struct model *m, struct operation *op, struct err
     l->bias = program_params(m, op, 1);
     l->dweight = program_grads(m, op, 0);
     l->dbias = program_grads(m, op, 1);
+    if (op->takes_slope)
+        take_slope(m, op);
     if (l->activation != ACTIVATION_GELU)
         return STATUS_OK;
     return program_alloc_values(m, op->rows * l->out, "inputs of GELU", &op->kept, err);
@@ -41,7 +53,7 @@ static enum status backward(struct model *m, struct operation *op, size_t batch,
     enum status status = STATUS_OK;
 
     assert(!op->shared_weight);
-    if (l->activation != ACTIVATION_NONE)
+    if (l->activation != ACTIVATION_NONE && !op->slope_taken)
         status = compute_activation_backward(m->compute, l->activation,
                                              op->kept ? op->kept : program_write(m, op->out), dy,
                                              rows * l->out, err);
@@ -65,7 +77,6 @@ static uint64_t forward_flops(const struct operation *op)
 }
 
 const struct operation_kind operation_linear = {
-    .name = "linear",
     .open = open_linear,
     .init = init,
     .forward = forward,

@@ -30,7 +30,6 @@ static enum status backward_input(struct model *m, struct operation *op, size_t 
 }
 
 const struct operation_kind operation_max_pool = {
-    .name = "max pooling",
     .open = open_pool,
     .forward = forward,
     .backward_input = backward_input,

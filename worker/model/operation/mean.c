@@ -11,19 +11,18 @@ static size_t inner(const struct model *m, const struct operation *op)
 static enum status forward(struct model *m, struct operation *op, size_t batch, struct error *err)
 {
     return compute_mean_forward(m->compute, program_read(m, op->in), program_write(m, op->out),
-                                batch * m->values[op->in].channels, inner(m, op), err);
+                                batch, m->values[op->in].channels, inner(m, op), err);
 }
 
 static enum status backward_input(struct model *m, struct operation *op, size_t batch,
                                   struct error *err)
 {
     return compute_mean_backward(m->compute, program_gradient(m, op->out),
-                                 program_gradient(m, op->in), batch * m->values[op->in].channels,
+                                 program_gradient(m, op->in), batch, m->values[op->in].channels,
                                  inner(m, op), op->accumulates, err);
 }
 
 const struct operation_kind operation_mean = {
-    .name = "average pooling",
     .forward = forward,
     .backward_input = backward_input,
 };
