@@ -5,7 +5,7 @@
 #include "common/base/memory.h"
 #include "common/base/version.h"
 #include "common/checkpoint/checkpoint.h"
-#include "worker/trainer.h"
+#include "worker/trainer_local.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -80,40 +80,23 @@ static void fill_settings(const struct trainer *t, struct checkpoint_facts *f)
     (void)snprintf(f->rest, sizeof(f->rest), "%s", rest_name(t));
     (void)snprintf(f->sync, sizeof(f->sync), "%.31s", o->sync);
     (void)snprintf(f->optimizer, sizeof(f->optimizer), "%.31s", o->optimizer);
+    (void)snprintf(f->precision, sizeof(f->precision), "%s",
+                   precision_name(compute_precision(t->compute)));
 }
 
 /* ------------------------------------------------------------------ going on */
-
-static uint64_t updates_of(const struct trainer *t, uint64_t samples)
-{
-    uint64_t batch = (uint64_t)t->options->batch_size;
-    uint64_t batches = (samples + batch - 1) / batch;
-    uint64_t each = (uint64_t)t->options->accumulate_steps;
-
-    return (batches + each - 1) / each;
-}
-
-/* The longest part of an epoch that any rank has. */
-static uint64_t longest_part(const struct trainer *t)
-{
-    uint64_t count = dataset_count(t->train_set);
-    uint64_t ranks = t->sampler.world_size;
-
-    return worker_options_uneven(t->options) ? count / ranks + (count % ranks != 0)
-                                             : sampler_length(&t->sampler, 0);
-}
 
 /* The updates of the whole run, of which some are made. */
 static void count_updates(struct trainer *t, const struct checkpoint_facts *f, uint64_t at)
 {
     uint64_t epochs = (uint64_t)t->options->epochs;
-    uint64_t longest = longest_part(t);
+    uint64_t longest = trainer_longest_part(t);
     uint64_t left = 0;
 
     if (t->options->steps > 0)
         return;
     if (f->epoch < epochs)
-        left = updates_of(t, at < longest ? longest - at : 0) +
+        left = worker_options_updates(t->options, at < longest ? longest - at : 0) +
                (epochs - f->epoch - 1) * t->updates_per_epoch;
     t->total_steps = f->step + left;
 }
@@ -146,12 +129,13 @@ static enum status set_position(struct trainer *t, const char *path,
 {
     uint64_t at = 0;
     uint64_t epoch = f->epoch;
-    enum status status = map_position(t, path, f, &at, err);
+    enum status status;
 
+    loader_pause(t->loader); /* the sampler is ours until it goes on */
+    status = map_position(t, path, f, &at, err);
     if (status != STATUS_OK)
         return status;
     count_updates(t, f, at);
-    loader_pause(t->loader);
     if (at > 0 && at >= sampler_length(&t->sampler, epoch)) {
         t->exhausted = worker_options_uneven(t->options); /* the others may have some left */
         epoch++;
@@ -228,6 +212,20 @@ static enum status load_tensors(struct trainer *t, const struct safetensors *fil
     return STATUS_OK;
 }
 
+/* Parameters are float32 in any precision, so a run goes on in another one; but only fp16's scale
+ * means something to fp16. */
+static enum status load_scale(struct trainer *t, const struct checkpoint_facts *f,
+                              struct error *err)
+{
+    const struct gradient_scale scale = {.scale = (float)f->loss_scale,
+                                         .good = (uint32_t)f->growth_tracker};
+
+    t->checkpointer.overflowed = f->overflowed;
+    return strcmp(f->precision, precision_name(PRECISION_FP16)) == 0
+               ? compute_set_gradient_scale(t->compute, &scale, err)
+               : STATUS_OK;
+}
+
 static enum status load(struct trainer *t, const char *path, struct error *err)
 {
     struct checkpointer *c = &t->checkpointer;
@@ -241,6 +239,8 @@ static enum status load(struct trainer *t, const char *path, struct error *err)
         status = load_tensors(t, &file, &facts, err);
     if (status == STATUS_OK)
         status = compare(t, path, &facts, err);
+    if (status == STATUS_OK)
+        status = load_scale(t, &facts, err);
     if (status == STATUS_OK)
         status = set_position(t, path, &facts, err);
     safetensors_release(&file);
@@ -257,22 +257,33 @@ static enum status load(struct trainer *t, const char *path, struct error *err)
     return STATUS_OK;
 }
 
-/* Older checkpoints are removed as new ones come: another run's would be lost.  Who takes a lost
- * process's place finds those of its own job. */
+/* Older checkpoints are removed as new ones come: another run's would be lost. */
 static enum status check_folder(const struct trainer *t, struct error *err)
 {
     const char *folder = t->options->checkpoint_dir;
-    char path[CHECKPOINT_PATH_MAX];
+    char path[CHECKPOINT_PATH_MAX] = "FILE";
     struct error why = {0};
 
-    if (t->rank != 0 || folder[0] == '\0' || worker_options_elastic(t->options))
-        return STATUS_OK;
-    if (checkpoint_find(folder, path, &why) == STATUS_NOT_FOUND)
+    if (t->rank != 0 || folder[0] == '\0' ||
+        checkpoint_find(folder, path, &why) == STATUS_NOT_FOUND)
         return STATUS_OK;
     return error_set(err, STATUS_CONFIG,
                      "--checkpoint-dir '%s' holds another run's checkpoints: go on with them "
-                     "(--resume auto), or take another folder",
-                     folder);
+                     "(--resume %s), or take another folder",
+                     folder, worker_options_elastic(t->options) ? path : "auto");
+}
+
+/* Who takes a lost process's place finds those of its own job. */
+enum status checkpointer_join(const struct trainer *t, struct error *err)
+{
+    const struct worker_options *o = t->options;
+
+    if (!worker_options_elastic(o) || o->checkpoint_dir[0] == '\0' || t->rank != 0)
+        return STATUS_OK;
+    if (worker_options_on_loss(o) == WORKER_LOSS_SHRINK && t->launch->world_size > 1)
+        log_warning("--on-worker-loss shrink: checkpoints are rank 0's task; if it is lost, none "
+                    "is made until a process takes its place");
+    return t->checkpointer.resumed || sync_replaces(t->sync) ? STATUS_OK : check_folder(t, err);
 }
 
 enum status checkpointer_resume(struct trainer *t, bool *ret_resumed, struct error *err)
@@ -285,7 +296,7 @@ enum status checkpointer_resume(struct trainer *t, bool *ret_resumed, struct err
 
     *ret_resumed = false;
     if (how[0] == '\0')
-        return check_folder(t, err);
+        return worker_options_elastic(t->options) ? STATUS_OK : check_folder(t, err);
     status = checkpoint_find(automatic ? t->options->checkpoint_dir : how, path, &why);
     if (automatic && status == STATUS_NOT_FOUND) {
         if (t->rank == 0)
@@ -364,12 +375,15 @@ static enum status save(struct trainer *t, uint64_t completed, struct error *err
     struct checkpointer *c = &t->checkpointer;
     uint64_t optimizer_step = completed + c->optimizer_lead;
     int64_t started = clock_now_ns();
+    struct gradient_scale scale;
     struct checkpoint_facts facts;
     struct contents contents;
     struct batch next;
     uint64_t bytes = 0;
     enum status status = model_fetch(t->model, err);
 
+    if (status == STATUS_OK)
+        status = compute_gradient_scale(t->compute, &scale, err);
     if (status == STATUS_OK && servers_update(t))
         status = sync_fetch_state(t->sync, c->values, t->optimizer.state, &optimizer_step, err);
     if (status != STATUS_OK)
@@ -377,7 +391,10 @@ static enum status save(struct trainer *t, uint64_t completed, struct error *err
     fill_settings(t, &facts);
     loader_peek(t->loader, &next);
     facts.step = completed;
-    facts.optimizer_step = optimizer_step;
+    facts.optimizer_step = optimizer_step - scale.skipped;
+    facts.overflowed = c->overflowed + scale.skipped;
+    facts.growth_tracker = scale.good;
+    facts.loss_scale = (double)scale.scale;
     facts.epoch = next.epoch;
     facts.position = next.at;
     facts.parts = sampler_parts(&t->sampler, next.epoch);

@@ -1,7 +1,8 @@
 /*
  * checkpointer: saving a run and going on with one (--checkpoint-dir, --resume).
  *
- * A checkpoint is taken between two updates, by the rank that is 0 among those left: parameters and
+ * A checkpoint is taken between two updates, by the rank that is 0 among those left (with --sync ps
+ * by rank 0 of the job or who takes its place: others do not learn that it is lost): parameters and
  * buffers, the optimizer's state, and how far the run has come.  Generators need no state: the
  * order of an epoch and what LayerDrop skips in an update are drawn from the seed and the number of
  * the epoch or update.  What each rank keeps of its own is not in it: errors that compression
@@ -25,7 +26,9 @@ struct checkpointer {
     bool resumed;
     char from[CHECKPOINT_PATH_MAX]; /* the file; it stays as long as this run does */
     uint64_t start;                 /* updates that the run had made when this process began */
-    uint64_t optimizer_lead;        /* steps of the optimizer that it had made beyond those */
+    uint64_t optimizer_lead;        /* steps of the optimizer that it had made beyond those; less
+                                       than 0, modulo 2^64, where updates overflowed */
+    uint64_t overflowed;            /* updates that it had left out for that */
     uint64_t start_epoch;           /* epochs that were over */
     uint64_t identity;              /* hash of the checkpoint's tensors; 0: none */
     uint64_t newest;                /* updates in the newest checkpoint */
@@ -36,8 +39,13 @@ struct checkpointer {
  * length is counted anew.  *ret_resumed false: there is none, as it should be ("", or auto without
  * a checkpoint).  STATUS_MISMATCH: it is of another model or optimizer, or in the middle of an
  * epoch that cannot be gone on with.  STATUS_CONFIG: a new run, and --checkpoint-dir has another
- * one's checkpoints. */
+ * one's checkpoints; where processes come and go, checkpointer_join says that. */
 enum status checkpointer_resume(struct trainer *t, bool *ret_resumed, struct error *err);
+
+/* When sync is open and has not started: is this the first process of a new run, and
+ * --checkpoint-dir has another one's checkpoints?  STATUS_CONFIG.  Warns of checkpoints that may
+ * not come. */
+enum status checkpointer_join(const struct trainer *t, struct error *err);
 
 /* After sync is open. */
 enum status checkpointer_open(struct trainer *t, struct error *err);

@@ -4,6 +4,7 @@
 #include "common/base/memory.h"
 #include "common/base/stop.h"
 #include "common/checkpoint/safetensors.h"
+#include "worker/trainer_local.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,6 +163,26 @@ static void add_losses(const struct trainer *t, struct run_outcome *outcome)
     outcome->skipped_steps = t->skipped_steps;
 }
 
+/* fp16: updates that were left out change nothing, but somebody should know. */
+static enum status add_scale(struct trainer *t, struct run_outcome *outcome, struct error *err)
+{
+    struct gradient_scale scale;
+    enum status status;
+
+    if (compute_precision(t->compute) != PRECISION_FP16)
+        return STATUS_OK;
+    status = compute_gradient_scale(t->compute, &scale, err);
+    if (status != STATUS_OK)
+        return status;
+    outcome->scales_gradients = true;
+    outcome->overflowed_updates = t->checkpointer.overflowed + scale.skipped;
+    outcome->gradient_scale = (double)scale.scale;
+    if (t->rank == 0 && outcome->overflowed_updates > 0)
+        log_info("fp16: %ju updates were left out for gradients that overflowed; the scale is %g",
+                 (uintmax_t)outcome->overflowed_updates, outcome->gradient_scale);
+    return STATUS_OK;
+}
+
 enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct error *err)
 {
     bool evaluated = outcome->evaluated && strcmp(t->options->evaluate, "epoch") == 0;
@@ -172,7 +193,12 @@ enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct er
     outcome->parameters_hash = hash_parameters(t);
     if (status == STATUS_OK && !evaluated)
         status = finish_evaluate(t, outcome, err);
+    if (status == STATUS_OK)
+        status = add_scale(t, outcome, err);
     outcome->peak_device_bytes = compute_peak_bytes(t->compute);
+    outcome->graph_launches = model_graph_launches(t->model);
+    outcome->device_tx = compute_get_traffic(t->compute).up_bytes;
+    outcome->device_rx = compute_get_traffic(t->compute).down_bytes;
     total = sync_counters(t->sync);
     sync_expected_bytes(t->sync, &outcome->expected_tx, &outcome->expected_rx);
     outcome->reconnects = total.reconnects;
@@ -206,9 +232,11 @@ static bool has_verdict(const struct trainer *t)
  * have gone with its host, and what it says may have been recovered from. */
 static void settle_failure(struct trainer *t, struct error *err)
 {
-    if (stop_requested()) /* that another rank stopped a step earlier is no failure of its own */
+    bool tells = err->status == STATUS_CANCELLED && strncmp(err->text, "stopped by ", 11) == 0;
+
+    if (stop_requested() && !tells) /* that another rank stopped a step earlier is no failure */
         (void)error_set(err, STATUS_CANCELLED, "stopped by signal %d", stop_requested());
-    else if (t->flight)
+    else if (!stop_requested() && t->flight)
         flight_fail(t->flight, FAULT_FAILED, (int)t->launch->rank, err->text);
     if (!t->store || t->recovery.wanted ||
         (!stop_requested() && err->status != STATUS_DATA && !has_verdict(t) &&

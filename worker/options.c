@@ -46,6 +46,14 @@ static const struct option_spec place_specs[] = {
      .offset = AT(deterministic),
      .default_text = "false",
      .help = "The same bits every time on a GPU, too, where a faster way has other ones."},
+    {.name = "cuda-graph",
+     .env = "SPARRING_CUDA_GRAPH",
+     .kind = OPTION_BOOL,
+     .offset = AT(cuda_graph),
+     .default_text = "true",
+     .help =
+         "Issue a step whose gradients stay on the GPU as one launch, with the same bits; =off: "
+         "call by call."},
     {.help = "Who and where (a launcher sets these through the environment):"},
     {.name = "rank",
      .kind = OPTION_INT,

@@ -74,7 +74,7 @@ struct worker_options {
     char device[OPTION_TEXT_MAX];
     int64_t devices; /* of dataparallel */
     char precision[OPTION_TEXT_MAX];
-    bool deterministic;
+    bool deterministic, cuda_graph;
     int64_t threads;
     /* who and where */
     int64_t rank, world_size, local_rank;
@@ -130,6 +130,9 @@ struct ddp_config worker_options_ddp(const struct worker_options *o);
 
 /* Whether ranks may run out of inputs before others (--uneven join, stop). */
 bool worker_options_uneven(const struct worker_options *o);
+
+/* Updates that a rank makes of so many samples. */
+uint64_t worker_options_updates(const struct worker_options *o, uint64_t samples);
 
 /* What becomes of the samples that do not divide among the ranks. */
 enum sampler_rest worker_options_rest(const struct worker_options *o);

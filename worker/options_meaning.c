@@ -281,6 +281,15 @@ bool worker_options_uneven(const struct worker_options *o)
     return strcmp(o->uneven, "join") == 0 || strcmp(o->uneven, "stop") == 0;
 }
 
+uint64_t worker_options_updates(const struct worker_options *o, uint64_t samples)
+{
+    uint64_t batch = (uint64_t)o->batch_size;
+    uint64_t batches = (samples + batch - 1) / batch;
+    uint64_t each = (uint64_t)o->accumulate_steps;
+
+    return (batches + each - 1) / each;
+}
+
 enum sampler_rest worker_options_rest(const struct worker_options *o)
 {
     if (worker_options_uneven(o))

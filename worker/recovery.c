@@ -82,22 +82,51 @@ static size_t copy_state(struct trainer *t, float *copy, bool out)
     return at;
 }
 
+#define SCALE_WORDS 3
+
+/* fp16's scale, in float32 as the rest: exact up to 2^24 updates left out. */
+static enum status copy_scale(struct trainer *t, float *copy, bool out, struct error *err)
+{
+    struct gradient_scale scale;
+    enum status status;
+
+    if (out) {
+        scale = (struct gradient_scale){copy[0], (uint32_t)copy[1], (uint64_t)copy[2]};
+        return compute_set_gradient_scale(t->compute, &scale, err);
+    }
+    status = compute_gradient_scale(t->compute, &scale, err);
+    if (status == STATUS_OK) {
+        copy[0] = scale.scale;
+        copy[1] = (float)scale.good;
+        copy[2] = (float)scale.skipped;
+    }
+    return status;
+}
+
 /* In one piece, so that a rank has all of it or, should the root be lost now, what it had. */
 static enum status share_state(struct trainer *t, unsigned root, bool behind, struct error *err)
 {
     size_t count = model_table(t->model)->count * (1 + t->optimizer.states) +
                    model_buffer_table(t->model)->count;
     float *copy = NULL;
-    enum status status = mem_calloc(count, sizeof(*copy), "state of the others", &copy, err);
+    enum status status =
+        mem_calloc(count + SCALE_WORDS, sizeof(*copy), "state of the others", &copy, err);
 
     if (status != STATUS_OK)
         return status;
-    if (!behind)
+    if (t->rank == root) {
+        status = model_fetch(t->model, err);
         (void)copy_state(t, copy, false);
-    status = sync_share(t->sync, copy, count * sizeof(*copy), root, err);
+        if (status == STATUS_OK)
+            status = copy_scale(t, copy + count, false, err);
+    }
+    if (status == STATUS_OK)
+        status = sync_share(t->sync, copy, (count + SCALE_WORDS) * sizeof(*copy), root, err);
     if (status == STATUS_OK && behind) {
         (void)copy_state(t, copy, true);
-        status = model_params_changed(t->model, err);
+        status = model_restore(t->model, err);
+        if (status == STATUS_OK)
+            status = copy_scale(t, copy + count, true, err);
     }
     free(copy);
     return status;
@@ -144,15 +173,6 @@ static struct position find_position(const struct trainer *t, bool came)
     return (struct position){next.epoch, next.at};
 }
 
-static uint64_t updates_of(const struct trainer *t, size_t samples)
-{
-    uint64_t batch = (uint64_t)t->options->batch_size;
-    uint64_t batches = (samples + batch - 1) / batch;
-    uint64_t each = (uint64_t)t->options->accumulate_steps;
-
-    return (batches + each - 1) / each;
-}
-
 /* The run's updates, when its length was given in epochs: what is left of this epoch as it is
  * divided now, and the others as they will be. */
 static void count_updates(struct trainer *t, uint64_t completed, const struct position *p)
@@ -162,9 +182,10 @@ static void count_updates(struct trainer *t, uint64_t completed, const struct po
 
     if (t->options->steps > 0)
         return;
-    t->updates_per_epoch = updates_of(t, sampler_length(&t->sampler, p->epoch + 1));
+    t->updates_per_epoch =
+        worker_options_updates(t->options, sampler_length(&t->sampler, p->epoch + 1));
     if (p->epoch < epochs)
-        left = updates_of(t, sampler_length(&t->sampler, p->epoch) - p->at) +
+        left = worker_options_updates(t->options, sampler_length(&t->sampler, p->epoch) - p->at) +
                (epochs - p->epoch - 1) * t->updates_per_epoch;
     t->total_steps = completed + left;
 }
@@ -179,6 +200,9 @@ static enum status divide_data(struct trainer *t, uint64_t completed, bool came,
     *ret_samples_lost = 0;
     if (completed >= t->total_steps) /* nothing is left to do */
         return STATUS_OK;
+    status = ahead_drop(t, err);
+    if (status != STATUS_OK)
+        return status;
     loader_pause(t->loader);
     *ret_samples_lost = loss->lost_count * (sampler_length(&t->sampler, p.epoch) - p.at);
     status = sampler_repartition(&t->sampler, p.epoch + 1, loss->rank, loss->world_size, err);

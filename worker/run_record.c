@@ -333,6 +333,12 @@ static void add_hash(struct metrics *m, uint64_t hash)
     metrics_add_text(m, "parameters_hash", text);
 }
 
+static void add_scale(struct metrics *m, const struct run_outcome *outcome)
+{
+    metrics_add_int(m, "overflowed_updates", (int64_t)outcome->overflowed_updates);
+    metrics_add_double(m, "gradient_scale", outcome->gradient_scale);
+}
+
 enum status run_record_finish(struct run_record *r, const struct run_facts *facts,
                               const struct run_outcome *outcome, struct error *err)
 {
@@ -358,8 +364,16 @@ enum status run_record_finish(struct run_record *r, const struct run_facts *fact
     if (outcome->expected_rx != UINT64_MAX)
         metrics_add_int(m, "expected_rx_payload_bytes", (int64_t)outcome->expected_rx);
     metrics_add_int(m, "peak_rss_bytes", (int64_t)host_peak_rss_bytes());
-    if (outcome->peak_device_bytes > 0)
+    if (outcome->peak_device_bytes > 0) {
         metrics_add_int(m, "peak_device_bytes", (int64_t)outcome->peak_device_bytes);
+        metrics_add_int(m, "graph_launches", (int64_t)outcome->graph_launches);
+    }
+    if (outcome->device_tx > 0)
+        metrics_add_int(m, "device_tx_bytes", (int64_t)outcome->device_tx);
+    if (outcome->device_rx > 0)
+        metrics_add_int(m, "device_rx_bytes", (int64_t)outcome->device_rx);
+    if (outcome->scales_gradients)
+        add_scale(m, outcome);
     metrics_add_double(m, "cpu_seconds", host_cpu_seconds());
     metrics_add_double(m, "samples_per_second", run_record_samples_per_second(r));
     if (outcome->parameters_hash != 0)

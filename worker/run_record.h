@@ -50,7 +50,12 @@ struct run_outcome {
     double samples_per_second;         /* all ranks together */
     uint64_t expected_tx, expected_rx; /* payload bytes per step by the formula; UINT64_MAX: none */
     uint64_t tx_wire, rx_wire;         /* of the whole run, this rank */
+    uint64_t graph_launches;           /* steps that were one launch of a GPU */
     uint64_t peak_device_bytes;        /* of the device's own memory; 0: it has none */
+    uint64_t device_tx, device_rx;     /* over its bus, to it and from it; 0: there is none */
+    bool scales_gradients;             /* fp16: the next two mean something */
+    uint64_t overflowed_updates;       /* that were left out, in the whole run */
+    double gradient_scale;             /* in the end */
     uint64_t parameters_hash;          /* FNV-1a over the final bytes; 0: the run failed */
     unsigned recoveries;               /* after losses of ranks ... */
     const unsigned *lost;              /* ... which were these; borrowed */

@@ -1,216 +1,25 @@
 /*
- * Opens the parts of a run in dependency order: device, data, model, optimizer; then the meeting
- * with the other ranks: store, rendezvous, agreement on the manifest, synchronisation, initial
- * parameters.
+ * Opens the parts of a run in dependency order: what needs no other rank (trainer_local.c); then
+ * the meeting with the others: store, rendezvous, agreement on the manifest, synchronisation,
+ * initial parameters.
  */
 #include "worker/trainer.h"
 
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "common/checkpoint/checkpoint.h"
 #include "common/manifest/manifest.h"
 #include "common/shard_map/shard_map.h"
 #include "worker/agree.h"
+#include "worker/resident.h"
+#include "worker/trainer_local.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define LINGER_MS        5000 /* rank 0 keeps the store for the others to end */
 #define LINGER_FAILED_MS 2000
-
-static unsigned default_threads(const struct launch_env *launch)
-{
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    unsigned share = launch->local_world_size ? launch->local_world_size : launch->world_size;
-
-    if (cores < 1 || share == 0 || (unsigned)cores / share == 0)
-        return 1;
-    return (unsigned)cores / share;
-}
-
-/* Tokens of a sample that the model reads; 0: it reads no sequences. */
-static size_t wanted_positions(const struct trainer *t)
-{
-    return model_vocabulary(t->model) > 0 ? model_positions(t->model) : 0;
-}
-
-enum status trainer_open_test_set(struct trainer *t, struct error *err)
-{
-    const struct worker_options *o = t->options;
-    struct dataset_config config = {.spec = o->data,
-                                    .split = SPLIT_TEST,
-                                    .seed = (uint64_t)o->seed,
-                                    .positions = wanted_positions(t)};
-    enum status status;
-
-    if (t->test_set || strcmp(o->evaluate, "never") == 0)
-        return STATUS_OK;
-    status = dataset_open(&config, &t->test_set, err);
-    return status == STATUS_NOT_FOUND ? STATUS_OK : status;
-}
-
-static enum status open_data(struct trainer *t, struct error *err)
-{
-    const struct worker_options *o = t->options;
-    struct dataset_config config = {
-        .spec = o->data,
-        .split = SPLIT_TRAIN,
-        .samples = (size_t)o->samples,
-        .seed = (uint64_t)o->seed,
-        .positions = wanted_positions(t),
-    };
-    enum status status = dataset_open(&config, &t->train_set, err);
-
-    return status == STATUS_OK && t->rank == 0 ? trainer_open_test_set(t, err) : status;
-}
-
-static enum status check_fit(const struct trainer *t, struct error *err)
-{
-    if (dataset_features(t->train_set) != model_inputs(t->model))
-        return error_set(err, STATUS_CONFIG, "model '%s' takes %zu features, data '%s' has %zu",
-                         t->options->model, model_inputs(t->model), t->options->data,
-                         dataset_features(t->train_set));
-    if (dataset_positions(t->train_set) != model_positions(t->model))
-        return error_set(err, STATUS_CONFIG,
-                         "model '%s' answers %zu labels per sample, data '%s' has %zu",
-                         t->options->model, model_positions(t->model), t->options->data,
-                         dataset_positions(t->train_set));
-    if (dataset_classes(t->train_set) > model_classes(t->model))
-        return error_set(err, STATUS_CONFIG,
-                         "model '%s' tells %zu classes apart, data '%s' has %zu", t->options->model,
-                         model_classes(t->model), t->options->data, dataset_classes(t->train_set));
-    return STATUS_OK;
-}
-
-static enum status open_loader(struct trainer *t, struct error *err)
-{
-    const struct worker_options *o = t->options;
-    size_t longest = dataset_count(t->train_set);
-    uint64_t batches;
-    enum status status = sampler_init(&t->sampler, dataset_count(t->train_set), t->launch->rank,
-                                      t->launch->world_size, o->shuffle, worker_options_rest(o),
-                                      (uint64_t)o->seed, err);
-
-    if (status != STATUS_OK)
-        return status;
-    if (t->sampler.length == 0)
-        return error_set(err, STATUS_CONFIG, "data '%s' has %zu samples, none for each of %u ranks",
-                         o->data, dataset_count(t->train_set), t->launch->world_size);
-    status = loader_open(t->train_set, &t->sampler, (size_t)o->batch_size, &t->loader, err);
-    if (status != STATUS_OK)
-        return status;
-    batches = loader_batches_per_epoch(t->loader);
-    if (worker_options_uneven(o) && strcmp(o->sync, "local") != 0) { /* rank 0 has the most */
-        longest = longest / t->launch->world_size + (longest % t->launch->world_size != 0);
-        batches = (longest + (uint64_t)o->batch_size - 1) / (uint64_t)o->batch_size;
-    }
-    t->updates_per_epoch =
-        (batches + (uint64_t)o->accumulate_steps - 1) / (uint64_t)o->accumulate_steps;
-    t->total_steps = o->steps > 0 ? (uint64_t)o->steps : (uint64_t)o->epochs * t->updates_per_epoch;
-    t->enlists = worker_options_uneven(o) || strcmp(o->weighting, "samples") == 0;
-    return STATUS_OK;
-}
-
-/* A checkpoint will do, too: of that the model alone. */
-static enum status load_state(struct trainer *t, const struct safetensors *file, struct error *err)
-{
-    const struct safetensors_part part = {"", model_state_table(t->model), model_params(t->model)};
-
-    return safetensors_load_parts(file, &part, 1, CHECKPOINT_OPTIMIZER, err);
-}
-
-static enum status init_params(struct trainer *t, struct error *err)
-{
-    const char *how = t->options->init;
-    struct safetensors file = {0};
-    bool resumed;
-    enum status status = checkpointer_resume(t, &resumed, err);
-
-    if (status != STATUS_OK || resumed)
-        return status;
-    if (strcmp(how, "torch") == 0 || strcmp(how, "torch-fma") == 0)
-        return model_init(t->model, (uint64_t)t->options->seed,
-                          how[5] ? RANDOM_FMA : RANDOM_TWO_ROUNDINGS, err);
-    status = safetensors_read(how, CHECKPOINT_BYTES_MAX, &file, err);
-    if (status == STATUS_OK)
-        status = load_state(t, &file, err);
-    safetensors_release(&file);
-    return status;
-}
-
-static enum status prepare_skipping(struct trainer *t, struct error *err)
-{
-    const struct worker_options *o = t->options;
-
-    t->may_skip = o->layer_drop > 0 || o->find_unused_parameters || o->static_graph;
-    return mem_calloc(model_table(t->model)->length, sizeof(*t->used), "used parameters", &t->used,
-                      err);
-}
-
-/* --sync dataparallel: the other devices, beside the model's own. */
-static enum status open_replicas(struct trainer *t, const struct compute_config *compute,
-                                 struct error *err)
-{
-    const struct worker_options *o = t->options;
-    const struct replicas_config config = {
-        .spec = o->model,
-        .device = compute->device,
-        .local_rank = compute->local_rank,
-        .threads = compute->threads,
-        .precision = compute->precision,
-        .deterministic = compute->deterministic,
-        .count = (unsigned)o->devices,
-        .max_batch = (size_t)o->batch_size,
-    };
-
-    if (!worker_options_data_parallel(o))
-        return STATUS_OK;
-    if (t->launch->world_size > 1)
-        return error_set(err, STATUS_CONFIG,
-                         "--sync dataparallel is one process with several --devices, there are %u",
-                         t->launch->world_size);
-    return replicas_open(&config, t->model, &t->replicas, err);
-}
-
-static enum status open_local_parts(struct trainer *t, struct error *err)
-{
-    const struct worker_options *o = t->options;
-    unsigned threads = o->threads > 0 ? (unsigned)o->threads : default_threads(t->launch);
-    enum status status = worker_options_optimizer(o, &t->optimizer_config, err);
-    struct compute_config compute = {.device = o->device,
-                                     .local_rank = t->launch->local_rank,
-                                     .deterministic = o->deterministic};
-
-    if (worker_options_data_parallel(o) && o->threads == 0)
-        threads = threads > (unsigned)o->devices ? threads / (unsigned)o->devices : 1;
-    compute.threads = threads;
-    if (status == STATUS_OK && !precision_parse(o->precision, &compute.precision))
-        status = error_set(err, STATUS_INVALID,
-                           "--precision '%s': not one of float32, tf32, bf16, fp16", o->precision);
-    if (status == STATUS_OK)
-        status = compute_open_config(&compute, &t->compute, err);
-    if (status == STATUS_OK)
-        status = model_open(o->model, t->compute, (size_t)o->batch_size, &t->model, err);
-    if (status == STATUS_OK)
-        status = open_replicas(t, &compute, err);
-    if (status == STATUS_OK)
-        status = prepare_skipping(t, err);
-    if (status == STATUS_OK)
-        status = open_data(t, err);
-    if (status == STATUS_OK)
-        status = check_fit(t, err);
-    if (status == STATUS_OK)
-        status = open_loader(t, err);
-    if (status == STATUS_OK)
-        status =
-            optimizer_init(&t->optimizer, &t->optimizer_config, model_table(t->model)->count, err);
-    if (status == STATUS_OK)
-        status = init_params(t, err);
-    return status;
-}
 
 static enum status choose_partitions(struct trainer *t, struct error *err)
 {
@@ -305,13 +114,11 @@ static enum status meet_ranks(struct trainer *t, struct error *err)
         .security = worker_options_security(o),
         .timeout_ms = o->timeout_ms,
     };
-    enum status status;
+    enum status status = check_backend(t, err); /* also of one rank, which has no use for it */
 
-    if (t->launch->world_size == 1 || worker_options_elastic(o))
-        return STATUS_OK;
-    status = check_backend(t, err);
-    if (status == STATUS_OK)
-        status = store_open(&config, &t->store, err);
+    if (status != STATUS_OK || t->launch->world_size == 1 || worker_options_elastic(o))
+        return status;
+    status = store_open(&config, &t->store, err);
     if (status == STATUS_OK)
         status = store_rendezvous(t->store, err);
     if (status == STATUS_OK)
@@ -339,20 +146,6 @@ static enum status open_flight(struct trainer *t, struct error *err)
         log_warning("%s: recording in memory only", why.text);
     config.path = NULL;
     return flight_open(&config, &t->flight, err);
-}
-
-/* Alone with a GPU nothing has to come to the host but the loss.  fp16 needs it so: there an update
- * that overflowed is left out on the device. */
-static enum status stay_on_device(struct trainer *t, struct error *err)
-{
-    bool possible = strcmp(t->options->sync, "local") == 0 && !t->may_skip && !t->replicas &&
-                    !compute_is_host(t->compute) && compute_has_optimizer(t->compute);
-
-    if (!possible && compute_precision(t->compute) == PRECISION_FP16)
-        return error_set(err, STATUS_UNSUPPORTED,
-                         "--precision fp16 needs --sync local, without --layer-drop: the optimizer "
-                         "has to run on the GPU");
-    return possible ? model_keep_on_device(t->model, &t->optimizer, err) : STATUS_OK;
 }
 
 static enum status open_sync(struct trainer *t, struct error *err)
@@ -405,10 +198,13 @@ static enum status open_sync(struct trainer *t, struct error *err)
         .overlap_forward = overlap_is_wanted(t),
         .security = worker_options_security(o),
     };
-    enum status status = sync_open(&config, &t->sync, err);
+    enum status status;
 
+    resident_configure(t, &config);
+    status = sync_open(&config, &t->sync, err);
     if (status == STATUS_OK) {
         overlap_open(t);
+        ahead_open(t);
         /* the backend that was opened, in place of the one asked for */
         t->facts.sync_detail = sync_backend(t->sync);
         status = run_record_manifest(&t->record, &t->facts, err);
@@ -416,10 +212,12 @@ static enum status open_sync(struct trainer *t, struct error *err)
     if (status == STATUS_OK)
         status = ddp_record_start(&t->ddp, &t->record.metrics, &t->facts, t->sync, err);
     if (status == STATUS_OK)
+        status = checkpointer_join(t, err);
+    if (status == STATUS_OK)
         status = sync_start(t->sync, err);
     if (status == STATUS_OK)
         status = model_params_changed(t->model, err);
-    return status == STATUS_OK ? stay_on_device(t, err) : status;
+    return status == STATUS_OK ? resident_open(t, err) : status;
 }
 
 /* Only where each push is an optimizer step can one be held until others have been made. */
@@ -437,7 +235,7 @@ static enum status check_delays(const struct trainer *t, struct error *err)
 enum status trainer_open(struct trainer *t, struct error *err)
 {
     const struct worker_options *o = t->options;
-    enum status status = open_local_parts(t, err);
+    enum status status = trainer_open_local(t, err);
 
     if (status != STATUS_OK)
         return status;
@@ -448,6 +246,8 @@ enum status trainer_open(struct trainer *t, struct error *err)
         status = worker_options_compression(o, &t->consistency, &t->compression, err);
     if (status == STATUS_OK)
         status = delay_schedule_read(o->delay_schedule, t->launch->world_size, &t->delays, err);
+    if (status == STATUS_OK)
+        status = resident_check(t, err);
     if (status == STATUS_OK)
         status = check_delays(t, err);
     if (status == STATUS_OK)
@@ -503,6 +303,8 @@ void trainer_close(struct trainer *t, const struct error *failure)
     flight_close(t->flight);
     close_store(t, failure ? LINGER_FAILED_MS : LINGER_MS);
     run_record_close(&t->record);
+    if (t->loader)
+        (void)ahead_drop(t, NULL);
     loader_close(t->loader);
     sampler_release(&t->sampler);
     free(t->used);

@@ -9,6 +9,7 @@
 #include "common/launch_env/launch_env.h"
 #include "common/optimizer/optimizer.h"
 #include "common/store/store.h"
+#include "worker/ahead.h"
 #include "worker/checkpointer.h"
 #include "worker/compute/compute.h"
 #include "worker/data/dataset.h"
@@ -22,6 +23,7 @@
 #include "worker/recovery.h"
 #include "worker/replicas.h"
 #include "worker/run_record.h"
+#include "worker/stopping.h"
 #include "worker/sync/sync.h"
 #include "worker/wanted.h"
 
@@ -32,6 +34,7 @@ struct trainer {
     unsigned rank, world_size; /* among the ranks that are left */
     struct recovery recovery;
     struct checkpointer checkpointer;
+    struct stopping stopping;
     struct compute *compute;
     struct dataset *train_set;
     struct dataset *test_set; /* NULL: none, or not this rank's task */
@@ -39,6 +42,7 @@ struct trainer {
     struct replicas *replicas; /* NULL: one device */
     struct sampler sampler;
     struct loader *loader;
+    struct ahead ahead;
     struct optimizer_config optimizer_config;
     struct optimizer optimizer; /* without state when the servers update */
     struct store *store;        /* NULL: alone */
@@ -61,6 +65,7 @@ struct trainer {
     uint64_t skipped_steps;     /* that the others made while this rank was late */
     bool enlists;               /* ranks tell their sample counts before each update */
     bool exhausted;             /* uneven: this rank has no inputs left in the epoch */
+    bool told_of_graphs;        /* why steps are not one launch */
     bool may_skip;              /* parameters may have no gradient in a step */
     bool *used;                 /* owned; per view, in the last step */
 };
@@ -68,9 +73,6 @@ struct trainer {
 /* Everything up to and including the agreement on initial parameters.  On failure call
  * trainer_close too. */
 enum status trainer_open(struct trainer *t, struct error *err);
-
-/* The test split, on the rank that evaluates; nothing to do when it is open, or not there. */
-enum status trainer_open_test_set(struct trainer *t, struct error *err);
 
 /* failure NULL: an orderly end. */
 void trainer_close(struct trainer *t, const struct error *failure);

@@ -1,8 +1,9 @@
 /*
- * Survivors that are one update apart.  Ranks are processes with real trainers and a real group;
- * one of them kills itself when all have the gradients of an update, the survivor "ahead" applies
- * them and is in the next update when it hears of the death, the one "behind" has not applied them:
- * as when the last bucket had ended on one and not on the other.
+ * Survivors that are one update apart, on the CPU and with all they have on a GPU.  Ranks are
+ * processes with real trainers and a real group; one of them kills itself when all have the
+ * gradients of an update, the survivor "ahead" applies them and is in the next update when it hears
+ * of the death, the one "behind" has not applied them: as when the last bucket had ended on one and
+ * not on the other.
  *
  * What must hold: the one behind gets the bits of the one ahead (parameters, both moments of Adam,
  * running statistics as they were before the next forward), both go on from the same batch, and
@@ -95,10 +96,12 @@ static void keep_part(struct state *s, const float *values, size_t count)
     s->count += count;
 }
 
-static void keep_state(const struct trainer *t, struct state *s)
+static void keep_state(struct trainer *t, struct state *s)
 {
     size_t count = model_table(t->model)->count;
 
+    if (model_fetch(t->model, NULL) != STATUS_OK)
+        _exit(7);
     s->count = 0;
     s->params = count;
     keep_part(s, model_params(t->model), count);
@@ -146,13 +149,22 @@ static enum status compute_gradients(struct trainer *t, uint64_t step, struct ba
 
 static enum status apply(struct trainer *t, uint64_t step, struct error *err)
 {
-    enum status status;
+    enum status status = STATUS_OK;
 
-    optimizer_update(&t->optimizer, step + 1, 0, model_table(t->model)->count,
-                     model_params(t->model), model_grads(t->model));
-    status = model_params_changed(t->model, err);
+    if (model_on_device(t->model))
+        status = model_update(t->model, t->optimizer.config.learning_rate, step + 1, err);
+    else
+        optimizer_update(&t->optimizer, step + 1, 0, model_table(t->model)->count,
+                         model_params(t->model), model_grads(t->model));
     recovery_end(t);
     return status;
+}
+
+static const char *device(void)
+{
+    const char *name = getenv("SPARRING_TEST_DEVICE");
+
+    return name ? name : "cpu";
 }
 
 static void open_trainer(struct rank *r, struct worker_options *options, struct launch_env *launch,
@@ -169,9 +181,9 @@ static void open_trainer(struct rank *r, struct worker_options *options, struct 
                    "worker --model %s --data random:600,12,4 --batch-size 8 --steps 100 "
                    "--optimizer %s --lr 0.01 --momentum 0.9 --backend %s %s --comm-hook %s "
                    "--powersgd-start-iter 2 --bucket-cap-mb 0.002 --on-rank-loss shrink "
-                   "--init-method file://%s --timeout-ms 20000 --threads 1 --device cpu "
+                   "--init-method file://%s --timeout-ms 20000 --threads 1 --device %s "
                    "--evaluate never",
-                   s->model, s->optimizer, s->backend, s->buffers, s->hook, r->store);
+                   s->model, s->optimizer, s->backend, s->buffers, s->hook, r->store, device());
     for (char *word = strtok_r(line, " ", &rest); word && count < WORDS_MAX;
          word = strtok_r(NULL, " ", &rest))
         words[count++] = word;
@@ -186,6 +198,8 @@ static void open_trainer(struct rank *r, struct worker_options *options, struct 
                             .manifest = STRBUF_INIT,
                             .record.metrics.fd = -1};
     must(r, trainer_open(&r->t, &err), &err);
+    if (model_on_device(r->t.model) == compute_is_host(r->t.compute))
+        _exit(8);
 }
 
 /* The victim goes when nobody needs it any more for this update. */

@@ -55,7 +55,8 @@ enum status allreduce_reduce(struct sync_allreduce *s, enum dtype dtype, void *d
         .step = s->step,
     };
 
-    if (mean && !collective_supports(s->group, &args)) {
+    /* What neither host nor backend can do the backend refuses, by name. */
+    if (mean && !s->grads_on_device && !collective_supports(s->group, &args)) {
         args.op = REDUCE_SUM;
         reduce_scale(dtype, data, s->even ? 1.0 / s->world_size : s->factor, count);
     }
@@ -170,7 +171,11 @@ static enum status allreduce_open(const struct sync_config *config, struct sync 
     s->table = config->table;
     s->params = config->params;
     s->grads = config->grads;
+    s->grads_on_device = config->grads_on_device;
     s->memory = config->memory;
+    s->arrived = config->arrived;
+    s->current = config->current;
+    s->user = config->user;
     s->buffers = config->buffers;
     s->buffer_count = config->buffers ? config->buffer_count : 0;
     s->rank = config->rank;

@@ -27,7 +27,7 @@ struct bucket_queue {
     bool thread_started;
     pthread_mutex_t lock;
     pthread_cond_t work; /* for the communication thread: a bucket is ready, or stop */
-    pthread_cond_t done; /* for the training thread: all reduced, or failed */
+    pthread_cond_t done; /* for the training thread: all reduced, or failed; if it tells: one */
     /* under lock: */
     size_t ready;   /* buckets that backward has filled */
     size_t reduced; /* buckets finished in this step */
@@ -43,7 +43,7 @@ enum status bucket_queue_start(struct sync_allreduce *s, int cpu, struct error *
 void bucket_queue_stop(struct bucket_queue *q); /* half-built ones too */
 void bucket_queue_begin(struct sync_allreduce *s);
 void bucket_queue_ready(struct sync_allreduce *s, size_t ready_count);
-/* Blocks; runs what nobody has started. */
+/* Blocks; runs what nobody has started, and tells of each bucket that is reduced. */
 enum status bucket_queue_finish(struct sync_allreduce *s, struct error *err);
 
 /* ---- hooks ---- */
@@ -74,8 +74,12 @@ struct sync_allreduce {
     struct collective *group;
     const struct tensor_table *table; /* borrowed, as are the slabs */
     float *params, *grads, *buffers;
+    bool grads_on_device; /* as in sync_config */
     size_t buffer_count;
     const struct shared_memory *memory; /* borrowed: the slabs'; NULL: ordinary memory */
+    sync_arrived_fn *arrived;           /* or NULL */
+    sync_current_fn *current;           /* or NULL */
+    void *user;                         /* of both */
     unsigned rank, world_size;
     struct collective_stats past; /* of the groups before ranks were lost */
     enum reduce_order order;

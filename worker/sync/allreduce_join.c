@@ -28,9 +28,12 @@ static enum status stopped_early(const struct sync_allreduce *s, struct error *e
 
 static enum status share_model(struct sync_allreduce *s, struct error *err)
 {
-    enum status status = collective_broadcast(s->group, s->params, s->table->count * sizeof(float),
-                                              s->last_trained, err);
+    bool mine = s->rank == s->last_trained;
+    enum status status = mine && s->current ? s->current(s->user, err) : STATUS_OK;
 
+    if (status == STATUS_OK)
+        status = collective_broadcast(s->group, s->params, s->table->count * sizeof(float),
+                                      s->last_trained, err);
     if (status == STATUS_OK && s->buffer_count > 0)
         status = collective_broadcast(s->group, s->buffers, s->buffer_count * sizeof(float),
                                       s->last_trained, err);

@@ -59,7 +59,7 @@ static void *communicate(void *argument)
             continue;
         }
         run_next(s);
-        if (q->failed || q->reduced == q->length)
+        if (q->failed || q->reduced == q->length || s->arrived)
             pthread_cond_signal(&q->done);
     }
     pthread_mutex_unlock(&q->lock);
@@ -151,21 +151,42 @@ void bucket_queue_ready(struct sync_allreduce *s, size_t ready_count)
     pthread_mutex_unlock(&q->lock);
 }
 
+/* With the lock held, and without it meanwhile: buckets [*told, reduced) have arrived. */
+static enum status tell(struct sync_allreduce *s, size_t *told, struct error *err)
+{
+    struct bucket_queue *q = &s->queue;
+    const struct bucket *first = &s->plan.buckets[*told];
+    const struct bucket *last = &s->plan.buckets[q->reduced - 1];
+    enum status status;
+
+    *told = q->reduced;
+    pthread_mutex_unlock(&q->lock);
+    status = s->arrived(s->user, first->offset, last->offset + last->count - first->offset, err);
+    pthread_mutex_lock(&q->lock);
+    return status;
+}
+
 enum status bucket_queue_finish(struct sync_allreduce *s, struct error *err)
 {
     struct bucket_queue *q = &s->queue;
+    size_t told = s->arrived ? 0 : q->length;
     enum status status = STATUS_OK;
 
     pthread_mutex_lock(&q->lock);
     assert(q->ready == q->length);
-    while (!q->failed && q->reduced < q->length) {
-        if (has_work(q))
+    while (status == STATUS_OK && !q->failed && (q->reduced < q->length || told < q->length)) {
+        if (told < q->reduced)
+            status = tell(s, &told, err);
+        else if (has_work(q))
             run_next(s);
         else
             pthread_cond_wait(&q->done, &q->lock); /* every reduction has its own deadline */
     }
-    if (q->failed)
+    if (status == STATUS_OK && q->failed)
         status = error_set(err, q->failure.status, "%s", q->failure.text);
+    q->failed = q->failed || status != STATUS_OK; /* the thread takes no more buckets ... */
+    while (q->busy)                               /* ... and has put down the one that it had */
+        pthread_cond_wait(&q->done, &q->lock);
     pthread_mutex_unlock(&q->lock);
     return status;
 }

@@ -186,6 +186,7 @@ static enum status begin_round(struct sync_ps *s, uint64_t round, struct error *
     s->oldest = UINT64_MAX;
     s->queued = 0;
     s->marked = 0;
+    s->told = s->untold = 0;
     (void)pthread_mutex_unlock(&s->lock);
     return status;
 }
@@ -244,6 +245,11 @@ static enum status catch_up(struct sync_ps *s, struct error *err)
     s->again_through = s->newest > s->oldest ? s->newest : s->oldest + 1;
     (void)pthread_mutex_unlock(&s->lock);
     return STATUS_OK;
+}
+
+static bool ps_replaces(const struct sync *base)
+{
+    return ((const struct sync_ps *)base)->catching_up;
 }
 
 static enum status ps_start(struct sync *base, struct error *err)
@@ -356,7 +362,8 @@ static enum status ps_end(struct sync *base, struct error *err)
     (void)pthread_mutex_unlock(&s->lock);
     for (size_t i = 0; i < s->map.length; i++)
         ps_ask(s, i);
-    return ps_wait_others(s, err);
+    status = ps_wait_others(s, err);
+    return status == STATUS_OK && s->arrived ? s->arrived(s->user, 0, s->count, err) : status;
 }
 
 /* ------------------------------------------------------------------ figures */
@@ -407,6 +414,7 @@ static const char *ps_backend(const struct sync *base)
 const struct sync_ops sync_ps_ops = {
     .name = "ps",
     .open = ps_open,
+    .replaces = ps_replaces,
     .start = ps_start,
     .begin = ps_begin,
     .ready = ps_ready,

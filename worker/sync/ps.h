@@ -29,6 +29,8 @@ struct sync_ps {
     struct sync base;
     float *params;
     float *grads;
+    sync_arrived_fn *arrived; /* or NULL */
+    void *user;
     const float *moments[2]; /* borrowed: initial state of the servers' optimizer; rank 0's */
     unsigned states;         /* that it has */
     size_t count;
@@ -62,8 +64,10 @@ struct sync_ps {
     size_t queued;          /* (L) partitions of this round handed over; the training thread's */
     size_t received;        /* (L) partitions of this round that are here */
     uint64_t contributed;   /* (L) last round that this process pushed and had all answers of */
-    bool awaited;           /* (L) somebody waits for single partitions */
+    bool awaited;           /* (L) the training thread waits for single partitions */
     uint64_t oldest;        /* (L) least round of their answers */
+    size_t told;            /* partitions of this round told of; the training thread's, like ... */
+    size_t untold;          /* ... the first that was not */
     uint64_t skipped;       /* rounds that the last one was late by; the training thread's */
     bool ending;            /* (L) the round is the final values */
     bool gives_initial;     /* (L) round 0: this rank's values are the initial ones */
@@ -93,6 +97,7 @@ struct ps_partition {
     uint64_t answered;   /* round + 1 that it was last received in */
     uint64_t here;       /* round + 1 whose answer is in the slab */
     uint64_t of;         /* round of the values that came */
+    uint64_t told;       /* round + 1 that its arrival was last told of in; the training thread's */
     uint32_t extra;      /* answers that may still come twice, because it was asked for again */
 };
 
@@ -105,8 +110,6 @@ void ps_link_closed(void *user, struct ps_link *link, const struct error *why, b
 /* The job is lost to this rank, with the first reason.  Lock held. */
 void ps_fail(struct sync_ps *s, const struct error *why);
 
-struct timespec ps_timespec(int64_t deadline_ns);
-
 /* May the servers have what is sent now from an earlier process of this rank, or be ahead of it?
  * Lock held. */
 bool ps_may_repeat(const struct sync_ps *s);
@@ -114,8 +117,10 @@ bool ps_may_repeat(const struct sync_ps *s);
 /* When a round that begins to be waited for now is late. */
 int64_t ps_deadline(const struct sync_ps *s);
 
-/* Until partitions [first, end) of the round are here.  STATUS_TIMEOUT: not by deadline_ns, or what
- * links that are away and servers that wait for a rank ask for; or the sync's failure. */
+/* Until partitions [first, end) of the round are here, and sync_arrived_fn has been told of them
+ * and of all others that came meanwhile (of initial values it is not).  STATUS_TIMEOUT: not by
+ * deadline_ns, or what links that are away and servers that wait for a rank ask for; or the sync's
+ * failure. */
 enum status ps_wait(struct sync_ps *s, size_t first, size_t end, int64_t deadline_ns,
                     struct error *err);
 

@@ -3,6 +3,7 @@
  * waited for, because to it a rank that does not say so is lost, and perhaps the whole job with it.
  */
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/log.h"
 #include "worker/sync/ps.h"
 #include "worker/sync/ps_arena.h"
@@ -14,7 +15,7 @@
 
 bool ps_hold_link(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
 {
-    struct timespec until = ps_timespec(deadline_ns);
+    struct timespec until = condition_until(deadline_ns);
     int late = 0;
     bool held;
 
@@ -82,7 +83,7 @@ bool ps_close(struct sync *base, const struct error *failure)
     struct sync_ps *s = (struct sync_ps *)base;
     /* After a good run the servers are as alive as in any round, and given as long. */
     int64_t deadline_ns = clock_deadline_ns(failure ? LEAVE_FAILED_MS : s->timeout_ms);
-    struct timespec deadline = ps_timespec(deadline_ns);
+    struct timespec deadline = condition_until(deadline_ns);
     int late = 0;
 
     (void)pthread_mutex_lock(&s->lock);

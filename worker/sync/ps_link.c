@@ -18,7 +18,8 @@ static enum status name_failure(const struct ps_link *l, enum status status, str
 
 enum status ps_link_open(struct ps_link *l, struct error *err)
 {
-    struct rpc_client_config config = {.target = l->server, .security = l->security};
+    struct rpc_client_config config = {
+        .target = l->server, .security = l->security, .watch = l->watch};
     enum status status = STATUS_OK;
 
     for (unsigned i = 0; status == STATUS_OK && i < l->lane_count; i++) {

@@ -65,6 +65,7 @@ struct ps_link {
     unsigned index;               /* of the server */
     unsigned rank;                /* of this worker */
     struct rpc_security security; /* its texts are borrowed */
+    struct rpc_watch watch;       /* of calls that take long, until the lanes beat */
     struct ps_link_owner owner;
     struct ps_lane lanes[WIRE_LANES_MAX];
     unsigned lane_count;
@@ -104,7 +105,7 @@ struct ps_link {
     struct error loss;    /* AWAY: why it was lost ... */
     int64_t lost_ns;      /* ... and when */
     struct error broken;  /* AWAY: a new stream is over already */
-    bool busy;            /* somebody calls on it who must not be cut off */
+    bool busy;            /* somebody calls on it: it must not be shut */
     bool resuming;        /* `resumer` runs or waits to be joined */
     bool resumed;         /* it has ended */
     pthread_t resumer;

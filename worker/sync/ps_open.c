@@ -2,7 +2,9 @@
  * ps_open: from a list of addresses to joined servers with open streams.
  */
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/memory.h"
+#include "common/base/stop.h"
 #include "worker/sync/ps.h"
 #include "worker/sync/ps_arena.h"
 
@@ -47,6 +49,9 @@ static enum status parse_servers(struct sync_ps *s, const struct sync_config *co
         l->rank = s->rank;
         l->lane_count = s->terms.lanes;
         l->security = config->security;
+        l->watch = (struct rpc_watch){.interval_ms = s->heartbeat_ms,
+                                      .timeout_ms = s->heartbeat_timeout_ms,
+                                      .option = "--heartbeat-timeout-ms"};
         l->owner = (struct ps_link_owner){
             .take = ps_take_chunk, .beat = ps_take_beat, .closed = ps_link_closed, .user = s};
         (void)pthread_mutex_init(&l->lock, NULL);
@@ -117,7 +122,7 @@ static enum status join_first(struct sync_ps *s, struct ps_link *l, int64_t dead
     if (status == STATUS_OK)
         status = ps_join(s, l, false, deadline_ns, err);
     while (!l->told && ps_link_may_return(status, false) && s->reconnect_ms > 0 &&
-           clock_now_ns() + JOIN_PAUSE_NS < deadline_ns) {
+           !stop_interrupts() && clock_now_ns() + JOIN_PAUSE_NS < deadline_ns) {
         if (first.status == STATUS_OK)
             first = *err;
         ps_link_shut(l);
@@ -264,13 +269,8 @@ static void set_times(struct sync_ps *s, const struct sync_config *config)
 
 static void init_locks(struct sync_ps *s)
 {
-    pthread_condattr_t attributes;
-
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&s->changed, &attributes);
-    (void)pthread_cond_init(&s->tend, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
+    condition_init(&s->changed);
+    condition_init(&s->tend);
     (void)pthread_mutex_init(&s->lock, NULL);
 }
 
@@ -286,6 +286,8 @@ enum status ps_open(const struct sync_config *config, struct sync **ret_sync, st
     s->base.yields = config->update_on_server ? SYNC_YIELDS_PARAMETERS : SYNC_YIELDS_GRADIENTS;
     s->params = config->params;
     s->grads = config->grads;
+    s->arrived = config->arrived;
+    s->user = config->user;
     s->states = config->moment_count;
     for (unsigned i = 0; i < s->states; i++)
         s->moments[i] = config->moments[i];

@@ -7,6 +7,7 @@
  * places (ps_replica.c).
  */
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/log.h"
 #include "worker/sync/ps.h"
 
@@ -62,7 +63,7 @@ static bool pause_between(struct sync_ps *s, struct ps_link *l, enum status last
                           int64_t deadline_ns)
 {
     bool may_retry = ps_replica_may_retry(s, l, last);
-    struct timespec until = ps_timespec(clock_deadline_ns(PAUSE_MS));
+    struct timespec until = condition_until(clock_deadline_ns(PAUSE_MS));
     bool again;
     int late = 0;
 

@@ -7,6 +7,7 @@
  * stopped or got no core has not listened either.
  */
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "worker/sync/ps.h"
 
 #include <inttypes.h>
@@ -77,7 +78,13 @@ static bool see_off(struct sync_ps *s, struct ps_link *l)
         l->resuming = false;
         return true;
     }
-    if (l->state != PS_LINK_AWAY || l->resuming || l->busy)
+    if (l->state == PS_LINK_AWAY && l->busy) { /* by a call that nobody may ever answer */
+        (void)pthread_mutex_unlock(&s->lock);
+        ps_link_interrupt(l);
+        (void)pthread_mutex_lock(&s->lock);
+        return false;
+    }
+    if (l->state != PS_LINK_AWAY || l->resuming)
         return false;
     l->resuming = true;
     l->resumed = false;
@@ -176,7 +183,7 @@ static void *tend(void *user)
             continue;
         }
         if (s->heartbeat_ms > 0) {
-            struct timespec next = ps_timespec(next_ns);
+            struct timespec next = condition_until(next_ns);
 
             (void)pthread_cond_timedwait(&s->tend, &s->lock, &next);
         } else {
@@ -207,7 +214,7 @@ enum status ps_tend_start(struct sync_ps *s, struct error *err)
 static void stop_resumer(struct sync_ps *s, struct ps_link *l)
 {
     while (l->resuming && !l->resumed) {
-        struct timespec again = ps_timespec(clock_deadline_ns(INTERRUPT_MS));
+        struct timespec again = condition_until(clock_deadline_ns(INTERRUPT_MS));
 
         (void)pthread_mutex_unlock(&s->lock);
         ps_link_interrupt(l);

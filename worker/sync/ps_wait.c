@@ -4,6 +4,7 @@
  * servers grant) signals it, too.
  */
 #include "common/base/clock.h"
+#include "common/base/condition.h"
 #include "common/base/stop.h"
 #include "common/base/strbuf.h"
 #include "worker/sync/ps.h"
@@ -12,12 +13,6 @@
 #include <time.h>
 
 #define STOP_LOOK_MS 200 /* between looks whether to stop, while others still train */
-
-struct timespec ps_timespec(int64_t deadline_ns)
-{
-    return (struct timespec){.tv_sec = (time_t)(deadline_ns / 1000000000),
-                             .tv_nsec = (long)(deadline_ns % 1000000000)};
-}
 
 /* The server's name if answers of it are missing; of several lanes, with those that did not bring
  * them: "A (lanes 0, 2 of 3)".  Lock held. */
@@ -125,23 +120,66 @@ static enum status describe_end(const struct sync_ps *s, struct error *err)
     return describe_timeout(s, err);
 }
 
+/* The next neighbours that are here and were not told of.  Lock held. */
+static bool find_news(struct sync_ps *s, size_t *ret_first, size_t *ret_end)
+{
+    struct ps_partition *p = s->partitions;
+    uint64_t mark = s->round + 1;
+    size_t first, end;
+
+    if (!s->arrived || s->round == 0 || s->told == s->received)
+        return false;
+    while (s->untold < s->map.length && p[s->untold].told == mark)
+        s->untold++;
+    first = s->untold;
+    while (first < s->map.length && (p[first].here != mark || p[first].told == mark))
+        first++;
+    for (end = first; end < s->map.length && p[end].here == mark && p[end].told != mark; end++)
+        p[end].told = mark;
+    if (first == end)
+        return false;
+    s->told += end - first;
+    *ret_first = first;
+    *ret_end = end;
+    return true;
+}
+
+/* Tell of all that is here.  Lock held on entry and return. */
+static enum status tell(struct sync_ps *s, struct error *err)
+{
+    enum status status = STATUS_OK;
+    size_t first, end;
+
+    while (status == STATUS_OK && find_news(s, &first, &end)) {
+        size_t from = s->map.partitions[first].offset;
+        size_t to = s->map.partitions[end - 1].offset + s->map.partitions[end - 1].count;
+
+        (void)pthread_mutex_unlock(&s->lock);
+        status = s->arrived(s->user, from, to - from, err);
+        (void)pthread_mutex_lock(&s->lock);
+    }
+    return status;
+}
+
 enum status ps_wait(struct sync_ps *s, size_t first, size_t end, int64_t deadline_ns,
                     struct error *err)
 {
     enum status status = STATUS_OK;
 
     (void)pthread_mutex_lock(&s->lock);
-    s->awaited = end - first < s->map.length;
-    while (!are_here(s, first, end) && !s->failed && !is_to_stop(s) &&
+    s->awaited = end - first < s->map.length || s->arrived;
+    status = tell(s, err);
+    while (status == STATUS_OK && !are_here(s, first, end) && !s->failed && !is_to_stop(s) &&
            clock_now_ns() < round_deadline(s, deadline_ns)) {
         int64_t look_ns = clock_deadline_ns(STOP_LOOK_MS);
         int64_t until_ns = round_deadline(s, deadline_ns);
-        struct timespec until = ps_timespec(look_ns < until_ns ? look_ns : until_ns);
+        struct timespec until = condition_until(look_ns < until_ns ? look_ns : until_ns);
 
         (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
+        status = tell(s, err);
     }
     s->awaited = false;
-    if (!are_here(s, first, end))
+    if (status == STATUS_OK && !are_here(s, first, end))
         status = describe_end(s, err);
     (void)pthread_mutex_unlock(&s->lock);
     return status;
@@ -153,7 +191,7 @@ enum status ps_wait_others(struct sync_ps *s, struct error *err)
 
     (void)pthread_mutex_lock(&s->lock);
     while (s->received < s->map.length && !s->failed && !stop_requested()) {
-        struct timespec look = ps_timespec(clock_deadline_ns(STOP_LOOK_MS));
+        struct timespec look = condition_until(clock_deadline_ns(STOP_LOOK_MS));
 
         (void)pthread_cond_timedwait(&s->changed, &s->lock, &look);
     }

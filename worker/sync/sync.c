@@ -21,6 +21,11 @@ enum status sync_open(const struct sync_config *config, struct sync **ret_sync, 
                      config->kind);
 }
 
+bool sync_replaces(const struct sync *s)
+{
+    return s->ops->replaces && s->ops->replaces(s);
+}
+
 enum status sync_start(struct sync *s, struct error *err)
 {
     return s->ops->start(s, err);
@@ -32,6 +37,11 @@ enum status sync_enlist(struct sync *s, size_t samples, unsigned *ret_active, st
         return s->ops->enlist(s, samples, ret_active, err);
     *ret_active = samples > 0;
     return STATUS_OK;
+}
+
+bool sync_shares_model(const struct sync *s)
+{
+    return s->ops->enlist != NULL;
 }
 
 enum status sync_begin(struct sync *s, uint64_t step, struct error *err)

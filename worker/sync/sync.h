@@ -33,14 +33,27 @@ enum sync_transport {
 
 enum sync_yield { SYNC_YIELDS_GRADIENTS, SYNC_YIELDS_PARAMETERS };
 
+/* Elements [offset, offset + count) of the slab that `yields` names are final, of this step or, in
+ * sync_end, for good.  Called by the training thread inside finish, await and end, with each
+ * element once, while others are still on their way.  A failure is that of the call that it is in.
+ */
+typedef enum status sync_arrived_fn(void *user, size_t offset, size_t count, struct error *err);
+
+/* The parameters' slab is about to be read (or sent) behind start: make it current. */
+typedef enum status sync_current_fn(void *user, struct error *err);
+
 struct sync_config {
     const char *kind;                 /* "local", "allreduce", "ps" */
     const struct tensor_table *table; /* borrowed, as are the slabs */
     float *params;
     float *grads;
-    float *buffers; /* what a model keeps beside its parameters; NULL: nothing */
+    bool grads_on_device; /* the backend reads and writes them there; the host does not */
+    float *buffers;       /* what a model keeps beside its parameters; NULL: nothing */
     size_t buffer_count;
     const struct shared_memory *memory; /* that the slabs lie in; NULL: ordinary memory */
+    sync_arrived_fn *arrived;           /* NULL: nobody needs to know before finish returns */
+    sync_current_fn *current;           /* NULL: they are */
+    void *user;                         /* of both */
     unsigned rank, world_size;
     struct store *store; /* NULL with local */
     int64_t timeout_ms;
@@ -119,6 +132,8 @@ struct sync_ops {
     const char *name;
     enum status (*open)(const struct sync_config *config, struct sync **ret_sync,
                         struct error *err);
+    /* NULL: it never does.  See sync_replaces. */
+    bool (*replaces)(const struct sync *s);
     /* Blocks until every rank has rank 0's parameters in its slab. */
     enum status (*start)(struct sync *s, struct error *err);
     /* NULL: a rank takes part while it has samples.  See sync_enlist. */
@@ -173,6 +188,10 @@ struct sync {
 };
 
 enum status sync_open(const struct sync_config *config, struct sync **ret_sync, struct error *err);
+
+/* Between open and start: this process takes a lost one's place, in a job that runs already. */
+bool sync_replaces(const struct sync *s);
+
 enum status sync_start(struct sync *s, struct error *err);
 
 /* For uneven inputs, before each begin: this rank has `samples` for the step, 0 when its inputs
@@ -180,6 +199,9 @@ enum status sync_start(struct sync *s, struct error *err);
  * without shadow the step: begin, ready, finish on a slab of zeros.  When it is 0 all have ended,
  * every rank has the parameters and buffers of the last one that trained, and no step follows. */
 enum status sync_enlist(struct sync *s, size_t samples, unsigned *ret_active, struct error *err);
+
+/* Does it, then?  False: there are no other ranks, or they share their model in every step. */
+bool sync_shares_model(const struct sync *s);
 
 enum status sync_begin(struct sync *s, uint64_t step, struct error *err);
 void sync_ready(struct sync *s, size_t ready_count);

@@ -1,6 +1,5 @@
 #include "tests/worker/sync/allreduce_world.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,8 +47,12 @@ static void *run_replica(void *argument)
                                  .order = w->order,
                                  .job = t->name,
                                  .backend = w->backend,
-                                 .ddp = w->ddp};
+                                 .ddp = w->ddp,
+                                 .arrived = w->arrived,
+                                 .current = w->current,
+                                 .user = r};
 
+    r->owner = pthread_self();
     assert_ok(shared_memory_open((2 * count + w->buffer_count) * sizeof(float), "replica",
                                  &r->memory, &err));
     config.memory = &r->memory;

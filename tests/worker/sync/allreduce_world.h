@@ -9,6 +9,8 @@
 #include "tests/support/support.h"
 #include "worker/sync/sync.h"
 
+#include <pthread.h>
+
 #define REPLICAS_MAX 4u
 
 struct replica {
@@ -18,6 +20,9 @@ struct replica {
     float *params, *grads, *buffers;
     struct sync *sync;
     void *argument;
+    size_t told;     /* for an `arrived`: elements so far */
+    unsigned calls;  /* ... and calls of it or of `current` */
+    pthread_t owner; /* the thread that may call them */
 };
 
 typedef void replica_body(struct replica *r);
@@ -30,6 +35,8 @@ struct replicas {
     const struct ddp_config *ddp;
     enum reduce_order order;
     bool unstarted; /* the body calls sync_start */
+    sync_arrived_fn *arrived;
+    sync_current_fn *current; /* of both, user: the struct replica */
 };
 
 /* Run `body` on every rank of a fresh world; a failed assertion on any thread fails the test. */

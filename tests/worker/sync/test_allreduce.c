@@ -78,6 +78,75 @@ START_TEST(test_mean)
 }
 END_TEST
 
+/* ---- what is told of it ---- */
+
+/* On the caller's thread, each element once, and final. */
+static enum status note_arrival(void *user, size_t offset, size_t count, struct error *err)
+{
+    struct replica *r = user;
+    const uint64_t *step = r->argument;
+
+    (void)err;
+    ck_assert(pthread_equal(pthread_self(), r->owner));
+    ck_assert_uint_eq(offset, r->told);
+    ck_assert_uint_gt(count, 0);
+    for (size_t i = offset; i < offset + count; i++)
+        ck_assert(r->grads[i] == mean_in_order(r->size, step[r->rank], i));
+    r->told += count;
+    r->calls++;
+    return STATUS_OK;
+}
+
+static void check_arrivals(struct replica *r)
+{
+    uint64_t steps[REPLICAS_MAX];
+
+    r->argument = steps;
+    for (steps[r->rank] = 0; steps[r->rank] < STEPS; steps[r->rank]++) {
+        r->told = 0;
+        replica_step(r, steps[r->rank]);
+        ck_assert_uint_eq(r->told, r->table->count);
+    }
+    ck_assert_uint_ge(r->calls, STEPS);
+}
+
+static enum status refuse_arrival(void *user, size_t offset, size_t count, struct error *err)
+{
+    (void)user;
+    return error_set(err, STATUS_IO, "no place for %zu from %zu on", count, offset);
+}
+
+static void check_refusal(struct replica *r)
+{
+    struct error err = {0};
+
+    assert_ok(sync_begin(r->sync, 0, &err));
+    sync_ready(r->sync, r->table->count);
+    assert_fails(sync_finish(r->sync, &err), STATUS_IO, "from 0 on");
+}
+
+START_TEST(test_arrivals)
+{
+    for (const char *const *backend = replicas_backends(); *backend; backend++) {
+        for (unsigned size = 2; size <= 3; size++) {
+            struct ddp_config ddp = DDP_DEFAULTS;
+            struct replicas world = {.backend = *backend,
+                                     .size = size,
+                                     .table = &table,
+                                     .ddp = &ddp,
+                                     .order = REDUCE_REPRODUCIBLE,
+                                     .arrived = note_arrival};
+
+            replicas_run(&world, check_arrivals, NULL);
+            ddp.bucket_cap_mb = 0.002;
+            replicas_run(&world, check_arrivals, NULL);
+            world.arrived = refuse_arrival;
+            replicas_run(&world, check_refusal, NULL);
+        }
+    }
+}
+END_TEST
+
 /* ---- times and bytes ---- */
 
 static void check_facts(struct replica *r)
@@ -245,6 +314,7 @@ int main(void)
     tcase_set_timeout(tests, 100);
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_loop_test(tests, test_mean, 0, 2);
+    tcase_add_test(tests, test_arrivals);
     tcase_add_test(tests, test_times_and_bytes);
     tcase_add_test(tests, test_errors_name_the_bucket_once);
     tcase_add_loop_test(tests, test_buffers, 0, 2);

@@ -32,6 +32,7 @@ struct team {
     bool overlap, update;
     struct consistency consistency;
     int64_t timeout_ms;
+    bool tells;           /* what arrives is told of */
     unsigned silent_from; /* rank 1 pushes no more from this round on; 0: it does */
 };
 
@@ -39,8 +40,11 @@ struct rank {
     struct team *team;
     unsigned index;
     pthread_t thread;
+    pthread_t self; /* as the thread knows itself */
     float *params, *grads;
     float *read[ROUNDS]; /* the parameters that each round's gradient was made from */
+    float *brought;      /* what was told of, as it was then */
+    size_t told;         /* elements, since they were last all there */
     struct sync *sync;
     enum status status;
     struct error err;
@@ -94,20 +98,34 @@ static void backward(struct rank *r, unsigned round)
     }
 }
 
-static enum status run_step(struct rank *r, unsigned round)
+static const float *slab(const struct rank *r)
 {
-    enum status status = sync_begin(r->sync, round, &r->err);
-
-    if (status == STATUS_OK)
-        status = forward(r, round);
-    if (status != STATUS_OK)
-        return status;
-    ck_assert(!sync_outstanding(r->sync));
-    backward(r, round);
-    return sync_finish(r->sync, &r->err);
+    return r->team->update ? r->params : r->grads;
 }
 
-static struct sync_config rank_config(const struct rank *r)
+static enum status bring(void *user, size_t offset, size_t count, struct error *why)
+{
+    struct rank *r = user;
+
+    (void)why;
+    ck_assert(pthread_equal(pthread_self(), r->self));
+    ck_assert_uint_le(offset + count, COUNT);
+    memcpy(r->brought + offset, slab(r) + offset, count * sizeof(float));
+    r->told += count;
+    return STATUS_OK;
+}
+
+/* All that is here was told of, once, and was final. */
+static void check_told(struct rank *r)
+{
+    if (!r->team->tells || sync_outstanding(r->sync))
+        return;
+    ck_assert_uint_eq(r->told, COUNT);
+    ck_assert(ps_same_bits(r->brought, slab(r), COUNT));
+    r->told = 0;
+}
+
+static struct sync_config rank_config(struct rank *r)
 {
     const struct team *t = r->team;
 
@@ -127,7 +145,28 @@ static struct sync_config rank_config(const struct rank *r)
                                 .consistency = t->consistency,
                                 .partition_bytes = PARTITION_BYTES,
                                 .optimizer = optimizer_defaults(OPTIMIZER_SGD),
+                                .arrived = t->tells ? bring : NULL,
+                                .user = r,
                                 .overlap_forward = t->overlap};
+}
+
+static enum status run_step(struct rank *r, unsigned round)
+{
+    enum status status = sync_begin(r->sync, round, &r->err);
+    bool left = sync_outstanding(r->sync);
+
+    if (status == STATUS_OK)
+        status = forward(r, round);
+    if (status != STATUS_OK)
+        return status;
+    if (left)
+        check_told(r);
+    ck_assert(!sync_outstanding(r->sync));
+    backward(r, round);
+    status = sync_finish(r->sync, &r->err);
+    if (status == STATUS_OK)
+        check_told(r);
+    return status;
 }
 
 static bool overlaps(const struct team *t)
@@ -148,20 +187,27 @@ static enum status run_rounds(struct rank *r)
             break;
         status = run_step(r, round);
         left += status == STATUS_OK && sync_outstanding(r->sync);
-        if (status == STATUS_OK && round % 5 == 2) /* as before an evaluation */
-            status = sync_await(r->sync, 0, COUNT, &r->err);
+        if (status == STATUS_OK && round % 5 == 2 && sync_outstanding(r->sync)) {
+            status = sync_await(r->sync, 0, COUNT, &r->err); /* as before an evaluation */
+            check_told(r);
+        }
     }
     if (status == STATUS_OK && r->team->silent_from == 0) {
         ck_assert_uint_eq(left, overlaps(r->team) ? ROUNDS : 0);
         status = sync_await(r->sync, 0, COUNT, &r->err);
     }
-    return status == STATUS_OK ? sync_end(r->sync, &r->err) : status;
+    r->told = 0;
+    status = status == STATUS_OK ? sync_end(r->sync, &r->err) : status;
+    if (status == STATUS_OK && r->team->consistency.mode == CONSISTENCY_ASP)
+        check_told(r); /* of the final values */
+    return status;
 }
 
 static void *run_rank(void *user)
 {
     struct rank *r = user;
 
+    r->self = pthread_self();
     r->status = run_rounds(r);
     return NULL;
 }
@@ -169,8 +215,11 @@ static void *run_rank(void *user)
 static void start_all(struct team *t, struct rank *ranks)
 {
     for (unsigned i = 0; i < RANKS; i++) {
-        ranks[i] = (struct rank){
-            .team = t, .index = i, .params = ps_slab_new(COUNT), .grads = ps_slab_new(COUNT)};
+        ranks[i] = (struct rank){.team = t,
+                                 .index = i,
+                                 .params = ps_slab_new(COUNT),
+                                 .grads = ps_slab_new(COUNT),
+                                 .brought = ps_slab_new(COUNT)};
         for (unsigned k = 0; k < ROUNDS; k++)
             ranks[i].read[k] = ps_slab_new(COUNT);
         for (size_t e = 0; e < COUNT; e++)
@@ -189,6 +238,7 @@ static void release_all(struct rank *ranks)
             free(ranks[i].read[k]);
         free(ranks[i].params);
         free(ranks[i].grads);
+        free(ranks[i].brought);
     }
 }
 
@@ -235,6 +285,27 @@ START_TEST(test_not_everywhere)
     for (unsigned i = 0; i < RANKS; i++) {
         ck_assert_msg(ranks[i].status == STATUS_OK, "%s", ranks[i].err.text);
         ck_assert(!sync_outstanding(ranks[i].sync));
+        sync_close(ranks[i].sync, NULL);
+    }
+    release_all(ranks);
+    team_close(&t);
+}
+END_TEST
+
+/* Means and parameters, with overlap and without, in lockstep and not. */
+START_TEST(test_arrivals)
+{
+    struct team t;
+    struct rank ranks[RANKS];
+
+    team_open(&t, _i == 1);
+    t.tells = true;
+    t.update = _i != 2;
+    if (_i == 3)
+        t.consistency = (struct consistency){.mode = CONSISTENCY_ASP};
+    start_all(&t, ranks);
+    for (unsigned i = 0; i < RANKS; i++) {
+        ck_assert_msg(ranks[i].status == STATUS_OK, "%s", ranks[i].err.text);
         sync_close(ranks[i].sync, NULL);
     }
     release_all(ranks);
@@ -296,6 +367,7 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, test_same_bits);
     tcase_add_loop_test(tests, test_not_everywhere, 0, 2);
+    tcase_add_loop_test(tests, test_arrivals, 0, 4);
     tcase_add_test(tests, test_a_silent_rank);
     tcase_add_test(tests, test_closed_while_outstanding);
     suite_add_tcase(suite, tests);
