@@ -45,6 +45,7 @@ static const struct subcommand benches[] = {
     {"ps", bench_ps_main, "parameter-server push and pull"},
     {"train", bench_train_main, "one training step, beside the no-communication control"},
     {"matmul", bench_matmul_main, "matrix products: the ceiling of a training step"},
+    {"optimizer", bench_optimizer_main, "the optimizer's update beside a copy of memory"},
 };
 
 static void print_help(FILE *out, const char *program, const struct subcommand *rows, size_t count)

@@ -9,6 +9,7 @@
 int bench_collective_main(int argc, char **argv);
 int bench_ps_main(int argc, char **argv);
 int bench_matmul_main(int argc, char **argv);
+int bench_optimizer_main(int argc, char **argv);
 int bench_train_main(int argc, char **argv);
 
 #endif

@@ -11,6 +11,7 @@
 #include "common/base/stop.h"
 #include "common/option/program.h"
 #include "experiments/bench/bench.h"
+#include "experiments/bench/bench_options.h"
 #include "experiments/bench/bench_report.h"
 #include "worker/compute/compute.h"
 
@@ -37,18 +38,8 @@ struct matmul_options {
 #define AT(field) offsetof(struct matmul_options, field)
 
 static const struct option_spec specs[] = {
-    {.name = "device",
-     .kind = OPTION_TEXT,
-     .offset = AT(device),
-     .default_text = "cpu",
-     .metavar = "DEVICE",
-     .help = "As sparring-worker takes it."},
-    {.name = "precision",
-     .kind = OPTION_CHOICE,
-     .offset = AT(precision),
-     .default_text = "float32",
-     .choices = "float32|tf32|bf16|fp16",
-     .help = "Likewise."},
+    BENCH_OPTION_DEVICE(AT(device)),
+    BENCH_OPTION_PRECISION(AT(precision), "."),
     {.name = "sizes",
      .kind = OPTION_TEXT,
      .offset = AT(sizes),
@@ -71,11 +62,7 @@ static const struct option_spec specs[] = {
      .max = ROUNDS_MAX,
      .metavar = "R",
      .help = "Each form and size has its turn in each; figures are medians over them."},
-    {.name = "json",
-     .kind = OPTION_TEXT,
-     .offset = AT(json),
-     .metavar = "FILE",
-     .help = "Write the rows there."},
+    BENCH_OPTION_JSON(AT(json)),
     {0},
 };
 

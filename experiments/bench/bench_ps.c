@@ -12,6 +12,7 @@
 #include "common/option/program.h"
 #include "common/shard_map/shard_map.h"
 #include "experiments/bench/bench.h"
+#include "experiments/bench/bench_options.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -162,11 +163,7 @@ static const struct option_spec specs[] = {
      .default_text = "experiments/peers/torch_parameter_server.py",
      .metavar = "FILE",
      .help = "Its script."},
-    {.name = "json",
-     .kind = OPTION_TEXT,
-     .offset = AT(json),
-     .metavar = "FILE",
-     .help = "Write the rows there."},
+    BENCH_OPTION_JSON(AT(json)),
     {0},
 };
 

@@ -8,6 +8,7 @@
 #include "common/base/stop.h"
 #include "common/option/program.h"
 #include "experiments/bench/bench.h"
+#include "experiments/bench/bench_options.h"
 #include "experiments/bench/train_contest.h"
 #include "experiments/bench/train_table.h"
 
@@ -87,18 +88,8 @@ static const struct option_spec specs[] = {
      .max = 1024,
      .metavar = "N",
      .help = "Of each process's matrix products."},
-    {.name = "device",
-     .kind = OPTION_TEXT,
-     .offset = AT(device),
-     .default_text = "cpu",
-     .metavar = "DEVICE",
-     .help = "As sparring-worker takes it."},
-    {.name = "precision",
-     .kind = OPTION_CHOICE,
-     .offset = AT(precision),
-     .default_text = "float32",
-     .choices = "float32|tf32|bf16|fp16",
-     .help = "Likewise; PyTorch's by autocast."},
+    BENCH_OPTION_DEVICE(AT(device)),
+    BENCH_OPTION_PRECISION(AT(precision), "; PyTorch's by autocast."),
     {.name = "optimizer",
      .kind = OPTION_CHOICE,
      .offset = AT(optimizer),
@@ -130,11 +121,7 @@ static const struct option_spec specs[] = {
      .max = 86400000,
      .metavar = "N",
      .help = "Of each job."},
-    {.name = "json",
-     .kind = OPTION_TEXT,
-     .offset = AT(json),
-     .metavar = "FILE",
-     .help = "Write the rows there."},
+    BENCH_OPTION_JSON(AT(json)),
     {0},
 };
 

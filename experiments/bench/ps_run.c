@@ -7,12 +7,13 @@
 #include "common/base/file.h"
 #include "common/base/memory.h"
 #include "common/base/parse.h"
+#include "common/base/stop.h"
 #include "common/base/strbuf.h"
+#include "experiments/bench/bench_folder.h"
 #include "experiments/bench/bench_ps.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -74,8 +75,12 @@ static enum status start(struct child *c, const char *const *words, bool piped, 
 
     if (!words[0])
         return error_set(err, STATUS_INVALID, "no program to start");
-    if (piped && (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0))
-        return error_set_errno(err, errno, "cannot make a pipe");
+    if (piped && (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0)) {
+        failed = errno;
+        close_end(&in[0]);
+        close_end(&in[1]);
+        return error_set_errno(err, failed, "cannot make a pipe");
+    }
     for (size_t i = 0; words[i]; i++)
         memcpy(&argv[i], &words[i], sizeof(argv[i])); /* exec does not write to them */
     (void)posix_spawn_file_actions_init(&actions);
@@ -412,6 +417,8 @@ static enum status take_turn(struct run *r, struct team *t, double *ret_seconds,
     enum status status = STATUS_OK;
 
     *ret_seconds = 0;
+    if (stop_requested())
+        return error_set(err, STATUS_CANCELLED, "stopped by a signal");
     for (size_t i = workers; status == STATUS_OK && i < t->started; i++)
         status = file_write_all(t->children[i].in, "a worker", line, (size_t)length, err);
     for (size_t i = workers; status == STATUS_OK && i < t->started; i++) {
@@ -502,28 +509,14 @@ static enum status stop_team(struct run *r, struct team *t, enum status status, 
     return status;
 }
 
-static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *walk)
-{
-    (void)info;
-    (void)kind;
-    (void)walk;
-    return remove(path);
-}
-
 static enum status prepare(struct run *r, struct ps_series *series, struct error *err)
 {
-    const char *base = getenv("TMPDIR");
     enum status status = find_programs(r, err);
 
+    if (status == STATUS_OK)
+        status = bench_folder_make(r->folder, sizeof(r->folder), err);
     if (status != STATUS_OK)
         return status;
-    (void)snprintf(r->folder, sizeof(r->folder), "%.200s/sparring-bench-XXXXXX",
-                   base && base[0] ? base : "/tmp");
-    if (!mkdtemp(r->folder)) {
-        status = error_set_errno(err, errno, "cannot make a folder '%s'", r->folder);
-        r->folder[0] = '\0';
-        return status;
-    }
     status = mem_calloc(r->length, sizeof(*r->teams), "series", &r->teams, err);
     for (size_t i = 0; status == STATUS_OK && i < r->length; i++)
         r->teams[i] = (struct team){.series = &series[i], .index = i, .servers = STRBUF_INIT};
@@ -541,10 +534,11 @@ enum status ps_run(const struct ps_plan *plan, const struct ps_case *c, struct p
             status = start_team(&r, &r.teams[i], err);
     for (size_t round = 0; status == STATUS_OK && round < plan->warmup + plan->rounds; round++)
         status = take_round(&r, round, err);
+    if (status != STATUS_OK && stop_requested()) /* which ^C sends to those who measure, too */
+        status = error_set(err, STATUS_CANCELLED, "stopped by a signal");
     for (size_t i = 0; r.teams && i < length; i++)
         status = stop_team(&r, &r.teams[i], status, err);
-    if (r.folder[0] != '\0')
-        (void)nftw(r.folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    bench_folder_remove(r.folder);
     free(r.teams);
     return status;
 }

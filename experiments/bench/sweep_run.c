@@ -6,12 +6,12 @@
 #include "common/base/file.h"
 #include "common/base/memory.h"
 #include "common/base/stop.h"
+#include "experiments/bench/bench_folder.h"
 #include "experiments/bench/netns.h"
 #include "experiments/bench/sweep.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -96,19 +96,25 @@ static enum status add_mpirun_words(const struct run *run, struct words *w, stru
     return STATUS_OK;
 }
 
-/* posix_spawn of this program again, stdout to our stderr, the signal mask empty. */
-static int spawn(const struct words *w, pid_t *ret_pid)
+/* posix_spawn of this program again, stdout to our stderr.  mpirun gets a group of its own: told to
+ * stop by ^C and then by us it would leave its files behind. */
+static int spawn(const struct words *w, bool is_mpirun, pid_t *ret_pid)
 {
     posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
     int failed = posix_spawn_file_actions_init(&actions);
 
     if (failed != 0)
         return failed;
+    (void)posix_spawnattr_init(&attributes);
+    if (is_mpirun)
+        (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
     failed = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     if (failed == 0)
         failed = posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
     if (failed == 0)
-        failed = posix_spawn(ret_pid, "/proc/self/exe", &actions, NULL, w->argv, environ);
+        failed = posix_spawn(ret_pid, "/proc/self/exe", &actions, &attributes, w->argv, environ);
+    (void)posix_spawnattr_destroy(&attributes);
     (void)posix_spawn_file_actions_destroy(&actions);
     return failed;
 }
@@ -116,7 +122,7 @@ static int spawn(const struct words *w, pid_t *ret_pid)
 static enum status start_process(struct run *run, const struct words *words, struct error *err)
 {
     struct bench_process *p = &run->processes[run->started];
-    int failed = spawn(words, &p->pid);
+    int failed = spawn(words, run->sweep->needs_mpirun, &p->pid);
 
     p->pidfd = -1;
     if (failed != 0) {
@@ -306,14 +312,6 @@ static enum status watch(struct run *run, struct pollfd *fds, sweep_take *take, 
 
 /* ---- ending ---- */
 
-static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *walk)
-{
-    (void)info;
-    (void)kind;
-    (void)walk;
-    return remove(path);
-}
-
 /* mpirun ends its ranks when it is asked to stop, and not when it is killed; they end with it. */
 static void end(struct run *run)
 {
@@ -327,7 +325,7 @@ static void end(struct run *run)
         (void)close(run->out_fd);
     netns_close(&run->netns);
     strbuf_release(&run->text);
-    (void)nftw(run->folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    bench_folder_remove(run->folder);
     free(run->processes);
 }
 
@@ -361,13 +359,10 @@ enum status sweep_run(const struct sweep *sweep, const struct sweep_options *opt
                       .netns = {.home_fd = -1, .hub_fd = -1},
                       .text = STRBUF_INIT};
     struct pollfd *fds = NULL;
-    const char *base = getenv("TMPDIR");
-    enum status status;
+    enum status status = bench_folder_make(run.folder, sizeof(run.folder), err);
 
-    (void)snprintf(run.folder, sizeof(run.folder), "%.200s/sparring-bench-XXXXXX",
-                   base && base[0] ? base : "/tmp");
-    if (!mkdtemp(run.folder))
-        return error_set_errno(err, errno, "cannot make a folder '%s'", run.folder);
+    if (status != STATUS_OK)
+        return status;
     status = prepare(&run, config, err);
     if (status == STATUS_OK)
         status = mem_calloc(run.wanted + 2, sizeof(*fds), "ranks", &fds, err);

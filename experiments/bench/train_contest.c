@@ -4,9 +4,10 @@
 #include "experiments/bench/train_contest.h"
 
 #include "common/base/memory.h"
+#include "common/base/stop.h"
+#include "experiments/bench/bench_folder.h"
 #include "experiments/subprocess/subprocess.h"
 
-#include <ftw.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -142,6 +143,8 @@ static enum status run_words(const struct train_contest *c, const struct words *
 
     if (status != STATUS_OK)
         return status;
+    if (result.outcome == SUBPROCESS_STOPPED || stop_requested())
+        return error_set(err, STATUS_CANCELLED, "stopped by a signal");
     if (result.outcome != SUBPROCESS_EXITED || result.code != 0) {
         char how[128];
         char last[256];
@@ -349,7 +352,6 @@ static enum status find_peer_script(struct train_contest *c, struct error *err)
 enum status train_contest_open(struct train_contest *c, const struct train_options *options,
                                struct error *err)
 {
-    const char *temporary = getenv("TMPDIR");
     enum status status;
 
     *c = (struct train_contest){.options = options, .ceiling = (double)NAN};
@@ -361,29 +363,15 @@ enum status train_contest_open(struct train_contest *c, const struct train_optio
         status = find_peer_script(c, err);
     if (status == STATUS_OK)
         status = list_contenders(c, err);
-    if (status != STATUS_OK)
-        return status;
-    (void)snprintf(c->folder, sizeof(c->folder), "%.900s/sparring-bench-XXXXXX",
-                   temporary && temporary[0] ? temporary : "/tmp");
-    if (!mkdtemp(c->folder)) {
-        status = error_set(err, STATUS_IO, "cannot make a temporary folder '%s'", c->folder);
-        c->folder[0] = '\0';
-    }
+    if (status == STATUS_OK)
+        status = bench_folder_make(c->folder, sizeof(c->folder), err);
     return status;
-}
-
-static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *walk)
-{
-    (void)info;
-    (void)kind;
-    (void)walk;
-    return remove(path);
 }
 
 void train_contest_close(struct train_contest *c, enum status how)
 {
     for (size_t i = 0; i < c->length; i++)
         free(c->contenders[i].jobs);
-    if (how == STATUS_OK && c->folder[0])
-        (void)nftw(c->folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    if (how == STATUS_OK || how == STATUS_CANCELLED)
+        bench_folder_remove(c->folder);
 }

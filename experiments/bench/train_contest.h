@@ -66,7 +66,7 @@ enum status train_contest_ceiling(struct train_contest *c, struct error *err);
  * says so in `absent`. */
 enum status train_contest_run(struct train_contest *c, size_t model, struct error *err);
 
-/* After a failure the logs stay for reading. */
+/* After a failure the logs stay for reading; after a stop nothing does. */
 void train_contest_close(struct train_contest *c, enum status how);
 
 #endif

@@ -100,10 +100,7 @@ static enum status write_attempt(const struct attempt_run *run, const char *outc
     strbuf_add(&text, ",\"command\":");
     strbuf_add_json(&text, run->command.text);
     strbuf_add(&text, "}\n");
-    if (!strbuf_ok(&text))
-        status = error_set(err, STATUS_NO_MEMORY, "no memory for '%s'", path);
-    else
-        status = file_write_atomic(path, text.text, text.length, err);
+    status = file_write_text(path, &text, err);
     strbuf_release(&text);
     return status;
 }

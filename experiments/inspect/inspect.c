@@ -60,10 +60,7 @@ static enum status write_trace(const struct evidence *e, const char *path, struc
     enum status status;
 
     inspect_trace(e, &out);
-    if (!strbuf_ok(&out))
-        status = error_set(err, STATUS_NO_MEMORY, "no memory for '%s'", path);
-    else
-        status = file_write_atomic(path, out.text, out.length, err);
+    status = file_write_text(path, &out, err);
     strbuf_release(&out);
     return status;
 }

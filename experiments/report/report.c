@@ -47,10 +47,7 @@ static enum status write_one(const struct report_content *content, const char *f
 
     if (status == STATUS_OK) {
         write(content, &text);
-        if (!strbuf_ok(&text))
-            status = error_set(err, STATUS_NO_MEMORY, "no memory for '%s'", path);
-        else
-            status = file_write_atomic(path, text.text, text.length, err);
+        status = file_write_text(path, &text, err);
     }
     strbuf_release(&text);
     return status;
