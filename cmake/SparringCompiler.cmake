@@ -15,6 +15,7 @@ option(SPARRING_WERROR "Treat warnings as errors" OFF)
 option(SPARRING_COVERAGE "Build with gcov instrumentation" OFF)
 option(SPARRING_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 set(SPARRING_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them")
+set(SPARRING_LINKER "" CACHE STRING "Linker, as -fuse-ld= takes it, where there is one; empty: the compiler's own")
 
 # Assertions state programmer contracts and stay on in every build type.
 string(REPLACE "-DNDEBUG" "" CMAKE_C_FLAGS_RELEASE "${CMAKE_C_FLAGS_RELEASE}")
@@ -38,6 +39,14 @@ if(SPARRING_SIMD_X86)
     list(APPEND SPARRING_SIMD_LEVELS avx2 avx512)
     set(SPARRING_SIMD_FLAGS_avx2 -mavx2)
     set(SPARRING_SIMD_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+endif()
+# A quicker linker matters where hundreds of tests are linked.
+if(SPARRING_LINKER)
+    include(CheckLinkerFlag)
+    check_linker_flag(C "-fuse-ld=${SPARRING_LINKER}" SPARRING_HAVE_LINKER)
+    if(SPARRING_HAVE_LINKER)
+        add_link_options($<$<LINK_LANGUAGE:C,CXX>:-fuse-ld=${SPARRING_LINKER}>)
+    endif()
 endif()
 if(SPARRING_SANITIZE)
     target_compile_options(sparring_base_flags INTERFACE

@@ -17,7 +17,8 @@
 
 /* ------------------------------------------------------------------ moments */
 
-static uint64_t position(const struct room *r, unsigned rank, enum fault_way way, double rounds)
+/* Of so many rounds between two, one way. */
+static uint64_t rounds_bytes(const struct room *r, unsigned rank, enum fault_way way, double rounds)
 {
     uint64_t bytes = ROOM_ROUND_BYTES;
 
@@ -26,6 +27,16 @@ static uint64_t position(const struct room *r, unsigned rank, enum fault_way way
     else if (rank != ROOM_CHAIN && r->by_reference)
         bytes = ROOM_REFERENCES_BYTES;
     return (uint64_t)(rounds * (double)bytes / r->servers);
+}
+
+/* References are so few bytes that those before the first round count. */
+static uint64_t position(const struct room *r, unsigned rank, enum fault_way way, double rounds)
+{
+    uint64_t bytes = rounds_bytes(r, rank, way, rounds);
+
+    if (rank != ROOM_CHAIN && r->by_reference)
+        bytes += way == FAULT_UP ? ROOM_JOIN_UP_BYTES : ROOM_JOIN_DOWN_BYTES;
+    return bytes;
 }
 
 /* A worker that has ended while others are waited for: with a failure, or the last one; returns its
@@ -198,7 +209,7 @@ static FILE *open_records(const struct room *r, unsigned server)
  * takes the place of one would pass for them. */
 static uint64_t two_rounds(const struct room *r)
 {
-    return position(r, 0, FAULT_DOWN, 2) + (r->by_reference ? ROOM_REJOIN_BYTES : 0);
+    return rounds_bytes(r, 0, FAULT_DOWN, 2) + (r->by_reference ? ROOM_REJOIN_BYTES : 0);
 }
 
 void room_mark(struct room *r, unsigned rank)

@@ -4,6 +4,7 @@
  * device to the other and back; 16 bits lose little; memory that does not suffice, and a module
  * that is not there, are told in one line.
  */
+#include "common/checkpoint/checkpoint.h"
 #include "tests/integration/job.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"
@@ -37,6 +38,9 @@ static const struct way {
     {"all-reduce, shm", "shm", 2, 0, {"--sync", "allreduce"}},
     {"all-reduce, ring", "ring", 4, 0, {"--sync", "allreduce"}},
     {"all-reduce, alone", "ring", 1, 0, {"--sync", "allreduce"}},
+    {"all-reduce, nccl", "nccl", 2, 0, {"--sync", "allreduce"}},
+    {"all-reduce, nccl", "nccl", 4, 0, {"--sync", "allreduce"}},
+    {"all-reduce, nccl, alone", "nccl", 1, 0, {"--sync", "allreduce"}},
     {"servers", NULL, 2, 2, {"--sync", "ps", "--ps-update", "server"}},
     {"servers, update on the worker", NULL, 4, 1, {"--sync", "ps", "--ps-update", "worker"}},
     {"two devices", NULL, 1, 0, {"--sync", "dataparallel", "--devices", "2"}},
@@ -45,19 +49,19 @@ static const struct way {
 #define WAYS (int)(sizeof(ways) / sizeof(ways[0]))
 
 static const char *run(const struct way *way, const struct network *n, const char *device,
-                       const char *save, const char *const more[6])
+                       const char *save, const char *const more[10])
 {
     struct job job = {
         .backend = way->backend,
         .ranks = way->ranks,
         .servers = way->servers,
-        .worker =
-            ARGS("--model", n->model, "--data", n->data, "--optimizer", n->optimizer, "--lr", n->lr,
-                 "--momentum", n->momentum, "--seed", "5", "--batch-size", "12", "--bucket-cap-mb",
-                 "0.004", "--partition-bytes", "4K", "--threads", "1", "--evaluate", "never",
-                 "--device", device, "--save", save, way->words[0], way->words[1],
-                 way->words[2] ? way->words[2] : "--seed", way->words[3] ? way->words[3] : "5",
-                 more[0], more[1], more[2], more[3], more[4], more[5]),
+        .worker = ARGS("--model", n->model, "--data", n->data, "--optimizer", n->optimizer, "--lr",
+                       n->lr, "--momentum", n->momentum, "--seed", "5", "--batch-size", "12",
+                       "--bucket-cap-mb", "0.004", "--partition-bytes", "4K", "--threads", "1",
+                       "--evaluate", "never", "--device", device, "--save", save, way->words[0],
+                       way->words[1], way->words[2] ? way->words[2] : "--seed",
+                       way->words[3] ? way->words[3] : "5", more[0], more[1], more[2], more[3],
+                       more[4], more[5], more[6], more[7], more[8], more[9]),
     };
 
     return job_run(&job, 0);
@@ -81,7 +85,7 @@ static double losses_differ(const char *run_dir, const char *other, size_t steps
 
 START_TEST(test_every_way_as_on_the_cpu)
 {
-    static const char *const steps[6] = {"--steps", "8"};
+    static const char *const steps[10] = {"--steps", "8"};
     const struct way *way = &ways[_i];
     const char *cpu = support_path("cpu.safetensors");
     const char *gpu = support_path("gpu.safetensors");
@@ -119,12 +123,12 @@ START_TEST(test_checkpoints_change_devices)
     char until[16];
     double distance;
 
-    (void)run(way, n, "cpu", whole, (const char *const[6]){"--steps", "15"});
+    (void)run(way, n, "cpu", whole, (const char *const[10]){"--steps", "15"});
     for (int part = 1; part <= 3; part++) {
         (void)snprintf(until, sizeof(until), "%d", part * 5);
         (void)run(way, n, part == 2 ? "cuda" : "cpu", parts,
-                  (const char *const[6]){"--steps", until, "--checkpoint-dir", folder,
-                                         part > 1 ? "--resume" : NULL, folder});
+                  (const char *const[10]){"--steps", until, "--checkpoint-dir", folder,
+                                          part > 1 ? "--resume" : NULL, folder});
     }
     distance = job_checkpoint_distance(whole, parts);
     (void)printf("cpu, cuda, cpu, %s, %s: parameters differ by %.2g\n", way->name, n->model,
@@ -133,10 +137,62 @@ START_TEST(test_checkpoints_change_devices)
 }
 END_TEST
 
+/* By launches and by calls: the same bits. */
+START_TEST(test_launches_and_calls)
+{
+    const struct network *n = &networks[_i];
+    const char *launches = support_path("launches.safetensors");
+    const char *calls = support_path("calls.safetensors");
+    static const char *const on[10] = {"--steps", "20", "--cuda-graph=on"};
+    static const char *const off[10] = {"--steps", "20", "--cuda-graph=off"};
+    char launched[4096];
+    const char *called;
+
+    (void)snprintf(launched, sizeof(launched), "%s", run(&ways[0], n, "cuda", launches, on));
+    called = run(&ways[0], n, "cuda", calls, off);
+    ck_assert(losses_differ(launched, called, 20) <= 0.0);
+    ck_assert(job_checkpoint_distance(launches, calls) <= 0.0);
+    /* 192 samples in batches of 12: no epoch ends with a smaller one */
+    ck_assert_int_eq(job_record_int(launched, 0, "end", "graph_launches"), 19);
+    ck_assert_int_eq(job_record_int(called, 0, "end", "graph_launches"), 0);
+}
+END_TEST
+
+/* The update was made with the step whose loss ends the run; no checkpoint has it. */
+START_TEST(test_lost_loss)
+{
+    const char *folder = support_path("kept");
+    const char *output =
+        process_run(PROCESS_FAILS, 60000, NULL,
+                    ARGS(support_program("sparring-worker"), "--model", "mlp:24-32-5", "--data",
+                         "random:192,24,5", "--steps", "20", "--sync", "local", "--device", "cuda",
+                         "--lr", "1000000", "--threads", "1", "--checkpoint-dir", folder,
+                         "--checkpoint-every", "1", "--run-dir", support_path("lost")));
+    const char *line = strstr(output, "the loss of rank 0 is ");
+    char path[CHECKPOINT_PATH_MAX];
+    struct checkpoint_facts facts;
+    struct safetensors file;
+    struct error err;
+    const char *at = line;
+    unsigned step = 0;
+
+    ck_assert_msg(line != NULL, "%s", output);
+    while (at > output && at[-1] != '\n')
+        at--;
+    at = strstr(at, "step ");
+    ck_assert_msg(at && sscanf(at, "step %u:", &step) == 1 && step > 0, "%s", output);
+    assert_ok(checkpoint_find(folder, path, &err));
+    assert_ok(safetensors_read(path, 1 << 20, &file, &err));
+    assert_ok(checkpoint_read_facts(&file, &facts, &err));
+    safetensors_release(&file);
+    ck_assert_uint_eq(facts.step, step);
+}
+END_TEST
+
 START_TEST(test_bfloat16_is_near)
 {
-    static const char *const in_16_bits[6] = {"--steps", "8", "--precision", "bf16"};
-    static const char *const in_32_bits[6] = {"--steps", "8"};
+    static const char *const in_16_bits[10] = {"--steps", "8", "--precision", "bf16"};
+    static const char *const in_32_bits[10] = {"--steps", "8"};
     const struct way *way = &ways[_i];
     const struct network *n = &networks[_i];
     const char *save = support_path("saved.safetensors");
@@ -148,6 +204,33 @@ START_TEST(test_bfloat16_is_near)
     (void)printf("%s, %s: losses in bf16 differ by %.2g\n", way->name, n->model, losses);
     ck_assert_msg(losses < 0.02, "%s, %s: %g", way->name, n->model, losses);
     ck_assert_msg(losses > 1e-6, "%s, %s: not in 16 bits", way->name, n->model);
+}
+END_TEST
+
+/* fp16 with updates that overflow: in one go, and with a stop among them, the same bits. */
+START_TEST(test_the_scale_goes_on)
+{
+    static const struct network n = {"mlp:24-32-16-5", "random:192,24,5", "adamw", "1", "0", 0};
+    static const char *const in_one_go[10] = {"--steps", "24", "--precision", "fp16"};
+    const struct way *way = &ways[_i];
+    const char *folder = support_path("checkpoints");
+    const char *whole = support_path("whole.safetensors");
+    const char *parts = support_path("parts.safetensors");
+    const char *run_dir = run(way, &n, "cuda", whole, in_one_go);
+    int64_t left_out = job_record_int(run_dir, 0, "end", "overflowed_updates");
+
+    (void)printf("%s: %jd updates left out\n", way->name, (intmax_t)left_out);
+    ck_assert_int_gt(left_out, 0);
+    for (int until = 6; until <= 24; until += 6) {
+        char steps[16];
+
+        (void)snprintf(steps, sizeof(steps), "%d", until);
+        run_dir = run(way, &n, "cuda", parts,
+                      (const char *const[10]){"--steps", steps, "--precision", "fp16",
+                                              "--checkpoint-dir", folder, "--resume", "auto"});
+    }
+    ck_assert_int_eq(job_record_int(run_dir, 0, "end", "overflowed_updates"), left_out);
+    ck_assert(job_checkpoint_distance(whole, parts) == 0);
 }
 END_TEST
 
@@ -213,7 +296,10 @@ int main(void)
     tcase_set_timeout(cases, 120);
     tcase_add_loop_test(cases, test_every_way_as_on_the_cpu, 0, WAYS);
     tcase_add_loop_test(cases, test_checkpoints_change_devices, 0, 2);
+    tcase_add_loop_test(cases, test_launches_and_calls, 0, 2);
+    tcase_add_test(cases, test_lost_loss);
     tcase_add_loop_test(cases, test_bfloat16_is_near, 0, 2);
+    tcase_add_loop_test(cases, test_the_scale_goes_on, 0, 2);
     tcase_add_test(cases, test_too_little_memory);
     tcase_add_test(cases, test_no_module);
     suite_add_tcase(suite, cases);

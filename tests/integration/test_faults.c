@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define WAIT_MS 40000   /* for what must come */
@@ -149,6 +150,32 @@ START_TEST(test_ranks_told_to_stop_say_so)
         ck_assert_int_eq(process_wait(&workers[rank], WAIT_MS), 6);
         expect_text(process_output(&workers[rank]), "stopped by signal 15");
     }
+}
+END_TEST
+
+/* Who waits for ranks or servers that do not come has nothing to lose. */
+START_TEST(test_stop_while_nobody_comes)
+{
+    static const char *const schemes[] = {"unix", "file"};
+    const struct timespec nap = {.tv_nsec = 10000000};
+    bool serves = _i < 2; /* else waits for a server that is not there */
+    const char *sign = support_path(serves ? "place" : "records");
+    struct process worker;
+    char url[600];
+    char server[600];
+
+    (void)snprintf(url, sizeof(url), "%s://%s", schemes[serves ? _i : 0], support_path("place"));
+    (void)snprintf(server, sizeof(server), "unix:%s", support_path("server"));
+    process_start(&worker, NULL,
+                  ARGS(support_program("sparring-worker"), SMALL, "--steps", "1", "--init-method",
+                       url, "--world-size", serves ? "2" : "1", "--rank", "0", "--sync",
+                       serves ? "allreduce" : "ps", "--servers", server, "--run-dir",
+                       serves ? "" : sign));
+    while (access(sign, F_OK) != 0)
+        (void)nanosleep(&nap, NULL);
+    process_signal(&worker, SIGTERM);
+    ck_assert_int_eq(process_wait(&worker, WAIT_MS), 6);
+    expect_text(process_output(&worker), "stopped by signal 15");
 }
 END_TEST
 
@@ -311,6 +338,10 @@ START_TEST(test_usage)
                             ARGS(worker, "--model", "mlp:16-x-4", "--data", "random:9,16,4",
                                  "--steps", "1")),
                 "mlp:16-x-4");
+    /* One rank reduces with nobody, but does not pass over what was asked for. */
+    expect_text(process_run(3, WAIT_MS, ARGS("CUDA_VISIBLE_DEVICES="),
+                            ARGS(worker, SMALL, "--steps", "1", "--backend", "nccl")),
+                "the nccl backend cannot run here: ");
 }
 END_TEST
 
@@ -325,6 +356,7 @@ int main(void)
     tcase_add_test(cases, test_killed_worker_of_a_server);
     tcase_add_test(cases, test_killed_server_is_named);
     tcase_add_test(cases, test_ranks_told_to_stop_say_so);
+    tcase_add_loop_test(cases, test_stop_while_nobody_comes, 0, 3);
     tcase_add_test(cases, test_missing_rank_is_named);
     tcase_add_test(cases, test_port_in_use_names_holder_and_origin);
     tcase_add_test(cases, test_every_difference_is_listed);

@@ -71,10 +71,11 @@ START_TEST(test_backends_agree)
     (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1); /* in a container the tests may be root */
     (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     (void)run(3, 1, "ps", "server", "reproducible", "16", servers);
-    job.worker = ARGS("--model", MODEL, "--data", "random:960,40,7", "--batch-size", "16",
-                      "--epochs", "2", "--lr", "0.05", "--momentum", "0.9", "--nesterov",
-                      "--weight-decay", "0.01", "--seed", "3", "--reduce", "reproducible",
-                      "--threads", "1", "--device", "cpu", "--evaluate", "never", "--save", other);
+    job.worker =
+        ARGS("--model", MODEL, "--data", "random:960,40,7", "--batch-size", "16", "--epochs", "2",
+             "--lr", "0.05", "--momentum", "0.9", "--nesterov", "--weight-decay", "0.01", "--seed",
+             "3", "--reduce", "reproducible", "--threads", "1", "--device", job_device(),
+             "--evaluate", "never", "--save", other);
     for (const char *const *name = collective_backends(); *name; name++) {
         if (strcmp(*name, "nccl") == 0) /* sums in its own order only */
             continue;

@@ -13,6 +13,9 @@
 
 #define STEPS "300" /* a strike is far from the last one */
 
+/* A server comes back, or its replica takes over, as soon as a busy host lets it. */
+#define PATIENT "--reconnect-ms", "20000"
+
 /* Who is hit; a worker, and a server without a replica, is started again. */
 enum victim { NOBODY, PRIMARY, REPLICA, SERVER, WORKER, BOTH };
 
@@ -24,16 +27,18 @@ static const struct scene {
     bool exact;
 } scenes[] = {
     {"a server that is started again, changes of values",
-     ARGS("--compression", "topk", "--compression-down", "onebit"), "server", SERVER, true},
+     ARGS("--compression", "topk", "--compression-down", "onebit", PATIENT), "server", SERVER,
+     true},
     {"a server that is started again, sums",
-     ARGS("--compression", "onebit", "--compression-down", "topk"), "worker", SERVER, true},
+     ARGS("--compression", "onebit", "--compression-down", "topk", PATIENT), "worker", SERVER,
+     true},
     {"a replica that takes over, changes of values",
-     ARGS("--compression", "fp16", "--compression-down", "topk"), "server", PRIMARY, true},
-    {"a replica that is lost", ARGS("--compression", "rows", "--compression-down", "rows"),
+     ARGS("--compression", "fp16", "--compression-down", "topk", PATIENT), "server", PRIMARY, true},
+    {"a replica that is lost", ARGS("--compression", "rows", "--compression-down", "rows", PATIENT),
      "server", REPLICA, true},
     {"a server and a worker",
      ARGS("--compression", "fp16", "--compression-down", "onebit", "--on-worker-loss", "wait",
-          "--reconnect-ms", "2000"),
+          "--reconnect-ms", "5000"),
      "server", BOTH, true},
     {"a worker, rounded values",
      ARGS("--compression", "bf16", "--compression-down", "fp16", "--on-worker-loss", "wait",
@@ -41,11 +46,11 @@ static const struct scene {
      "server", WORKER, true},
     {"a server of ranks that are told on their own",
      ARGS("--compression", "onebit", "--compression-down", "topk", "--consistency", "ssp",
-          "--staleness", "2", "--reduce", "fast"),
+          "--staleness", "2", "--reduce", "fast", PATIENT),
      "server", SERVER, false},
     {"a replica that takes over, ranks that are told on their own",
-     ARGS("--compression-down", "onebit", "--consistency", "asp", "--reduce", "fast"), "server",
-     PRIMARY, false},
+     ARGS("--compression-down", "onebit", "--consistency", "asp", "--reduce", "fast", PATIENT),
+     "server", PRIMARY, false},
     {"a worker, whose residual is lost, among others that go on",
      ARGS("--compression", "topk", "--compression-down", "rows", "--consistency", "asp", "--reduce",
           "fast", "--on-worker-loss", "wait", "--reconnect-ms", "500"),

@@ -7,6 +7,7 @@
  * others go on alone all of them end well; and where the job is to end, everybody ends in time and
  * names who was lost.
  */
+#include "common/checkpoint/checkpoint.h"
 #include "tests/integration/job.h"
 #include "tests/support/fault_proxy.h"
 #include "tests/support/process.h"
@@ -109,16 +110,21 @@ static int64_t draw_step(int64_t last)
 
 /* ------------------------------------------------------------------ workers */
 
-/* Any rank, rank 0 too, one after the other, one of them twice. */
+/* Any rank, rank 0 too, one after the other, one of them twice.  Who takes rank 0's place goes on
+ * with the folder of checkpoints. */
 START_TEST(test_killed_workers_are_replaced)
 {
     static const unsigned victims[] = {1, 0, 2, 1};
     const char *wanted = undisturbed("none", "none");
+    const char *checkpoints = support_path("replaced");
+    char newest[CHECKPOINT_PATH_MAX];
+    struct error err;
     struct run r;
     int64_t step = 0;
 
     start(&r, ARGS("--servers", "2", "--on-worker-loss", "wait", "--max-restarts", "4"),
-          ARGS("--reconnect-ms", "500"));
+          ARGS("--reconnect-ms", "500", "--checkpoint-dir", checkpoints, "--checkpoint-every", "20",
+               "--checkpoint-keep", "2"));
     for (unsigned i = 0; i < 4; i++) {
         step = draw_step(step);
         ck_assert_int_lt(step, STEPS);
@@ -131,6 +137,8 @@ START_TEST(test_killed_workers_are_replaced)
     end(&r, 0);
     assert_holds(process_output(&r.launch), "started again (0 restarts left)");
     ck_assert(job_same_tensors(r.checkpoint, wanted));
+    assert_ok(checkpoint_find(checkpoints, newest, &err));
+    ck_assert_ptr_nonnull(strstr(newest, "step-00" STEP_TEXT));
     ck_assert_int_eq(job_newest_int(r.folder, 2, "end", "steps") +
                          job_newest_int(r.folder, 2, "end", "skipped_steps"),
                      STEPS);

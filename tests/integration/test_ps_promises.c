@@ -154,6 +154,8 @@ static void strike_server(struct room *r, const struct strike *how)
     room_hit_server(r, 0, how->number);
     if (how->number == SIGSTOP)
         (void)poll(NULL, 0, 2500); /* longer than --heartbeat-timeout-ms */
+    if (how->number == SIGTERM) /* a busy machine may do the other rounds before it hears of it */
+        process_wait_output(&r->server_process[0], "finishing the round under way", ROOM_WAIT_MS);
     go_on(r, how->phase);
     if (how->number == SIGTERM)
         room_end_server(r, 0);

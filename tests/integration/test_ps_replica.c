@@ -18,6 +18,9 @@ enum phase { PUSH, SUM, PULL, SNAPSHOT };
 
 static const char *const phase_names[] = {"push", "sum", "pull", "a snapshot"};
 
+/* Of a job that goes on: a busy machine may keep workers from connecting for seconds. */
+#define PATIENT ARGS("--reconnect-ms", "20000")
+
 /* Rounds of bytes at which a worker has joined, and rank 0 is in the middle of the first initial
  * values. */
 #define JOINED  0.034
@@ -81,7 +84,11 @@ START_TEST(test_one_is_lost)
     enum victim victim = _i % 2 == 0 ? PRIMARY : REPLICA;
     int number = _i / 2 % 2 == 0 ? SIGKILL : SIGSTOP;
     enum phase phase = (enum phase)(_i / 4);
-    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .with_state = phase == SNAPSHOT};
+    struct room r = {.ranks = 2,
+                     .servers = 1,
+                     .replicas = true,
+                     .worker = PATIENT,
+                     .with_state = phase == SNAPSHOT};
 
     room_open(&r);
     come_to(&r, phase, victim);
@@ -103,7 +110,7 @@ START_TEST(test_one_is_lost_in_join)
 {
     enum victim victim = _i % 2 == 0 ? PRIMARY : REPLICA;
     int number = _i / 2 == 0 ? SIGKILL : SIGSTOP;
-    struct room r = {.ranks = 2, .servers = 1, .replicas = true};
+    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .worker = PATIENT};
 
     room_open(&r);
     room_freeze_at(&r, 0, 0, FAULT_UP, INITIAL);
@@ -150,6 +157,7 @@ START_TEST(test_any_moment)
     struct room r = {.ranks = 3,
                      .servers = 1,
                      .replicas = true,
+                     .worker = PATIENT,
                      .seed = (uint64_t)_i + 1,
                      .update = _i / 2 % 2 == 0 ? "server" : "worker"};
 
@@ -168,7 +176,7 @@ END_TEST
 /* Each pair loses one. */
 START_TEST(test_one_of_each)
 {
-    struct room r = {.ranks = 2, .servers = 2, .replicas = true};
+    struct room r = {.ranks = 2, .servers = 2, .replicas = true, .worker = PATIENT};
 
     room_open(&r);
     hold_in(&r, 5.5);
@@ -187,7 +195,7 @@ END_TEST
 /* A link between the two that breaks is a replica that is lost; the workers hear of it in time. */
 START_TEST(test_the_link_between_them)
 {
-    struct room r = {.ranks = 2, .servers = 1, .replicas = true};
+    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .worker = PATIENT};
 
     room_open(&r);
     hold_in(&r, 5.5);
@@ -274,7 +282,7 @@ END_TEST
 /* A primary that is told to stop leaves the job to its replica. */
 START_TEST(test_orderly_stop)
 {
-    struct room r = {.ranks = 2, .servers = 1, .replicas = true};
+    struct room r = {.ranks = 2, .servers = 1, .replicas = true, .worker = PATIENT};
 
     room_open(&r);
     hold_in(&r, 5.5);

@@ -146,7 +146,8 @@ static size_t draw_link_trouble(struct chance *c)
 
 /* ------------------------------------------------------------------ one strike */
 
-#define JOIN_ROUNDS 16 /* as long as a join are so many rounds of references */
+/* Until a worker counts as lost: more than a busy host keeps one silent that was not struck. */
+#define LOSS_MS "3000"
 
 struct place {
     unsigned rank, server;
@@ -156,13 +157,12 @@ struct place {
 
 static struct place draw_place(struct chance *c, const struct room *r, double from, double to)
 {
-    struct place p = {.rank = (unsigned)draw(c, r->ranks),
-                      .server = (unsigned)draw(c, r->servers),
-                      .way = draw(c, 2) ? FAULT_UP : FAULT_DOWN,
-                      .round = from + (to - from) * draw_part(c)};
+    struct place p;
 
-    if (r->by_reference)
-        p.round += JOIN_ROUNDS;
+    p.rank = (unsigned)draw(c, r->ranks);
+    p.server = (unsigned)draw(c, r->servers);
+    p.way = draw(c, 2) ? FAULT_UP : FAULT_DOWN;
+    p.round = from + (to - from) * draw_part(c);
     return p;
 }
 
@@ -223,7 +223,7 @@ static void play_wait(struct room *r, struct chance *c)
     bool is_kill = draw(c, 3) > 0;
 
     r->update = "server";
-    r->worker = ARGS("--on-worker-loss", "wait", "--reconnect-ms", "700");
+    r->worker = ARGS("--on-worker-loss", "wait", "--reconnect-ms", LOSS_MS);
     room_open(r);
     room_start_workers(r);
     freeze(r, &p);
@@ -231,7 +231,7 @@ static void play_wait(struct room *r, struct chance *c)
     room_hit_worker(r, p.rank, is_kill ? SIGKILL : SIGSTOP);
     room_release(r, p.rank, p.server);
     if (!is_kill)
-        (void)poll(NULL, 0, 2500);
+        (void)poll(NULL, 0, 4800); /* until it is lost */
     if (!is_kill)
         room_hit_worker(r, p.rank, SIGKILL);
     room_start_worker(r, p.rank);
@@ -245,7 +245,7 @@ static void play_shrink(struct room *r, struct chance *c)
     struct place p = draw_place(c, r, 1.5, 30);
     bool is_kill = draw(c, 3) > 0;
 
-    r->worker = ARGS("--on-worker-loss", "shrink", "--reconnect-ms", "700");
+    r->worker = ARGS("--on-worker-loss", "shrink", "--reconnect-ms", LOSS_MS);
     room_open(r);
     room_start_workers(r);
     freeze(r, &p);
@@ -290,6 +290,7 @@ static void play_replica(struct room *r, struct chance *c)
 
     r->servers = 1;
     r->replicas = true;
+    r->worker = ARGS("--reconnect-ms", "20000");
     p = draw_place(c, r, 1.5, 30);
     room_open(r);
     room_start_workers(r);
@@ -343,6 +344,7 @@ static void play_chain(struct room *r, struct chance *c)
     p.round = p.way == FAULT_UP ? 0.3 : 6; /* behind the terms and what workers ask before */
     p.round += 25 * draw_part(c);
     r->replicas = true;
+    r->worker = ARGS("--reconnect-ms", "20000");
     room_open(r);
     if (draw(c, 2) == 0)
         fault_proxy_throttle(r->links[ROOM_CHAIN][p.server].proxy, (1 + draw(c, 4)) << 20);
@@ -370,11 +372,12 @@ static void play_loose(struct room *r, struct chance *c)
     char hash[64];
 
     r->update = "server";
-    r->worker = is_asp ? ARGS("--reduce", "fast", "--on-worker-loss", is_shrink ? "shrink" : "fail",
-                              "--reconnect-ms", is_shrink ? "700" : "20000", "--consistency", "asp")
-                       : ARGS("--reduce", "fast", "--on-worker-loss", is_shrink ? "shrink" : "fail",
-                              "--reconnect-ms", is_shrink ? "700" : "20000", "--consistency", "ssp",
-                              "--staleness", "2");
+    r->worker = is_asp
+                    ? ARGS("--reduce", "fast", "--on-worker-loss", is_shrink ? "shrink" : "fail",
+                           "--reconnect-ms", is_shrink ? LOSS_MS : "20000", "--consistency", "asp")
+                    : ARGS("--reduce", "fast", "--on-worker-loss", is_shrink ? "shrink" : "fail",
+                           "--reconnect-ms", is_shrink ? LOSS_MS : "20000", "--consistency", "ssp",
+                           "--staleness", "2");
     room_open(r);
     room_start_workers(r);
     freeze(r, &p);

@@ -24,7 +24,7 @@
 #define JOB                                                                                        \
     "--model", "mlp:64-96-64-8", "--data", "random:4096,64,8", "--batch-size", "8", "--momentum",  \
         "0.9", "--bucket-cap-mb", "0.02", "--reduce", "reproducible", "--threads", "1",            \
-        "--device", "cpu", "--seed", "7", "--timeout-ms", "20000"
+        "--device", job_device(), "--seed", "7", "--timeout-ms", "20000"
 
 struct loss {
     const char *backend;

@@ -22,8 +22,8 @@
 /* 256 samples: 16 updates of 2 x 8 an epoch. */
 #define JOB                                                                                        \
     "--data", "random:256,24,8", "--batch-size", "8", "--lr", "0.02", "--seed", "5", "--threads",  \
-        "1", "--device", "cpu", "--reduce", "reproducible", "--evaluate", "never", "--timeout-ms", \
-        "60000"
+        "1", "--device", job_device(), "--reduce", "reproducible", "--evaluate", "never",          \
+        "--timeout-ms", "60000"
 
 struct mode {
     const char *name;
@@ -251,6 +251,70 @@ START_TEST(test_ranks_that_are_not_in_step)
 }
 END_TEST
 
+/* Where processes come and go, too, a new run does not take over another one's folder, and says so
+ * before it trains. */
+START_TEST(test_a_folder_of_another_run)
+{
+    static const struct mode modes_of_loss[] = {
+        {"wait", NULL, 2, {"--sync", "ps", "--on-worker-loss", "wait"}},
+        {"shrink", NULL, 2, {"--sync", "ps", "--on-worker-loss", "shrink"}},
+        {"fail", NULL, 2, {"--sync", "ps"}},
+    };
+    const struct mode *mode = &modes_of_loss[_i];
+    const char *folder = name_folder("taken");
+    const char *first = name_in(folder, "step-000030.safetensors");
+    const char *text;
+
+    (void)run_job(mode, 2, optimizers[1], ARGS("--steps", "30", "--checkpoint-dir", folder), 0);
+    (void)run_job(mode, 2, optimizers[1],
+                  ARGS("--steps", "9", "--checkpoint-dir", folder, "--checkpoint-every", "1"),
+                  PROCESS_FAILS);
+    text = job_output();
+    ck_assert_msg(strstr(text, "holds another run's checkpoints") != NULL, "%s", text);
+    ck_assert_msg(_i == 2 || strstr(text, first) != NULL, "%s", text); /* what to resume from */
+    ck_assert_int_eq(access(first, R_OK), 0);
+    ck_assert_int_ne(access(name_in(folder, "step-000001.safetensors"), F_OK), 0);
+    (void)run_job(mode, 2, optimizers[1],
+                  ARGS("--steps", "33", "--checkpoint-dir", folder, "--resume", first), 0);
+    ck_assert_int_eq(access(name_in(folder, "step-000033.safetensors"), R_OK), 0);
+    ck_assert_int_eq(strstr(job_output(), "checkpoints are rank 0's task") != NULL, _i == 1);
+}
+END_TEST
+
+static int64_t epochs_of(const char *run_dir)
+{
+    json_t *summary = job_summary(run_dir);
+    int64_t epochs = (int64_t)json_integer_value(json_object_get(summary, "epochs"));
+
+    json_decref(summary);
+    return epochs;
+}
+
+/* What had ended has nothing left to do, and is as long as it was: with even parts and uneven. */
+START_TEST(test_a_run_that_had_ended)
+{
+    static const struct mode even = {"even", "shm", 0, {"--sync", "allreduce"}};
+    static const struct mode join = {"join", "shm", 0, {"--sync", "allreduce", "--uneven", "join"}};
+    const struct mode *mode = _i == 0 ? &even : &join;
+    const char *folder = name_folder("ended");
+    char wanted[32];
+    const char *run_dir =
+        run_job(mode, 2, optimizers[1],
+                ARGS("--epochs", "2", "--samples", "77", "--checkpoint-dir", folder), 0);
+
+    (void)snprintf(wanted, sizeof(wanted), "%s", hash_of(run_dir, 2));
+    ck_assert_int_eq(epochs_of(run_dir), 2);
+    run_dir = run_job(mode, 2, optimizers[1],
+                      ARGS("--epochs", "2", "--samples", "77", "--resume", folder), 0);
+    ck_assert_int_eq(job_record_int(run_dir, 0, "end", "steps"), 0);
+    ck_assert_str_eq(hash_of(run_dir, 2), wanted);
+    ck_assert_int_eq(epochs_of(run_dir), 2);
+    run_dir = run_job(mode, 2, optimizers[1],
+                      ARGS("--epochs", "3", "--samples", "77", "--resume", folder), 0);
+    ck_assert_int_eq(epochs_of(run_dir), 3);
+}
+END_TEST
+
 /* A stop that is wished for costs no update. */
 START_TEST(test_stopped)
 {
@@ -268,6 +332,57 @@ START_TEST(test_stopped)
     ck_assert_int_eq(process_wait(&worker, JOB_TIMEOUT_MS), 6);
     read_facts(folder, &facts);
     ck_assert_int_eq(job_record_int(run_dir, 0, "end", "steps"), (int64_t)facts.step);
+}
+END_TEST
+
+/* The same of several ranks, whichever hears of it first: all end behind the same update, which
+ * rank 0 has saved, and where ranks are not in step it has at least saved. */
+START_TEST(test_stopped_together)
+{
+    static const struct mode asp = {
+        "asp", NULL, 2, {"--sync", "ps", "--consistency", "asp", "--reduce", "fast"}};
+    const struct mode *mode = _i < (int)MODES ? &modes[_i] : &asp;
+    const char *folder = name_folder("together");
+    const char *run_dir = support_path("together-run");
+    const char *words[WORDS_MAX] = {support_program("sparring"),
+                                    "launch",
+                                    "--standalone",
+                                    "--nproc-per-node",
+                                    "3",
+                                    "--servers",
+                                    mode->servers ? "2" : "0",
+                                    "--run-dir",
+                                    run_dir,
+                                    "--",
+                                    support_program("sparring-worker"),
+                                    JOB,
+                                    "--model",
+                                    "mlp-bn:24-64-64-8",
+                                    "--backend",
+                                    mode->backend ? mode->backend : "auto",
+                                    "--steps",
+                                    "100000000",
+                                    "--checkpoint-dir",
+                                    folder};
+    size_t count = 0;
+    struct process launch;
+    struct checkpoint_facts facts;
+
+    while (words[count])
+        count++;
+    for (size_t i = 0; i < 6 && mode->words[i]; i++)
+        words[count++] = mode->words[i];
+    process_start(&launch, NULL, words);
+    for (unsigned rank = 0; rank < 3; rank++)
+        job_await_step(run_dir, rank, 5 + (int64_t)(support_random() * 50));
+    process_signal(&launch, SIGTERM);
+    ck_assert_int_eq(process_wait(&launch, JOB_TIMEOUT_MS), 6);
+    ck_assert_msg(!strstr(process_output(&launch), "no checkpoint of the stop"), "%.3000s",
+                  process_output(&launch));
+    read_facts(folder, &facts);
+    for (unsigned rank = 0; rank < 3; rank++)
+        if (rank == 0 || mode != &asp)
+            ck_assert_int_eq(job_record_int(run_dir, rank, "end", "steps"), (int64_t)facts.step);
 }
 END_TEST
 
@@ -399,7 +514,10 @@ int main(void)
     tcase_add_test(cases, test_alone_and_with_generators);
     tcase_add_test(cases, test_several_devices);
     tcase_add_test(cases, test_ranks_that_are_not_in_step);
+    tcase_add_loop_test(cases, test_a_folder_of_another_run, 0, 3);
+    tcase_add_loop_test(cases, test_a_run_that_had_ended, 0, 2);
     tcase_add_test(cases, test_stopped);
+    tcase_add_loop_test(cases, test_stopped_together, 0, (int)MODES + 1);
     tcase_add_test(cases, test_killed_and_started_again);
     tcase_add_test(cases, test_other_numbers_of_ranks);
     tcase_add_test(cases, test_other_models_and_settings);

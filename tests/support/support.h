@@ -28,8 +28,8 @@
         ck_assert_msg(strstr(err.text, (part)) != NULL, "'%s' lacks '%s'", err.text, (part));      \
     } while (0)
 
-/* How often what is drawn at random is drawn: less where each draw costs ten times as much and the
- * sanitizer sees the same lines with few. */
+/* How often what is drawn at random is drawn, or how much is moved: less where each costs ten times
+ * as much and the sanitizer sees the same lines with few. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SUPPORT_DRAWS(usual, instrumented) (instrumented)
 #else

@@ -1,0 +1,82 @@
+/*
+ * Real text: a small GPT learns Shakespeare's bytes, on 2 ranks.
+ *
+ * What must hold, whichever way the ranks are synchronised: on the last tenth of the text, which it
+ * has not seen, the loss is half a nat below the entropy of single bytes, counted over the same
+ * tenth.  A model that knows how often each byte comes, and nothing of what stands before it,
+ * cannot get below that.
+ */
+#include "common/base/file.h"
+#include "tests/integration/job.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* Nats per byte of what the file is tested with. */
+static double count_entropy(const char *path)
+{
+    size_t counts[256] = {0};
+    char *text = NULL;
+    size_t size = 0, first;
+    double entropy = 0;
+    struct error err;
+
+    assert_ok(file_read(path, 1 << 22, &text, &size, &err));
+    first = size - size / 10;
+    for (size_t i = first; i < size; i++)
+        counts[(unsigned char)text[i]]++;
+    for (size_t c = 0; c < 256; c++) {
+        double share = (double)counts[c] / (double)(size - first);
+
+        entropy -= counts[c] > 0 ? share * log(share) : 0;
+    }
+    free(text);
+    return entropy;
+}
+
+START_TEST(test_learns_what_follows_what)
+{
+    static const char *const ways[] = {"allreduce", "ps"};
+    const char *folder = support_data("text");
+    char path[4096], data[4200];
+    struct job job = {.ranks = 2, .servers = (unsigned)_i};
+    json_t *summary;
+    double loss, entropy;
+
+    if (!folder)
+        return;
+    (void)snprintf(path, sizeof(path), "%s/tinyshakespeare/input.txt", folder);
+    if (access(path, R_OK) != 0) {
+        (void)printf("skipped: text needs '%s', which is not there\n", path);
+        return;
+    }
+    (void)snprintf(data, sizeof(data), "text:%s", path);
+    entropy = count_entropy(path);
+    job.worker =
+        ARGS("--model", "gpt:2,4,64,64", "--data", data, "--steps", "200", "--batch-size", "8",
+             "--optimizer", "adamw", "--lr", "0.003", "--sync", ways[_i], "--threads", "1");
+    summary = job_summary(job_run(&job, 0));
+    loss = json_number_value(json_object_get(summary, "test_loss"));
+    (void)printf("Shakespeare through %s: test loss %.3f, entropy of bytes %.3f\n", ways[_i], loss,
+                 entropy);
+    ck_assert_double_gt(entropy, 3.2);
+    ck_assert_double_gt(loss, 1.0);
+    ck_assert_double_lt(loss, entropy - 0.5);
+    json_decref(summary);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("text");
+    TCase *cases = tcase_create("loss");
+
+    tcase_set_timeout(cases, 280);
+    tcase_add_loop_test(cases, test_learns_what_follows_what, 0, 2);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
