@@ -9,6 +9,7 @@
 #include "experiments/bench/bench_folder.h"
 #include "experiments/bench/netns.h"
 #include "experiments/bench/sweep.h"
+#include "experiments/subprocess/mpirun.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,6 +28,8 @@
 #define WORD_MAX  640
 #define WORDS_MAX 24
 #define READ_MAX  65536
+
+#define MPIRUN_END_MS 10000
 
 struct bench_process {
     pid_t pid; /* 0: ended */
@@ -289,14 +292,17 @@ static enum status reap_ended(struct run *run, struct error *err)
 static enum status watch(struct run *run, struct pollfd *fds, sweep_take *take, void *context,
                          struct error *err)
 {
+    struct mpirun_watch mpirun = {0};
     enum status status = STATUS_OK;
 
     while (status == STATUS_OK && run->running > 0) {
+        int look_ms = run->sweep->needs_mpirun ? MPIRUN_LOOK_MS : -1;
+
         fds[0] = (struct pollfd){.fd = run->out_fd, .events = POLLIN};
         fds[1] = (struct pollfd){.fd = stop_fd(), .events = POLLIN};
         for (size_t i = 0; i < run->started; i++)
             fds[2 + i] = (struct pollfd){.fd = run->processes[i].pidfd, .events = POLLIN};
-        if (poll(fds, 2 + run->started, -1) < 0 && errno != EINTR)
+        if (poll(fds, 2 + run->started, look_ms) < 0 && errno != EINTR)
             return error_set_errno(err, errno, "cannot wait for the ranks");
         if (stop_requested())
             return error_set(err, STATUS_CANCELLED, "stopped by a signal");
@@ -304,6 +310,11 @@ static enum status watch(struct run *run, struct pollfd *fds, sweep_take *take, 
             status = read_records(run, take, context, err);
         if (status == STATUS_OK)
             status = reap_ended(run, err);
+        mpirun.pid = run->processes[0].pid;
+        if (status == STATUS_OK && run->sweep->needs_mpirun && run->running > 0 &&
+            mpirun_is_stuck(&mpirun))
+            status =
+                error_set(err, STATUS_PEER_LOST, "mpirun does not end, and all its ranks have");
     }
     while (status == STATUS_OK && run->out_fd >= 0)
         status = read_records(run, take, context, err);
@@ -312,12 +323,25 @@ static enum status watch(struct run *run, struct pollfd *fds, sweep_take *take, 
 
 /* ---- ending ---- */
 
-/* mpirun ends its ranks when it is asked to stop, and not when it is killed; they end with it. */
+/* mpirun ends its ranks when it is asked to stop, and not when it is killed; they end with it.  It
+ * need not react (mpirun.h). */
+static void end_process(const struct bench_process *p, bool is_mpirun)
+{
+    struct pollfd ended = {.fd = p->pidfd, .events = POLLIN};
+
+    if (is_mpirun) {
+        (void)kill(p->pid, SIGTERM);
+        if (poll(&ended, 1, MPIRUN_END_MS) == 1)
+            return;
+    }
+    (void)kill(p->pid, SIGKILL);
+}
+
 static void end(struct run *run)
 {
     for (size_t i = 0; i < run->started; i++)
         if (run->processes[i].pid != 0)
-            (void)kill(run->processes[i].pid, run->sweep->needs_mpirun ? SIGTERM : SIGKILL);
+            end_process(&run->processes[i], run->sweep->needs_mpirun);
     for (size_t i = 0; i < run->started; i++)
         if (run->processes[i].pid != 0)
             (void)reap(run, i, NULL);

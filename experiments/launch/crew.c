@@ -161,6 +161,22 @@ static void kill_overdue(struct crew *c)
     }
 }
 
+/* Its ranks have ended, and nothing else would tell it. */
+static void kill_stuck_mpirun(struct crew *c)
+{
+    struct child *child = &c->children[c->servers];
+
+    if (c->mpirun.pid == 0 || child->state != CHILD_RUNNING || clock_now_ns() < c->mpirun_look_ns)
+        return;
+    c->mpirun_look_ns = clock_deadline_ns(MPIRUN_LOOK_MS);
+    if (child->killed || !mpirun_is_stuck(&c->mpirun))
+        return;
+    log_error("mpirun does not end, and all its ranks have: killed");
+    child->killed = true;
+    child->kill_at_ns = grace_deadline_ns(c);
+    child_signal(child, SIGKILL);
+}
+
 static enum status restart_lost(struct crew *c, struct error *err)
 {
     enum status status = STATUS_OK;
@@ -274,6 +290,8 @@ enum status crew_step(struct crew *c, int64_t deadline_ns, struct error *err)
             nearest = c->children[i].kill_at_ns;
     if (c->verdict_at_ns < nearest)
         nearest = c->verdict_at_ns;
+    if (c->mpirun.pid != 0 && c->mpirun_look_ns < nearest)
+        nearest = c->mpirun_look_ns;
     count = epoll_wait(c->epoll_fd, events, EVENTS_MAX,
                        nearest == INT64_MAX ? -1 : clock_left_ms(nearest));
     if (count < 0 && errno != EINTR)
@@ -283,6 +301,7 @@ enum status crew_step(struct crew *c, int64_t deadline_ns, struct error *err)
     check_deadline(c);
     crew_pass_verdict(c);
     kill_stopped(c);
+    kill_stuck_mpirun(c);
     kill_overdue(c);
     return restart_lost(c, err);
 }

@@ -222,6 +222,8 @@ static enum status start_mpirun(struct job *j, struct error *err)
     memcpy(argv + count, j->argv + 1, (j->argc - 1) * sizeof(*argv));
     request.argv = argv;
     status = crew_start(&j->crew, j->crew.servers, &request, err);
+    if (status == STATUS_OK)
+        j->crew.mpirun.pid = j->crew.children[j->crew.servers].pid;
     free(argv);
     return status;
 }

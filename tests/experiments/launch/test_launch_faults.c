@@ -7,10 +7,18 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Waits without a child: one that is between fork and exec would lose the signal. */
 #define WAIT_FOR_SIGNAL "mkfifo $TMPDIR/w$RANK; echo \"ready $RANK\"; read x < $TMPDIR/w$RANK"
+
+#define STUCK_MPIRUN                                                                               \
+    "#!/bin/sh\n"                                                                                  \
+    "trap '' TERM\n"                                                                               \
+    "(exit 3) &\n"                                                                                 \
+    "(exit 3) &\n"                                                                                 \
+    "exec sleep 1000\n"
 
 static void start(struct process *p, const char *ranks, const char *grace, const char *script)
 {
@@ -273,6 +281,23 @@ START_TEST(reader_stalls)
 }
 END_TEST
 
+/* Open MPI's launcher waits now and then for ranks that have ended, for ever, and SIGTERM does not
+ * end it; this one always does. */
+START_TEST(stuck_mpirun_is_killed)
+{
+    const char *mpirun = support_write("mpirun", STUCK_MPIRUN, sizeof(STUCK_MPIRUN) - 1);
+    char path[4400];
+
+    (void)snprintf(path, sizeof(path), "PATH=%s:%s", support_folder(), getenv("PATH"));
+    ck_assert_int_eq(chmod(mpirun, 0755), 0);
+    assert_holds(
+        launch_with(LAUNCH_PROGRAM, 128 + SIGKILL,
+                    ARGS(path, "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"),
+                    ARGS("--backend", "mpi", "--nproc-per-node", "2", "--", "true")),
+        "mpirun does not end, and all its ranks have: killed\n");
+}
+END_TEST
+
 TCase *launch_fault_cases(void)
 {
     TCase *cases = tcase_create("faults");
@@ -293,5 +318,6 @@ TCase *launch_fault_cases(void)
     tcase_add_test(cases, ranks_have_plain_signals);
     tcase_add_test(cases, reader_leaves);
     tcase_add_test(cases, reader_stalls);
+    tcase_add_test(cases, stuck_mpirun_is_killed);
     return cases;
 }

@@ -1,10 +1,11 @@
 /*
  * Losses and disorders under mpirun.  MPI cannot cancel a call, so each survivor ends its process
  * with a text and an exit code (collective_blocking.h).  Each case runs twice: once with an mpirun
- * that ends nobody, where every survivor has to end by itself, and once as 'sparring launch' starts
- * it, where mpirun ends what is left as soon as the first process fails.
+ * that ends nobody, where every survivor has to end by itself, and once through 'sparring launch',
+ * where mpirun ends what is left as soon as the first process fails.  (That mpirun itself hangs or
+ * crashes then, as 4.1.4 does in one of thirty jobs, is the launcher's to mend.)
  *
- * SPARRING_TEST_MPIEXEC names another mpirun; empty: there is none.
+ * SPARRING_TEST_MPIEXEC names the mpirun of the first; empty: there is none.
  */
 #include "tests/common/collective/chaos/lateness.h"
 #include "tests/common/collective/chaos/mpi_rank.h"
@@ -56,25 +57,32 @@ static const struct loss {
 static const char *mpirun = "mpirun";
 static char self[4096]; /* this program */
 
-/* Start the ranks; `alone`: mpirun ends none of them, and we hear how each has ended. */
+/* Start the ranks; `alone`: mpirun ends none of them, and we hear how each has ended; else the
+ * launcher starts mpirun. */
 static void start(struct process *p, const struct loss *c, bool alone)
 {
     static const char *const environment[] = {"OMPI_ALLOW_RUN_AS_ROOT=1",
                                               "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", NULL};
-    const char *argv[20] = {mpirun, "--oversubscribe", "--bind-to", "none", "-n"};
+    const char *by_hand[] = {mpirun, "--enable-recovery", "--oversubscribe", "--bind-to", "none",
+                             "-n"};
+    const char *launched[] = {support_program("sparring"), "launch", "--backend", "mpi",
+                              "--nproc-per-node"};
+    const char *argv[20];
     static char ranks[16];
     static char victim[16];
     static char timeout[16];
     static char store[600];
-    size_t n = 5;
+    size_t n = 0;
 
     (void)snprintf(ranks, sizeof(ranks), "%u", RANKS);
     (void)snprintf(victim, sizeof(victim), "%u", VICTIM);
     (void)snprintf(timeout, sizeof(timeout), "%d", c->timeout_ms);
     (void)snprintf(store, sizeof(store), "file://%s/store", support_folder());
+    for (size_t i = 0; i < (alone ? sizeof(by_hand) : sizeof(launched)) / sizeof(*argv); i++)
+        argv[n++] = alone ? by_hand[i] : launched[i];
     argv[n++] = ranks;
-    if (alone)
-        argv[n++] = "--enable-recovery";
+    if (!alone)
+        argv[n++] = "--";
     argv[n++] = self;
     argv[n++] = "rank";
     argv[n++] = store;
@@ -82,6 +90,7 @@ static void start(struct process *p, const struct loss *c, bool alone)
     argv[n++] = victim;
     argv[n++] = c->role;
     argv[n++] = alone ? "1" : "0";
+    argv[n] = NULL;
     process_start(p, environment, argv);
 }
 
@@ -158,7 +167,7 @@ START_TEST(every_survivor_ends_in_time_and_says_why)
 END_TEST
 
 /* Who is ended by mpirun before it can speak says nothing, but mpirun itself names a killed one. */
-START_TEST(mpirun_ends_the_job_and_the_reason_is_there)
+START_TEST(launched_job_ends_and_the_reason_is_there)
 {
     const struct loss *c = &losses[_i];
     struct process p;
@@ -169,7 +178,7 @@ START_TEST(mpirun_ends_the_job_and_the_reason_is_there)
     strike(&p, c);
     code = process_wait(&p, EVENT_MS);
     output = process_output(&p);
-    ck_assert_msg(code > 0, "mpirun ended with %d:\n%s", code, output);
+    ck_assert_msg(code > 0, "the launcher ended with %d:\n%s", code, output);
     ck_assert_msg(strstr(output, c->text) ||
                       (c->signal == SIGKILL && strstr(output, "process rank 1 ") &&
                        strstr(output, "signal 9")),
@@ -193,7 +202,7 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "rank") == 0)
         return mpi_rank_main(argc - 2, argv + 2);
     if (!has_mpirun()) {
-        (void)printf("skipped: no mpirun, or no MPI in this build\n");
+        support_skip_package("openmpi-bin (or no MPI in this build)");
         return EXIT_SKIPPED;
     }
     if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0) {
@@ -202,7 +211,7 @@ int main(int argc, char **argv)
     }
     tcase_set_timeout(cases, 240);
     tcase_add_loop_test(cases, every_survivor_ends_in_time_and_says_why, 0, LOSSES);
-    tcase_add_loop_test(cases, mpirun_ends_the_job_and_the_reason_is_there, 0, LOSSES);
+    tcase_add_loop_test(cases, launched_job_ends_and_the_reason_is_there, 0, LOSSES);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }
