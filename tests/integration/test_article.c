@@ -75,7 +75,7 @@ START_TEST(test_mpirun)
     char port[32];
 
     if (access("/usr/bin/mpirun", X_OK) != 0) {
-        (void)printf("skipped: mpirun is not installed\n");
+        support_skip_package("openmpi-bin");
         return;
     }
     (void)snprintf(port, sizeof(port), "MASTER_PORT=%u", support_port());

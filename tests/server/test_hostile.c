@@ -48,7 +48,7 @@ static bool has_stock_client(void)
     process_start(&probe, NULL, ARGS(python(), "-c", "import grpc"));
     if (process_wait(&probe, WAIT_MS) == 0)
         return true;
-    (void)printf("skipped: the attacks need Python's grpc module (python3-grpcio)\n");
+    support_skip_package("python3-grpcio");
     return false;
 }
 

@@ -362,7 +362,7 @@ START_TEST(test_a_stock_client_with_the_descriptor_set)
 
     process_start(&probe, NULL, ARGS(python, "-c", "import grpc, google.protobuf.descriptor_pool"));
     if (process_wait(&probe, RUN_MS) != 0) {
-        (void)printf("skipped: a stock client needs python3-grpcio and python3-protobuf\n");
+        support_skip_package("python3-grpcio or python3-protobuf");
         return;
     }
     open_service(WAIT_MS, NULL);

@@ -11,9 +11,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* For tests/support/slowest: what of the time was computing, of all processes that have ended. */
+static void print_processor_time(void)
+{
+    struct rusage used;
+
+    (void)getrusage(RUSAGE_CHILDREN, &used);
+    (void)printf("processor: %.2f s\n",
+                 (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+                     (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6);
+}
 
 int support_run(Suite *suite)
 {
@@ -25,6 +37,7 @@ int support_run(Suite *suite)
     (void)signal(SIGINT, SIG_DFL);
     (void)signal(SIGQUIT, SIG_DFL);
     srunner_run_all(runner, CK_NORMAL);
+    print_processor_time();
     failed = srunner_ntests_failed(runner);
     srunner_free(runner);
     return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
@@ -99,6 +112,11 @@ const char *support_data(const char *test_name)
     (void)printf("skipped: %s needs real data and '%s' is not there (set SPARRING_DATA)\n",
                  test_name, path);
     return NULL;
+}
+
+void support_skip_package(const char *package)
+{
+    (void)printf("skipped: no %s; ./bootstrap --tests installs it\n", package);
 }
 
 const char *support_source(const char *name)

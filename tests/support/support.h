@@ -36,7 +36,7 @@
 #define SUPPORT_DRAWS(usual, instrumented) (usual)
 #endif
 
-/* Run the suite with the given time limit per test; the return value is main's. */
+/* Run the suite and print the processor time that it took; the return value is main's. */
 int support_run(Suite *suite);
 
 /* A fresh folder under $TMPDIR or /tmp, removed with everything in it when the test process ends.
@@ -52,6 +52,10 @@ const char *support_write(const char *name, const void *data, size_t size);
 /* Folder of the shared data sets ($SPARRING_DATA, default ../shared/data), or NULL when it is not
  * there; then a line says that the test is skipped. */
 const char *support_data(const char *test_name);
+
+/* Say that a test is skipped for want of a Debian package that ./bootstrap --tests installs, which
+ * tests/run --ci takes for a failure. */
+void support_skip_package(const char *package);
 
 /* Path inside the source tree ("tests/data/x"). */
 const char *support_source(const char *name);

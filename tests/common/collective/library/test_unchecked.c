@@ -188,7 +188,7 @@ START_TEST(mpi_names_both_sides)
     const char *output;
 
     if (!has_backend("mpi") || !launcher) {
-        (void)printf("skipped: no mpi, or no mpirun (SPARRING_TEST_MPIEXEC)\n");
+        support_skip_package("openmpi-bin (or no MPI in this build)");
         return;
     }
     output = run_ranks(launcher, when_names[_i]);
