@@ -109,6 +109,19 @@ static void wait_for_signal(const struct notify *manager, struct service *servic
     }
 }
 
+/* The launcher ends servers by a signal when their job is done: only a job under way is news. */
+static void log_stop(struct service *service)
+{
+    struct server_stats *stats = NULL;
+    const char *name = strsignal(stop_requested());
+
+    if (service_stats(service, &stats, NULL) != STATUS_OK || stats->has_job)
+        log_info("%s: finishing the round under way", name);
+    else
+        log_debug("%s: no job is under way", name);
+    free(stats);
+}
+
 /* Until a signal comes, and the service is told to stop. */
 static void serve(const struct service_config *config, struct service *service, const char *address)
 {
@@ -122,7 +135,7 @@ static void serve(const struct service_config *config, struct service *service, 
         log_metrics(config, service);
     notify_send(&manager, "READY=1\nSTATUS=serving on %s", address);
     wait_for_signal(&manager, service);
-    log_info("%s: finishing the round under way", strsignal(stop_requested()));
+    log_stop(service);
     tell_stopping(&manager, config->timeout_ms);
     notify_close(&manager);
 }

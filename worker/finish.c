@@ -1,8 +1,10 @@
 #include "worker/finish.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/stop.h"
+#include "common/base/wait.h"
 #include "common/checkpoint/safetensors.h"
 #include "worker/trainer_local.h"
 
@@ -112,7 +114,11 @@ static enum status gather_rates(struct trainer *t, double *ret_rate, struct erro
 /* A rank may be lost here, too; those behind then complete their last update. */
 static enum status meet(struct trainer *t, struct run_outcome *outcome, struct error *err)
 {
-    enum status status = gather_rates(t, &outcome->samples_per_second, err);
+    struct wait wait;
+    enum status status;
+
+    wait_begin(&wait, clock_deadline_ns(t->options->timeout_ms), "the other ranks to end");
+    status = gather_rates(t, &outcome->samples_per_second, err);
 
     while (status != STATUS_OK) {
         bool came;
@@ -122,6 +128,7 @@ static enum status meet(struct trainer *t, struct run_outcome *outcome, struct e
             break;
         status = gather_rates(t, &outcome->samples_per_second, err);
     }
+    wait_end(&wait);
     return status;
 }
 
@@ -187,8 +194,11 @@ enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct er
 {
     bool evaluated = outcome->evaluated && strcmp(t->options->evaluate, "epoch") == 0;
     struct sync_counters total;
-    enum status status = meet(t, outcome, err);
+    enum status status;
 
+    stop_let_interrupt(true);
+    status = meet(t, outcome, err);
+    stop_let_interrupt(false);
     add_losses(t, outcome);
     outcome->parameters_hash = hash_parameters(t);
     if (status == STATUS_OK && !evaluated)

@@ -3,6 +3,7 @@
  */
 #include "common/base/log.h"
 #include "common/base/stop.h"
+#include "common/base/wait.h"
 #include "common/option/program.h"
 #include "worker/options.h"
 #include "worker/train.h"
@@ -36,7 +37,10 @@ static enum status run(const void *parsed, const struct option_result *origins, 
         log_set_level(level);
     status = stop_install(err);
     if (status == STATUS_OK)
+        status = wait_monitor_start(err);
+    if (status == STATUS_OK)
         status = train_run(options, origins, &launch, err);
+    wait_monitor_stop();
     return status;
 }
 

@@ -170,7 +170,7 @@ enum status train_run(const struct worker_options *options, const struct option_
     opened = status == STATUS_OK;
     if (opened) {
         if (launch->rank == 0 && compute_note(t.compute)[0])
-            log_info("%s", compute_note(t.compute));
+            log_debug("%s", compute_note(t.compute));
         if (launch->rank == 0)
             log_info("ranks: %u, parameters: %zu, updates: %ju, %s on %s", launch->world_size,
                      model_table(t.model)->count, (uintmax_t)t.total_steps, options->sync,

@@ -8,6 +8,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
+#include "common/base/stop.h"
 #include "common/manifest/manifest.h"
 #include "common/shard_map/shard_map.h"
 #include "worker/agree.h"
@@ -18,8 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LINGER_MS        5000 /* rank 0 keeps the store for the others to end */
-#define LINGER_FAILED_MS 2000
+#define LINGER_MS         5000 /* rank 0 keeps the store for the others to end */
+#define LINGER_FAILED_MS  2000
+#define LINGER_STOPPED_MS 300 /* the others are told to stop, too */
 
 static enum status choose_partitions(struct trainer *t, struct error *err)
 {
@@ -301,7 +303,7 @@ void trainer_close(struct trainer *t, const struct error *failure)
     bool released = sync_close(t->sync, failure);
 
     flight_close(t->flight);
-    close_store(t, failure ? LINGER_FAILED_MS : LINGER_MS);
+    close_store(t, stop_requested() ? LINGER_STOPPED_MS : failure ? LINGER_FAILED_MS : LINGER_MS);
     run_record_close(&t->record);
     if (t->loader)
         (void)ahead_drop(t, NULL);

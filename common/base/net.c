@@ -261,6 +261,16 @@ static int try_connect(const struct endpoint *e, int64_t deadline_ns, char *reas
     return fd;
 }
 
+bool net_probe(const struct endpoint *e, int64_t deadline_ns, char *reason, size_t size)
+{
+    int fd = try_connect(e, deadline_ns, reason, size);
+
+    if (fd < 0)
+        return false;
+    (void)close(fd);
+    return true;
+}
+
 enum status net_connect(const struct endpoint *e, int64_t deadline_ns, int *ret_fd,
                         struct error *err)
 {

@@ -7,6 +7,7 @@
 
 #include "common/base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,6 +40,9 @@ enum status net_listen(const struct endpoint *e, const char *origin, int *ret_fd
 
 /* Accept one connection, waiting until deadline_ns (STATUS_TIMEOUT). */
 enum status net_accept(int listen_fd, int64_t deadline_ns, int *ret_fd, struct error *err);
+
+/* Does somebody listen there?  One try; else `reason` says why not ("Connection refused"). */
+bool net_probe(const struct endpoint *e, int64_t deadline_ns, char *reason, size_t size);
 
 /* Connect, trying again until deadline_ns whatever the reason (the peer may not listen yet, or its
  * name may not be known yet).  STATUS_UNREACHABLE names the end point, the time and the last

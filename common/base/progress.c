@@ -12,15 +12,20 @@
 #define REDRAW_NS     100000000
 #define DEFAULT_WIDTH 80
 
-void progress_open(struct progress *p, const char *label, uint64_t total)
+bool progress_can_draw(void)
 {
     const char *terminal = getenv("TERM");
 
+    return isatty(STDERR_FILENO) && terminal && strcmp(terminal, "dumb") != 0;
+}
+
+void progress_open(struct progress *p, const char *label, uint64_t total)
+{
     memset(p, 0, sizeof(*p));
     (void)snprintf(p->label, sizeof(p->label), "%s", label);
     p->total = total;
     p->started_ns = clock_now_ns();
-    p->active = isatty(STDERR_FILENO) && terminal && strcmp(terminal, "dumb") != 0;
+    p->active = progress_can_draw();
 }
 
 static int terminal_width(void)
@@ -30,6 +35,11 @@ static int terminal_width(void)
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
         return DEFAULT_WIDTH;
     return size.ws_col;
+}
+
+void progress_draw(const char *text)
+{
+    (void)dprintf(STDERR_FILENO, "\r\033[K%.*s", terminal_width() - 1, text);
 }
 
 static void format_left(const struct progress *p, uint64_t done, int64_t now, char *text,
@@ -51,8 +61,6 @@ void progress_update(struct progress *p, uint64_t done, const char *detail)
     char bar[BAR_WIDTH + 1];
     char left[32] = "";
     int64_t now;
-    int width;
-    int length;
     size_t filled;
 
     if (!p->active)
@@ -68,19 +76,14 @@ void progress_update(struct progress *p, uint64_t done, const char *detail)
     memset(bar, '#', filled);
     bar[BAR_WIDTH] = '\0';
     format_left(p, done, now, left, sizeof(left));
-    width = terminal_width();
-    length = snprintf(line, sizeof(line), "%s [%s] %ju/%ju%s %s", p->label, bar, (uintmax_t)done,
-                      (uintmax_t)p->total, left, detail);
-    if (length >= (int)sizeof(line))
-        length = (int)sizeof(line) - 1;
-    if (length > width - 1)
-        length = width - 1;
-    (void)dprintf(STDERR_FILENO, "\r\033[K%.*s", length, line);
+    (void)snprintf(line, sizeof(line), "%s [%s] %ju/%ju%s %s", p->label, bar, (uintmax_t)done,
+                   (uintmax_t)p->total, left, detail);
+    progress_draw(line);
 }
 
 void progress_close(struct progress *p)
 {
     if (p->active)
-        (void)dprintf(STDERR_FILENO, "\r\033[K");
+        progress_draw("");
     p->active = false;
 }

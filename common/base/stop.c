@@ -1,5 +1,7 @@
 #include "common/base/stop.h"
 
+#include "common/base/clock.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -7,7 +9,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#define PATIENCE_NS INT64_C(10000000000)
+
 static atomic_int signal_seen;
+static atomic_int_least64_t seen_ns;
 static atomic_bool may_interrupt;
 static int event_fd = -1;
 
@@ -16,6 +21,8 @@ static void on_signal(int number)
     int saved = errno;
     uint64_t one = 1;
 
+    if (atomic_load(&signal_seen) == 0)
+        atomic_store(&seen_ns, clock_now_ns());
     if (atomic_exchange(&signal_seen, number) != 0)
         _exit(128 + number);
     (void)!write(event_fd, &one, sizeof(one));
@@ -50,7 +57,8 @@ void stop_let_interrupt(bool may)
 
 bool stop_interrupts(void)
 {
-    return atomic_load(&may_interrupt) && stop_requested() != 0;
+    return stop_requested() != 0 &&
+           (atomic_load(&may_interrupt) || clock_now_ns() - atomic_load(&seen_ns) > PATIENCE_NS);
 }
 
 int stop_fd(void)

@@ -20,7 +20,8 @@ int stop_requested(void);
  * there yet.  Off at first, and to be off again before anybody says goodbye. */
 void stop_let_interrupt(bool may);
 
-/* May, and is requested. */
+/* May a wait be ended by a stop?  One is requested, and nothing is at stake, or it has been for 10
+ * s: a step is made to its end, but not one that may take for ever. */
 bool stop_interrupts(void);
 
 /* An eventfd that becomes readable (and stays so) when a stop is requested; for poll.  -1 before

@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/strbuf.h"
+#include "common/base/wait.h"
 #include "common/collective/collective_blocking.h"
 #include "common/collective/collective_ops.h"
 #include "common/collective/flight/flight.h"
@@ -316,6 +317,7 @@ enum status collective_open(const struct collective_config *config, struct colle
 {
     const struct collective_ops *ops = find_backend(config->backend); /* NULL: auto */
     struct collective *g;
+    struct wait wait;
     enum status status = collective_check(config, err);
 
     if (status == STATUS_OK)
@@ -323,12 +325,15 @@ enum status collective_open(const struct collective_config *config, struct colle
     if (status != STATUS_OK)
         return status;
     g->ops = ops;
+    wait_begin(&wait, clock_deadline_ns(config->timeout_ms), "%u ranks to connect",
+               config->world_size);
     status = fill_head(g, config, NULL, err);
-    if (status != STATUS_OK) {
+    if (status == STATUS_OK)
+        status = open_group(g, config, ret_group, err);
+    else
         release_head(g);
-        return status;
-    }
-    return open_group(g, config, ret_group, err);
+    wait_end(&wait);
+    return status;
 }
 
 enum status collective_open_like(const struct collective *like, const struct collective_ops *ops,

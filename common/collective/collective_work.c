@@ -7,6 +7,7 @@
  * the end at 100 %.
  */
 #include "common/base/clock.h"
+#include "common/base/stop.h"
 #include "common/collective/collective_blocking.h"
 #include "common/collective/collective_ops.h"
 #include "common/collective/flight/flight.h"
@@ -207,6 +208,14 @@ static void give_up(struct collective_work *w, enum verdict_cause cause, struct 
     fail_group(w->group, w, err);
 }
 
+/* Nobody is to blame. */
+static void stop(struct collective_work *w, struct error *err)
+{
+    (void)error_set(err, STATUS_CANCELLED, "stopped by signal %d while %s waited", stop_requested(),
+                    collective_call_name(w->args.call));
+    fail_group(w->group, w, err);
+}
+
 static enum run_outcome run(struct collective_work *w, int64_t until_ns, struct error *err)
 {
     struct collective *g = w->group;
@@ -307,6 +316,8 @@ static void drive(struct collective_work *w, int64_t until_ns)
             break; /* its watchdog ends the call first */
         if (g->alarm && atomic_load(&g->alarm->raised))
             give_up(w, VERDICT_ALARM, &err);
+        else if (stop_interrupts())
+            stop(w, &err);
         else if (clock_now_ns() >= end_ns)
             give_up(w, VERDICT_TIMEOUT, &err);
         break;

@@ -13,6 +13,7 @@
 #include "common/base/memory.h"
 #include "common/rpc/loopback.h"
 
+#include <ctype.h>
 #include <grpc/slice.h>
 #include <limits.h>
 #include <stdio.h>
@@ -25,7 +26,8 @@ struct rpc_client {
     grpc_channel *channel;
     struct rpc_queue queue;
     struct rpc_calls calls;
-    char target[300]; /* "host:port" or "unix:/path" */
+    struct endpoint endpoint;
+    char target[300]; /* the same as "host:port" or "unix:/path" */
     struct rpc_token token;
     struct rpc_watch watch;
 };
@@ -98,6 +100,7 @@ enum status rpc_client_open(const struct rpc_client_config *config, struct rpc_c
     if (status != STATUS_OK)
         return status;
     rpc_library_open();
+    client->endpoint = config->target;
     endpoint_format(&config->target, client->target, sizeof(client->target));
     client->watch = config->watch;
     status = rpc_calls_init(&client->calls, err);
@@ -203,4 +206,12 @@ const struct rpc_watch *rpc_client_watch(const struct rpc_client *client)
 bool rpc_client_is_connected(const struct rpc_client *client)
 {
     return grpc_channel_check_connectivity_state(client->channel, 0) == GRPC_CHANNEL_READY;
+}
+
+void rpc_client_probe(const struct rpc_client *client, int64_t timeout_ms, char *reason,
+                      size_t size)
+{
+    if (net_probe(&client->endpoint, clock_deadline_ns(timeout_ms), reason, size))
+        (void)snprintf(reason, size, "it accepts connections and does not speak gRPC");
+    reason[0] = (char)tolower((unsigned char)reason[0]);
 }

@@ -130,6 +130,10 @@ const struct rpc_watch *rpc_client_watch(const struct rpc_client *client);
 /* As far as core knows; any thread. */
 bool rpc_client_is_connected(const struct rpc_client *client);
 
+/* Why there is no connection: by one connection of our own, which may take timeout_ms. */
+void rpc_client_probe(const struct rpc_client *client, int64_t timeout_ms, char *reason,
+                      size_t size);
+
 /* ------------------------------------------------------------------ status_map.c */
 
 /* Our own status crosses as this trailing metadata, with its name as the value; the gRPC code

@@ -15,12 +15,13 @@
 #include "common/base/condition.h"
 #include "common/base/memory.h"
 #include "common/base/stop.h"
+#include "common/base/wait.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { stop_look_ms = 100 };
+enum { stop_look_ms = 100, note_ms = 2000, probe_ms = 50 };
 
 struct unary {
     struct rpc_client *client;
@@ -38,6 +39,8 @@ struct unary {
     unsigned silent;           /* the waiting thread's: looks since anything was heard */
     bool given_up;             /* the waiting thread's, and the next */
     bool stopped;
+    struct wait wait;
+    int64_t note_ns; /* when its reason is next looked for */
 };
 
 static enum status take_reply(struct unary *unary, const struct rpc_message *message,
@@ -142,6 +145,21 @@ static void look(struct unary *unary, struct rpc_call *call)
     }
 }
 
+/* For whoever looks at the wait.  Lock held on entry and return. */
+static void note_connection(struct unary *unary)
+{
+    char reason[160] = "";
+
+    if (clock_now_ns() < unary->note_ns)
+        return;
+    unary->note_ns = clock_deadline_ns(note_ms);
+    (void)pthread_mutex_unlock(&unary->lock);
+    if (!rpc_client_is_connected(unary->client))
+        rpc_client_probe(unary->client, probe_ms, reason, sizeof(reason));
+    wait_note(&unary->wait, "%s", reason);
+    (void)pthread_mutex_lock(&unary->lock);
+}
+
 /* Until the call is over or until_ns.  Lock held on entry and return. */
 static void wait_until(struct unary *unary, struct rpc_call *call, int64_t until_ns)
 {
@@ -154,6 +172,8 @@ static void wait_until(struct unary *unary, struct rpc_call *call, int64_t until
             unary->stopped = true;
             rpc_call_cancel(call);
         }
+        if (!unary->done)
+            note_connection(unary);
     }
 }
 
@@ -217,7 +237,8 @@ enum status rpc_client_unary_told(struct rpc_client *client, const char *path,
                                   struct error *err)
 {
     static const struct rpc_handler handler = {NULL, unary_message, unary_closed};
-    struct unary unary = {.client = client, .deadline_ns = deadline_ns};
+    struct unary unary = {
+        .client = client, .deadline_ns = deadline_ns, .note_ns = clock_deadline_ns(note_ms)};
     struct rpc_call *call;
     enum status status =
         rpc_client_open_call(client, path, deadline_ns, &handler, &unary, &call, err);
@@ -237,7 +258,9 @@ enum status rpc_client_unary_told(struct rpc_client *client, const char *path,
     rpc_call_receive(call);
     rpc_call_ref(call); /* ours, to cancel it */
     rpc_call_start_client(call);
+    wait_begin(&unary.wait, deadline_ns, "%s", rpc_client_target(client));
     wait_watching(&unary, call);
+    wait_end(&unary.wait);
     rpc_call_unref(call);
     status = unary_status(&unary, path, err);
     *ret_by_peer = unary.result.by_peer;

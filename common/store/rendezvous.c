@@ -17,13 +17,14 @@
 #include "common/base/memory.h"
 #include "common/base/parse.h"
 #include "common/base/strbuf.h"
+#include "common/base/wait.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { mismatch_grace_ms = 2000, listed_ranges_max = 64 };
+enum { mismatch_grace_ms = 2000, listed_ranges_max = 64, look_ms = 2500 };
 
 /* One rank's own words. */
 struct announcement {
@@ -282,8 +283,43 @@ static enum status report_missing(struct store *store, int64_t start_ns, struct 
     return status;
 }
 
+/* Who is missing so far, for whoever looks at the wait. */
+static void note_missing(struct store *store, struct wait *wait)
+{
+    struct strbuf names = STRBUF_INIT;
+    bool *missing = NULL;
+    const int64_t now_ns = clock_now_ns();
+
+    if (store_await_ranks(store, "rank", now_ns, now_ns, &missing, NULL) == STATUS_TIMEOUT &&
+        missing) {
+        size_t count = list_missing(missing, store->world_size, &names);
+
+        wait_note(wait, "rank%s %s %s missing", count == 1 ? "" : "s", names.text,
+                  count == 1 ? "is" : "are");
+    }
+    strbuf_release(&names);
+    free(missing);
+}
+
+/* Get with a look at who is missing now and then. */
+static enum status get_looking(struct store *store, const char *key, int64_t deadline_ns,
+                               struct wait *wait, char **ret_value, size_t *ret_size,
+                               struct error *err)
+{
+    for (;;) {
+        int64_t look_ns = clock_deadline_ns(look_ms);
+        bool is_last = look_ns >= deadline_ns;
+        enum status status = store->ops->get(store->impl, key, is_last ? deadline_ns : look_ns,
+                                             ret_value, ret_size, err);
+
+        if (status != STATUS_TIMEOUT || is_last)
+            return status;
+        note_missing(store, wait);
+    }
+}
+
 static enum status await_verdict(struct store *store, int64_t start_ns, int64_t deadline_ns,
-                                 struct error *err)
+                                 struct wait *wait, struct error *err)
 {
     char key[STORE_KEY_MAX + 1];
     char *value = NULL;
@@ -291,7 +327,7 @@ static enum status await_verdict(struct store *store, int64_t start_ns, int64_t 
     enum status status;
 
     store_reserved_key(store, "verdict", key);
-    status = store->ops->get(store->impl, key, deadline_ns, &value, &size, err);
+    status = get_looking(store, key, deadline_ns, wait, &value, &size, err);
     if (status == STATUS_TIMEOUT)
         return report_missing(store, start_ns, err);
     if (status != STATUS_OK)
@@ -309,10 +345,9 @@ static enum status await_verdict(struct store *store, int64_t start_ns, int64_t 
     return status;
 }
 
-enum status store_rendezvous(struct store *store, struct error *err)
+static enum status meet_ranks(struct store *store, int64_t start_ns, int64_t deadline_ns,
+                              struct wait *wait, struct error *err)
 {
-    const int64_t start_ns = clock_now_ns();
-    const int64_t deadline_ns = clock_deadline_ns(store->timeout_ms);
     bool differs = false;
     enum status status = compare_sizes(store, deadline_ns, &differs, err);
 
@@ -328,5 +363,18 @@ enum status store_rendezvous(struct store *store, struct error *err)
         status = give_verdict(store, "complete", deadline_ns, err);
     if (status != STATUS_OK && status != STATUS_TIMEOUT)
         return status;
-    return await_verdict(store, start_ns, deadline_ns, err);
+    return await_verdict(store, start_ns, deadline_ns, wait, err);
+}
+
+enum status store_rendezvous(struct store *store, struct error *err)
+{
+    const int64_t start_ns = clock_now_ns();
+    const int64_t deadline_ns = clock_deadline_ns(store->timeout_ms);
+    struct wait wait;
+    enum status status;
+
+    wait_begin(&wait, deadline_ns, "all %u ranks at %s", store->world_size, store->address);
+    status = meet_ranks(store, start_ns, deadline_ns, &wait, err);
+    wait_end(&wait);
+    return status;
 }

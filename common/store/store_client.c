@@ -13,6 +13,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/memory.h"
+#include "common/base/wait.h"
 #include "common/rpc/wire.h"
 #include "common/store/store_server.h"
 
@@ -290,13 +291,30 @@ static enum status connect_client(struct store_client *client, const struct stor
         .target = *target, .security = config->security, .max_message_bytes = WIRE_STORE_MAX};
     const int64_t start_ns = clock_now_ns();
     char text[280];
+    struct wait wait;
     enum status status;
 
     endpoint_format(target, text, sizeof(text));
     (void)snprintf(client->address, sizeof(client->address), "%s%s",
                    endpoint_unix_path(target) ? "" : "tcp://", text);
+    wait_begin(&wait, deadline_ns, "rank 0 at %s", text);
     status = rpc_client_open(&rpc, &client->rpc, err);
-    return status == STATUS_OK ? greet(client, start_ns, deadline_ns, err) : status;
+    if (status == STATUS_OK)
+        status = greet(client, start_ns, deadline_ns, err);
+    wait_end(&wait);
+    return status;
+}
+
+/* Where rank 0 listens may have come from a scheduler, whose names need not resolve here. */
+static void add_hint(const struct endpoint *listen, struct error *err)
+{
+    struct error first = *err;
+
+    if (!endpoint_unix_path(listen))
+        (void)error_set(err, first.status,
+                        "%s; MASTER_ADDR and MASTER_PORT, or --init-method tcp://HOST:PORT, set "
+                        "where rank 0 listens",
+                        first.text);
 }
 
 static enum status grpc_open(const struct store_config *config, const struct init_method *method,
@@ -314,6 +332,8 @@ static enum status grpc_open(const struct store_config *config, const struct ini
             store_server_open(&target, method->origin, &config->security, &client->server, err);
         if (status == STATUS_OK)
             target.port = store_server_port(client->server);
+        else
+            add_hint(&target, err);
     }
     if (status == STATUS_OK)
         status = connect_client(client, config, &target, deadline_ns, err);

@@ -19,13 +19,13 @@ struct crew {
     int wake_fd;    /* inotify of the caller, only read empty; -1: none; borrowed */
     sigset_t mask;  /* as it was before; of the children */
     int64_t grace_ms;
-    int64_t deadline_ns;    /* of the job */
-    int64_t patience_ns;    /* until then a reader of our output may stall us */
-    int stop_signal;        /* the first that asked us to stop; 0: none */
+    int64_t deadline_ns;        /* of the job */
+    int64_t patience_ns;        /* until then a reader of our output may stall us */
+    int stop_signal;            /* the first that asked us to stop; 0: none */
     struct mpirun_watch mpirun; /* pid 0: ranks are started without it */
     int64_t mpirun_look_ns;     /* when it is looked at next */
-    bool tolerant;          /* the others go on when a rank is lost */
-    unsigned restarts_left; /* of ranks, when tolerant, and of servers, when durable */
+    bool tolerant;              /* the others go on when a rank is lost */
+    unsigned restarts_left;     /* of ranks, when tolerant, and of servers, when durable */
     size_t pairs; /* of servers: i and pairs + i, of which one may be lost; 0: all are needed */
     bool durable; /* a server that is started again knows its job */
     /* Starts children[place] again (crew_start); called from crew_step. */

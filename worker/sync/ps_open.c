@@ -5,6 +5,7 @@
 #include "common/base/condition.h"
 #include "common/base/memory.h"
 #include "common/base/stop.h"
+#include "common/base/wait.h"
 #include "worker/sync/ps.h"
 #include "worker/sync/ps_arena.h"
 
@@ -114,10 +115,15 @@ static enum status join_first(struct sync_ps *s, struct ps_link *l, int64_t dead
 {
     const struct timespec pause = {.tv_nsec = JOIN_PAUSE_NS};
     struct error first = {0}, last;
+    char address[sizeof(l->server) + 8];
+    struct wait wait;
     enum status status;
 
     if (ps_replica_find(s, l, deadline_ns))
         return STATUS_OK;
+    endpoint_format(&l->server, address, sizeof(address));
+    wait_begin(&wait, deadline_ns, "server %s", address);
+    wait_note(&wait, "all %u ranks must join it", s->world_size);
     status = ps_link_open(l, err);
     if (status == STATUS_OK)
         status = ps_join(s, l, false, deadline_ns, err);
@@ -131,6 +137,7 @@ static enum status join_first(struct sync_ps *s, struct ps_link *l, int64_t dead
         if (status == STATUS_OK)
             status = ps_join(s, l, false, deadline_ns, err);
     }
+    wait_end(&wait);
     if (status == STATUS_OK || first.status == STATUS_OK)
         return status;
     last = *err;
