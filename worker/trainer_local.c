@@ -4,6 +4,7 @@
  */
 #include "worker/trainer_local.h"
 
+#include "common/base/host.h"
 #include "common/base/memory.h"
 #include "common/checkpoint/checkpoint.h"
 
@@ -12,12 +13,10 @@
 
 static unsigned default_threads(const struct launch_env *launch)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     unsigned share = launch->local_world_size ? launch->local_world_size : launch->world_size;
+    unsigned threads = share > 0 ? host_cores() / share : 1;
 
-    if (cores < 1 || share == 0 || (unsigned)cores / share == 0)
-        return 1;
-    return (unsigned)cores / share;
+    return threads > 0 ? threads : 1;
 }
 
 /* Tokens of a sample that the model reads; 0: it reads no sequences. */

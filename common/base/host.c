@@ -1,5 +1,8 @@
 #include "common/base/host.h"
 
+#include "common/base/cgroup.h"
+
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,10 +28,20 @@ static void read_cpu_name(char *text, size_t size)
         (void)fclose(file);
 }
 
+unsigned host_cores(void)
+{
+    double quota = ceil(cgroup_processor_quota(""));
+    cpu_set_t allowed;
+    unsigned cores = 1;
+
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0)
+        cores = (unsigned)CPU_COUNT(&allowed);
+    return quota < cores ? (unsigned)quota : cores;
+}
+
 void host_info_read(struct host_info *ret)
 {
     struct utsname names;
-    cpu_set_t allowed;
     long pages = sysconf(_SC_PHYS_PAGES);
 
     memset(ret, 0, sizeof(*ret));
@@ -39,9 +52,8 @@ void host_info_read(struct host_info *ret)
                        names.release);
     }
     read_cpu_name(ret->cpu, sizeof(ret->cpu));
-    ret->cores = 1;
-    if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0)
-        ret->cores = (unsigned)CPU_COUNT(&allowed);
+    ret->cores = host_cores();
+    ret->processor_quota = cgroup_processor_quota("");
     if (pages > 0)
         ret->memory_bytes = (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
@@ -55,6 +67,8 @@ void host_info_json(const struct host_info *host, struct strbuf *out)
     strbuf_addf(out, ",\"cores\":%u,\"memory_bytes\":%ju,\"kernel\":", host->cores,
                 (uintmax_t)host->memory_bytes);
     strbuf_add_json(out, host->kernel);
+    if (isfinite(host->processor_quota))
+        strbuf_addf(out, ",\"processor_quota\":%g", host->processor_quota);
     strbuf_add(out, ",\"compiler\":");
 #ifdef __clang__
     strbuf_add_json(out, "clang " __clang_version__);

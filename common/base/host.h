@@ -10,15 +10,21 @@
 
 struct host_info {
     char name[256];
-    char cpu[128];    /* "model name" of /proc/cpuinfo, or the machine type */
-    char kernel[128]; /* "Linux 6.1.0" */
-    unsigned cores;   /* that this process may use */
+    char cpu[128];          /* "model name" of /proc/cpuinfo, or the machine type */
+    char kernel[128];       /* "Linux 6.1.0" */
+    unsigned cores;         /* host_cores */
+    double processor_quota; /* of its control groups; INFINITY: none */
     uint64_t memory_bytes;
 };
 
 void host_info_read(struct host_info *ret);
 
-/* {"name":..,"cpu":..,"cores":..,"memory_bytes":..,"kernel":..,"compiler":..} */
+/* Processors that this process may use: of its affinity, and no more than the quota of its control
+ * groups, rounded up; at least 1. */
+unsigned host_cores(void);
+
+/* {"name":..,"cpu":..,"cores":..,"memory_bytes":..,"kernel":..,"compiler":..}, and with a quota
+ * "processor_quota":.. */
 void host_info_json(const struct host_info *host, struct strbuf *out);
 
 /* Resident memory of this process now; 0 where /proc does not tell. */

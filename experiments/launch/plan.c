@@ -6,12 +6,12 @@
  */
 #include "experiments/launch/plan.h"
 
+#include "common/base/host.h"
 #include "common/base/parse.h"
 #include "experiments/launch/placement.h"
 
 #include <errno.h>
 #include <glob.h>
-#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -241,15 +241,6 @@ static const struct option_set set = {
     .tables = {{specs, 0}},
 };
 
-static unsigned count_processors(void)
-{
-    cpu_set_t processors;
-
-    if (sched_getaffinity(0, sizeof(processors), &processors) != 0)
-        return 1;
-    return (unsigned)CPU_COUNT(&processors);
-}
-
 /* Of the GPUs that CUDA would show, those in /dev. */
 static unsigned count_gpus(void)
 {
@@ -274,13 +265,13 @@ static enum status read_ranks(struct plan *p, const char *origin, struct error *
     int64_t count;
 
     if (strcmp(text, "cpu") == 0) {
-        count = count_processors();
+        count = host_cores();
     } else if (strcmp(text, "gpu") == 0 || strcmp(text, "auto") == 0) {
         count = count_gpus();
         if (count == 0 && strcmp(text, "gpu") == 0)
             return error_set(err, STATUS_INVALID, "%s: no NVIDIA GPU on this host", origin);
         if (count == 0)
-            count = count_processors();
+            count = host_cores();
     } else if (!parse_int64(text, &count)) {
         return error_set(err, STATUS_INVALID, "%s: '%s' is not a number, cpu, gpu or auto", origin,
                          text);

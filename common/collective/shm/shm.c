@@ -3,6 +3,7 @@
  */
 #include "common/collective/shm/shm.h"
 
+#include "common/base/host.h"
 #include "common/base/memory.h"
 
 #include <sched.h>
@@ -15,16 +16,6 @@
 #define YIELD_NS INT64_C(100000) /* then waiting is long, and a wake-up is cheap beside it */
 
 /* ---- lifetime ---- */
-
-static unsigned usable_cores(void)
-{
-    cpu_set_t set;
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-
-    if (sched_getaffinity(0, sizeof(set), &set) == 0)
-        return (unsigned)CPU_COUNT(&set);
-    return online > 0 ? (unsigned)online : 1;
-}
 
 static enum status make_tables(struct shm_group *g, struct error *err)
 {
@@ -57,7 +48,7 @@ static enum status shm_open_group(struct collective *group, int64_t deadline_ns,
         return error_set(err, STATUS_CONFIG, "shm: %u ranks on one host are more than %d",
                          group->world_size, RANKS_MAX);
     shm_flags_prepare();
-    g->spin_ns = group->world_size <= usable_cores() ? SPIN_NS : 0;
+    g->spin_ns = group->world_size <= host_cores() ? SPIN_NS : 0;
     g->yield_ns = YIELD_NS;
     status = make_tables(g, err);
     if (status == STATUS_OK)

@@ -1,0 +1,12 @@
+/*
+ * cgroup: the share of the processors that this process's control groups allow, versions 1 and 2.
+ */
+#ifndef SPARRING_COMMON_BASE_CGROUP_H
+#define SPARRING_COMMON_BASE_CGROUP_H
+
+/* The least of "cpu.max" (version 2) or cpu.cfs_quota_us / cpu.cfs_period_us (version 1) from this
+ * process's group up to the root, in processors; INFINITY where nothing limits it.  `root` stands
+ * before /proc and /sys: "" but for tests. */
+double cgroup_processor_quota(const char *root);
+
+#endif
