@@ -1,5 +1,6 @@
 /*
- * The module is found beside the tests' build; what cannot be opened is told in one line.
+ * What cannot be opened is told in one line.  tests/gpu sets SPARRING_TEST_GPU, and then it has to be
+ * there.
  */
 #include "tests/worker/compute/gpu.h"
 #include "tests/support/support.h"
@@ -14,10 +15,10 @@ struct compute *open_gpu(const char *device, enum precision precision)
     struct compute *c = NULL;
     struct error err;
 
-    (void)setenv("SPARRING_CUDA_MODULE", support_program("sparring_cuda.so"), 0);
     if (compute_open_config(&config, &c, &err) == STATUS_OK)
         return c;
     ck_assert_msg(!strchr(err.text, '\n'), "not one line: %s", err.text);
+    ck_assert_msg(!getenv("SPARRING_TEST_GPU"), "no GPU to test: %s", err.text);
     (void)printf("skipped: %s\n", err.text);
     return NULL;
 }
