@@ -162,6 +162,41 @@ static enum status check_modes(const struct gate *gate, const struct comparison 
     return status;
 }
 
+/* What may differ between a baseline and what is held against it: the program is what is judged. */
+static bool may_differ(const char *condition)
+{
+    static const char *const names[] = {"program", "commit", "started", "seeds", "runs"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(names[i], condition) == 0)
+            return true;
+    return false;
+}
+
+/* Of another host, or another job, a figure is no baseline. */
+static enum status check_conditions(const struct gate *gate, const struct comparison *c,
+                                    const json_t *conditions, struct error *err)
+{
+    struct strbuf differences = STRBUF_INIT;
+    enum status status = STATUS_OK;
+
+    for (size_t i = 0; i < c->condition_count; i++) {
+        const struct condition *now = &c->conditions[i];
+        const char *before = json_string_value(json_object_get(conditions, now->name));
+
+        if (!may_differ(now->name) && (!before || strcmp(before, now->value) != 0))
+            strbuf_addf(&differences, "%s %s was '%.200s' and is '%.200s'",
+                        differences.length > 0 ? ";" : "", now->name, before ? before : "",
+                        now->value);
+    }
+    if (differences.length > 0)
+        status = error_set(err, STATUS_CONFIG,
+                           "--fail-if %s: the baseline was measured under other conditions:%.1500s",
+                           gate->text, strbuf_ok(&differences) ? differences.text : "");
+    strbuf_release(&differences);
+    return status;
+}
+
 enum status gate_check(const struct gate *gate, const struct comparison *c, const char *baseline,
                        bool *ret_failed, struct strbuf *lines, struct error *err)
 {
@@ -177,7 +212,9 @@ enum status gate_check(const struct gate *gate, const struct comparison *c, cons
     if (json_integer_value(json_object_get(report, "schema")) != 1 ||
         !json_is_array(json_object_get(report, "runs")))
         status = error_set(err, STATUS_DATA, "'%s' is not a report.json of schema 1", baseline);
-    else
+    if (status == STATUS_OK)
+        status = check_conditions(gate, c, json_object_get(report, "conditions"), err);
+    if (status == STATUS_OK)
         status = check_modes(gate, c, json_object_get(report, "runs"), ret_failed, lines, err);
     json_decref(report);
     return status;

@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,10 +47,30 @@ static uint64_t seed_of(const struct attempt_run *run)
     return (uint64_t)run->request->experiment->seed + run->repeat;
 }
 
-static void add_options(struct text_list *words, const struct experiment_options *options)
+/* What `launch` acts on, and passes to the workers; all others are theirs alone. */
+static const char *const launch_options[] = {"backend",     "server-placement", "server-transport",
+                                             "replicas",    "on-rank-loss",     "on-worker-loss",
+                                             "max-restarts"};
+
+static bool is_for_launch(const char *name)
 {
-    for (size_t i = 0; i < options->length; i++)
-        text_list_addf(words, "--%s=%s", options->items[i].name, options->items[i].value);
+    for (size_t i = 0; i < sizeof(launch_options) / sizeof(launch_options[0]); i++)
+        if (strcmp(launch_options[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* Those of the whole file, then the mode's own. */
+static void add_options(struct attempt_run *run, bool for_launch)
+{
+    const struct experiment_options *both[] = {&run->request->experiment->options,
+                                               &run->mode->options};
+
+    for (size_t k = 0; k < 2; k++)
+        for (size_t i = 0; i < both[k]->length; i++)
+            if (is_for_launch(both[k]->items[i].name) == for_launch)
+                text_list_addf(&run->words, "--%s=%s", both[k]->items[i].name,
+                               both[k]->items[i].value);
 }
 
 static void write_words(struct attempt_run *run)
@@ -64,10 +85,10 @@ static void write_words(struct attempt_run *run)
     if (run->mode->servers > 0)
         text_list_addf(words, "--servers=%" PRId64, run->mode->servers);
     text_list_addf(words, "--run-dir=%s", run->folder);
+    add_options(run, true);
     text_list_addf(words, "--");
     text_list_addf(words, "%s/sparring-worker", request->programs);
-    add_options(words, &request->experiment->options);
-    add_options(words, &run->mode->options);
+    add_options(run, false);
     text_list_addf(words, "--seed=%" PRIu64, seed_of(run));
     text_list_addf(words, "--run-dir=%s", run->folder);
     for (size_t i = 0; i < words->length; i++) {

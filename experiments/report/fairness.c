@@ -94,6 +94,19 @@ static void add_fact(struct run_facts *f, const char *name, const char *value)
     f->count++;
 }
 
+/* Checkpoints take steady time: how often one is made counts, and that none is. */
+static void add_checkpoints(struct run_facts *f, const json_t *options)
+{
+    const json_t *folder = json_object_get(json_object_get(options, "checkpoint-dir"), "value");
+    const json_t *every = json_object_get(json_object_get(options, "checkpoint-every"), "value");
+    char text[VALUE_MAX] = "";
+
+    if (!folder || !json_scalar_text(folder, text, sizeof(text)) || text[0] == '\0')
+        add_fact(f, "checkpoints", "none");
+    else if (every && json_scalar_text(every, text, sizeof(text)))
+        add_fact(f, "checkpoints", text);
+}
+
 static void add_number(struct run_facts *f, const char *name, uint64_t value)
 {
     char text[32];
@@ -171,6 +184,7 @@ static void gather(const struct run *run, struct run_facts *f)
     }
     add_number(f, "world_size", run->manifest.world_size * devices);
     add_number(f, "steps", run->summary.steps);
+    add_checkpoints(f, run->options);
     add_fact(f, "host", run->manifest.host);
     add_fact(f, "processor", run->manifest.cpu);
     add_number(f, "cores", run->manifest.cores);

@@ -5,6 +5,7 @@
  */
 #include "common/base/file.h"
 #include "experiments/report/report.h"
+#include "tests/integration/job.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 
@@ -78,6 +79,42 @@ START_TEST(test_match)
 }
 END_TEST
 
+/* What a file sets reaches the program that acts on it: here the launcher, read back from what the
+ * servers have left. */
+START_TEST(test_options_of_the_launcher)
+{
+    static const char placed[] =
+        "nproc: 2\n"
+        "repeats: 1\n"
+        "options: {model: 'mlp:784-8-10', steps: 10, threads: 1, device: cpu, sync: ps}\n"
+        "modes:\n"
+        "- {name: beside, options: {server-placement: colocated}}\n"
+        "- {name: copied, servers: 1, options: {replicas: true, server-transport: unix}}\n";
+    const char *out = support_path("out");
+    char path[600];
+    json_t *record;
+
+    (void)process_run(
+        0, TIMEOUT_MS, NULL,
+        ARGS(support_program("sparring"), "compare", write_experiment(placed), "--out", out));
+    (void)snprintf(path, sizeof(path), "%s/runs/beside-0", out);
+    for (unsigned k = 0; k < 2; k++) {
+        record = job_server_record(path, k, "start");
+        ck_assert_int_eq(json_integer_value(json_object_get(record, "servers")), 2);
+        json_decref(record);
+    }
+    record = job_summary(path);
+    ck_assert_str_eq(json_string_value(json_object_get(json_object_get(record, "configuration"),
+                                                       "server_placement")),
+                     "colocated");
+    json_decref(record);
+    (void)snprintf(path, sizeof(path), "%s/runs/copied-0", out);
+    record = job_summary(path);
+    ck_assert_str_eq(json_string_value(json_object_get(record, "status")), "ok");
+    json_decref(record);
+}
+END_TEST
+
 START_TEST(test_mode_that_fails)
 {
     static const char failing[] =
@@ -125,6 +162,7 @@ int main(void)
 
     tcase_set_timeout(cases, 600);
     tcase_add_test(cases, test_match);
+    tcase_add_test(cases, test_options_of_the_launcher);
     tcase_add_test(cases, test_mode_that_fails);
     tcase_add_test(cases, test_interrupt);
     suite_add_tcase(suite, cases);

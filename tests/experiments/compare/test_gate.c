@@ -6,6 +6,7 @@
 #include "tests/experiments/report/synthetic.h"
 #include "tests/support/support.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -129,6 +130,36 @@ START_TEST(test_against_a_baseline)
 }
 END_TEST
 
+/* Set report.json's `name`, in `object` or at its top (NULL), to a value that goes with it. */
+static void edit_report(const char *folder, const char *object, const char *name, json_t *value)
+{
+    json_t *report_json = json_load_file(report_of(folder), 0, NULL);
+
+    ck_assert_ptr_nonnull(report_json);
+    ck_assert_int_eq(json_object_set_new(
+                         object ? json_object_get(report_json, object) : report_json, name, value),
+                     0);
+    ck_assert_int_eq(json_dump_file(report_json, report_of(folder), 0), 0);
+    json_decref(report_json);
+}
+
+/* Of a host with other cores, or another batch, a figure is no baseline. */
+START_TEST(test_other_conditions)
+{
+    struct gate gate = parse("throughput:-5%");
+    bool failed = false;
+
+    read_match(5);
+    (void)write_baseline("other", 5, 0.21);
+    edit_report("other", "conditions", "cores", json_string("64"));
+    edit_report("other", "conditions", "commit", json_string("older"));
+    assert_fails(gate_check(&gate, &report.comparison, report_of("other"), &failed, &lines, &err),
+                 STATUS_CONFIG, "other conditions: cores was '64' and is '8'");
+    ck_assert_ptr_null(strstr(err.text, "commit"));
+    report_release(&report);
+}
+END_TEST
+
 START_TEST(test_few_runs)
 {
     read_match(2);
@@ -182,6 +213,10 @@ START_TEST(test_bad_baselines)
     assert_fails(gate_check(&gate, &report.comparison,
                             support_write("c.json", "{\"schema\":1,\"runs\":[{}]}", 24), &failed,
                             &lines, &err),
+                 STATUS_CONFIG, "other conditions: ranks was '' and is '2'");
+    (void)write_baseline("none", 3, 0.21);
+    edit_report("none", NULL, "runs", json_array());
+    assert_fails(gate_check(&gate, &report.comparison, report_of("none"), &failed, &lines, &err),
                  STATUS_CONFIG, "shares no mode");
     gate = parse("server_tx_payload_bytes:+1%");
     assert_fails(gate_check(&gate, &report.comparison, NULL, &failed, &lines, &err), STATUS_CONFIG,
@@ -200,6 +235,7 @@ int main(void)
     tcase_add_loop_test(cases, test_wrong, 0, (int)(sizeof(wrong) / sizeof(wrong[0])));
     tcase_add_test(cases, test_first_mode_against_second);
     tcase_add_test(cases, test_against_a_baseline);
+    tcase_add_test(cases, test_other_conditions);
     tcase_add_test(cases, test_few_runs);
     tcase_add_test(cases, test_noise_passes);
     tcase_add_test(cases, test_bad_baselines);

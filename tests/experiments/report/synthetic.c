@@ -65,6 +65,11 @@ static void write_manifest(const struct synthetic_run *run, const char *path)
     if (run->transport)
         strbuf_addf(&text, ",\"transport\":{\"value\":\"%s\",\"origin\":\"--transport\"}",
                     run->transport);
+    if (run->checkpoint_every)
+        strbuf_addf(&text,
+                    ",\"checkpoint-dir\":{\"value\":\"c\",\"origin\":\"--checkpoint-dir\"},"
+                    "\"checkpoint-every\":{\"value\":\"%s\",\"origin\":\"--checkpoint-every\"}",
+                    run->checkpoint_every);
     strbuf_add(&text, "},\"host\":{\"name\":");
     strbuf_add_json(&text, run->host);
     strbuf_addf(&text,

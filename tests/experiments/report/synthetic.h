@@ -23,6 +23,7 @@ struct synthetic_run {
     double accuracy;
     unsigned seed, batch;
     const char *host, *commit, *model;
+    const char *checkpoint_every; /* NULL: none are made */
 };
 
 /* A good run of mode ring; change what the test is about. */

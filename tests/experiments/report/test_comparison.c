@@ -236,6 +236,9 @@ START_TEST(test_unfair_matches)
     run = synthetic_ring(NULL);
     run.steps = 70;
     assert_unfair("steps differs: 70 (ring), 60 (ps-1, control)", &run);
+    run = synthetic_ring(NULL);
+    run.checkpoint_every = "10";
+    assert_unfair("checkpoints differs: 10 (ring), none (ps-1, control, single)", &run);
 }
 END_TEST
 
