@@ -1,5 +1,6 @@
 #include "server/record.h"
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/host.h"
 
@@ -88,6 +89,7 @@ enum status record_round(struct record *r, const struct round_record *round, str
     metrics_add_int(m, "round", (int64_t)round->round);
     metrics_add_int(m, "rx_payload_bytes", (int64_t)round->rx_payload_bytes);
     metrics_add_int(m, "tx_payload_bytes", (int64_t)round->tx_payload_bytes);
+    metrics_add_double(m, "begin_wall", clock_wall_of(round->begin_ns));
     metrics_add_int(m, "round_ns", round->end_ns - round->begin_ns);
     metrics_add_int(m, "sum_ns", round->sum_ns);
     metrics_add_int(m, "wait_ns", round->wait_ns);

@@ -296,6 +296,7 @@ enum status train_step(struct trainer *t, uint64_t index, bool *ret_go, bool *re
     updating = clock_now_ns();
     if (status == STATUS_OK)
         status = apply_update(t, index, err);
+    step.begin_ns = started;
     step.step_ns = clock_now_ns() - started;
     step.optimizer_ns = step.step_ns - (updating - started);
     after = sync_counters(t->sync);

@@ -38,6 +38,11 @@ double clock_wall_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+double clock_wall_of(int64_t moment_ns)
+{
+    return clock_wall_seconds() - (double)(clock_now_ns() - moment_ns) * 1e-9;
+}
+
 void clock_wall_text(char *text, size_t size)
 {
     time_t now = time(NULL);

@@ -18,8 +18,10 @@ int64_t clock_deadline_ns(int64_t timeout_ms);
  * (for poll). */
 int clock_left_ms(int64_t deadline_ns);
 
-/* CLOCK_REALTIME, seconds since 1970 with fraction. */
+/* CLOCK_REALTIME, seconds since 1970 with fraction; of a moment of the monotonic clock that is not
+ * long ago. */
 double clock_wall_seconds(void);
+double clock_wall_of(int64_t moment_ns);
 
 /* "2026-11-20T18:04:05Z" of now into text (at least 21 bytes). */
 void clock_wall_text(char *text, size_t size);

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #define RANKS_MAX        4096
+#define SERVERS_MAX      4096
 #define RECORD_BYTES_MAX ((size_t)1 << 30)
 
 /* ---- one rank's records ---- */
@@ -51,12 +52,31 @@ static void take_step(struct evidence_rank *r, const json_t *object)
     r->exposed_comm_ms += ms_of(object, "exposed_comm_ns");
 }
 
-static void take_record(struct evidence_rank *r, json_t *object)
+static void add_to_timeline(json_t *timeline, json_t *object)
 {
+    if (json_array_size(timeline) == EVIDENCE_TIMELINE)
+        (void)json_array_remove(timeline, 0);
+    (void)json_array_append(timeline, object);
+}
+
+typedef void take_record_fn(void *user, json_t *object);
+
+static void take_round(void *user, json_t *object)
+{
+    const struct evidence_server *s = user;
+
+    if (strcmp(text_of(object, "kind"), "round") == 0)
+        add_to_timeline(s->timeline, object);
+}
+
+static void take_record(void *user, json_t *object)
+{
+    struct evidence_rank *r = user;
     const char *kind = text_of(object, "kind");
 
     if (strcmp(kind, "step") == 0) {
         take_step(r, object);
+        add_to_timeline(r->timeline, object);
     } else if (strcmp(kind, "start") == 0) {
         r->pid = json_integer_value(json_object_get(object, "pid"));
         copy(r->host, sizeof(r->host), text_of(object, "host"));
@@ -79,8 +99,8 @@ static void take_record(struct evidence_rank *r, json_t *object)
 }
 
 /* Up to the first line that makes no sense; a last line without its end is still being written. */
-static void take_lines(struct evidence *e, struct evidence_rank *r, const char *path,
-                       const char *text, size_t size)
+static void take_lines(struct evidence *e, const char *path, const char *text, size_t size,
+                       take_record_fn *take, void *user)
 {
     struct json_place place = {.path = path};
     const char *end = text + size;
@@ -97,10 +117,38 @@ static void take_lines(struct evidence *e, struct evidence_rank *r, const char *
             text_list_addf(&e->problems, "%s; the lines after it are left out", why.text);
             break;
         }
-        take_record(r, object);
+        take(user, object);
         json_decref(object);
         text = newline + 1;
     }
+}
+
+/* False: it could not be read, and why is a problem. */
+static bool read_lines(struct evidence *e, const char *path, take_record_fn *take, void *user)
+{
+    char *text = NULL;
+    size_t size = 0;
+    struct error why = {0};
+
+    if (file_read(path, RECORD_BYTES_MAX, &text, &size, &why) != STATUS_OK) {
+        text_list_addf(&e->problems, "%s", why.text);
+        return false;
+    }
+    take_lines(e, path, text, size, take, user);
+    free(text);
+    return true;
+}
+
+static void read_records(struct evidence *e, struct evidence_rank *r)
+{
+    char path[4200];
+
+    (void)snprintf(path, sizeof(path), "%s/rank%u.jsonl", e->path, r->rank);
+    if (access(path, F_OK) != 0) {
+        text_list_addf(&e->problems, "rank %u left no records (no rank%u.jsonl)", r->rank, r->rank);
+        return;
+    }
+    r->has_records = read_lines(e, path, take_record, r);
     if (r->steps > 0) {
         r->step_ms /= (double)r->steps;
         r->compute_ms /= (double)r->steps;
@@ -108,25 +156,25 @@ static void take_lines(struct evidence *e, struct evidence_rank *r, const char *
     }
 }
 
-static void read_records(struct evidence *e, struct evidence_rank *r)
+/* server0.jsonl and on, up to the first that is not there. */
+static enum status read_servers(struct evidence *e, struct error *err)
 {
     char path[4200];
-    char *text = NULL;
-    size_t size = 0;
-    struct error why = {0};
 
-    (void)snprintf(path, sizeof(path), "%s/rank%u.jsonl", e->path, r->rank);
-    if (access(path, F_OK) != 0) {
-        text_list_addf(&e->problems, "rank %u left no records (no rank%u.jsonl)", r->rank, r->rank);
-        return;
+    for (unsigned k = 0; k < SERVERS_MAX; k++) {
+        struct evidence_server *more;
+
+        (void)snprintf(path, sizeof(path), "%s/server%u.jsonl", e->path, k);
+        if (access(path, F_OK) != 0)
+            break;
+        more = realloc(e->servers, (e->server_count + 1) * sizeof(*more));
+        if (!more)
+            return error_set(err, STATUS_NO_MEMORY, "no memory for the records of server %u", k);
+        e->servers = more;
+        more[e->server_count] = (struct evidence_server){.index = k, .timeline = json_array()};
+        (void)read_lines(e, path, take_round, &more[e->server_count++]);
     }
-    if (file_read(path, RECORD_BYTES_MAX, &text, &size, &why) != STATUS_OK) {
-        text_list_addf(&e->problems, "%s", why.text);
-        return;
-    }
-    r->has_records = true;
-    take_lines(e, r, path, text, size);
-    free(text);
+    return STATUS_OK;
 }
 
 static void read_flight(struct evidence *e, struct evidence_rank *r)
@@ -269,7 +317,8 @@ static enum status read_ranks(struct evidence *e, struct error *err)
         r->recoveries = json_array();
         r->others = json_object();
         r->buckets = json_array();
-        if (!r->recoveries || !r->buckets || !r->others)
+        r->timeline = json_array();
+        if (!r->recoveries || !r->buckets || !r->others || !r->timeline)
             return error_set(err, STATUS_NO_MEMORY, "no memory for the records of rank %zu", i);
         read_records(e, r);
         read_flight(e, r);
@@ -349,6 +398,8 @@ enum status evidence_read(const char *path, struct evidence *ret, struct error *
     status = count_ranks(ret, err);
     if (status == STATUS_OK)
         status = read_ranks(ret, err);
+    if (status == STATUS_OK)
+        status = read_servers(ret, err);
     if (status == STATUS_OK && ret->problems.failed)
         status = error_set(err, STATUS_NO_MEMORY, "no memory to read '%s'", path);
     if (status != STATUS_OK) {
@@ -369,9 +420,13 @@ void evidence_release(struct evidence *e)
         json_decref(e->ranks[i].recoveries);
         json_decref(e->ranks[i].others);
         json_decref(e->ranks[i].buckets);
+        json_decref(e->ranks[i].timeline);
         flight_log_release(&e->ranks[i].flight);
     }
     free(e->ranks);
+    for (size_t i = 0; i < e->server_count; i++)
+        json_decref(e->servers[i].timeline);
+    free(e->servers);
     json_decref(e->manifest);
     json_decref(e->summary);
     text_list_release(&e->problems);

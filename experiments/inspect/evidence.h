@@ -12,6 +12,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+#define EVIDENCE_TIMELINE 1024
+
 enum process_state {
     PROCESS_UNKNOWN, /* on another host, or nobody wrote its number */
     PROCESS_GONE,
@@ -30,8 +32,9 @@ struct evidence_rank {
     double step_ms, compute_ms, exposed_comm_ms; /* means over all its steps */
     char status[64], error[1024];                /* of its end record; "" without one */
     json_t *recoveries;                          /* owned array, may be empty */
-    json_t *buckets; /* owned array: the bucket records of the last step that has some */
-    json_t *others;  /* owned: the last record of every other kind, by kind */
+    json_t *buckets;  /* owned array: the bucket records of the last step that has some */
+    json_t *others;   /* owned: the last record of every other kind, by kind */
+    json_t *timeline; /* owned array: the newest EVIDENCE_TIMELINE step records */
     bool has_flight;
     struct flight_log flight;
     enum process_state process;
@@ -39,11 +42,19 @@ struct evidence_rank {
     bool lost;                /* the others say so in a recovery record */
 };
 
+/* What a server has written; it is no rank. */
+struct evidence_server {
+    unsigned index;
+    json_t *timeline; /* owned array: the newest EVIDENCE_TIMELINE round records */
+};
+
 struct evidence {
     char path[4096];
     json_t *manifest, *summary; /* owned; NULL: not there */
     unsigned world_size;        /* 0: nothing tells */
     struct evidence_rank *ranks;
+    struct evidence_server *servers; /* owned; those that have left records */
+    size_t server_count;
     size_t rank_count;         /* at least world_size: by rank, also those that left nothing */
     struct text_list problems; /* what is missing or damaged */
     bool one_clock;            /* all recorders are of one host: their clock is the same */

@@ -26,8 +26,9 @@ void inspect_text(const struct inspect_view *view, struct strbuf *out);
 /* The same as one JSON object (experiments/METRICS.md). */
 void inspect_json(const struct inspect_view *view, struct strbuf *out);
 
-/* Every recorded operation as Chrome trace events (chrome://tracing, Perfetto): a process per rank,
- * a thread per group, times in microseconds from the first recorder's opening. */
+/* Chrome trace events (chrome://tracing, Perfetto): a process per rank with a thread for its newest
+ * steps and one per group for every recorded operation, and a process per server with its newest
+ * rounds; times in microseconds from the first recorder's opening, or the first step's begin. */
 void inspect_trace(const struct evidence *e, struct strbuf *out);
 
 #endif

@@ -87,6 +87,37 @@ START_TEST(test_mpirun)
 }
 END_TEST
 
+/* A trace shows every step of every rank, and every round of a server, whatever synchronises. */
+START_TEST(test_trace)
+{
+    struct job job = {.ranks = 2, .servers = 1, .worker = ARGS("--sync", "ps", JOB)};
+    const char *trace = support_path("trace.json");
+    json_t *root;
+    size_t index, steps = 0, rounds = 0;
+    json_t *event;
+
+    (void)process_run(
+        0, JOB_TIMEOUT_MS, NULL,
+        ARGS(support_program("sparring"), "inspect", job_run(&job, 0), "--trace", trace));
+    root = json_load_file(trace, 0, NULL);
+    ck_assert_ptr_nonnull(root);
+    json_array_foreach(json_object_get(root, "traceEvents"), index, event)
+    {
+        const char *kind = json_string_value(json_object_get(event, "cat"));
+
+        if (!kind)
+            continue;
+        ck_assert_double_ge(json_number_value(json_object_get(event, "ts")), 0);
+        ck_assert_double_gt(json_number_value(json_object_get(event, "dur")), 0);
+        steps += strcmp(kind, "step") == 0;
+        rounds += strcmp(kind, "round") == 0;
+    }
+    ck_assert_uint_eq(steps, 2 * 160);
+    ck_assert_uint_eq(rounds, 160);
+    json_decref(root);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("article");
@@ -97,6 +128,7 @@ int main(void)
     tcase_add_test(cases, test_by_hand);
     tcase_add_test(cases, test_shared_file);
     tcase_add_test(cases, test_mpirun);
+    tcase_add_test(cases, test_trace);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }
