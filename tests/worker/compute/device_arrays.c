@@ -6,14 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SMALLEST 0x1p-126 /* normal number: a device may make 0 of what is below */
+
 static struct error err;
 static double coarseness = 1.0;
+static double unit; /* relative, of rounding a value where that is not float32 */
 
 void expect_precision(enum precision precision)
 {
     coarseness = precision == PRECISION_FLOAT32 ? 1.0
                  : precision == PRECISION_BF16  ? 0x1p-8 / ULP
                                                 : 0x1p-10 / ULP;
+    unit = precision == PRECISION_FLOAT32 ? 0.0 : coarseness * ULP;
 }
 
 /* Whether the two sides have orders of their own. */
@@ -186,6 +190,15 @@ void exact_add(struct exact *e, double term)
 void exact_expect(const char *what, size_t index, float got, const struct exact *e)
 {
     expect_near(what, index, got, e->value, (double)(e->terms + 8) * ULP * e->magnitude + 1e-37);
+}
+
+void expect_bounded(const char *what, size_t index, float got, struct bounded wanted)
+{
+    double allowed = wanted.error + unit * (fabs(wanted.value) + wanted.error) + SMALLEST;
+
+    if (!(fabs((double)got - wanted.value) <= allowed))
+        ck_abort_msg("%s: element %zu is %.9g, wanted %.9g within %.2g", what, index, (double)got,
+                     wanted.value, allowed);
 }
 
 void expect_near(const char *what, size_t index, float got, double wanted, double allowed)

@@ -5,6 +5,7 @@
 #ifndef SPARRING_TESTS_WORKER_COMPUTE_DEVICE_ARRAYS_H
 #define SPARRING_TESTS_WORKER_COMPUTE_DEVICE_ARRAYS_H
 
+#include "tests/support/bounded.h"
 #include "worker/compute/compute.h"
 
 #define ULP 0x1p-23 /* float32's, of what lies between 1 and 2 */
@@ -49,6 +50,9 @@ void exact_add(struct exact *e, double term);
 
 /* got differs by the rounding of its own sum: (terms + 8) * 2^-23 * magnitude. */
 void exact_expect(const char *what, size_t index, float got, const struct exact *e);
+
+/* got is as near as float32 allows, and the rounding of a value in the device's precision. */
+void expect_bounded(const char *what, size_t index, float got, struct bounded wanted);
 
 /* got is within `allowed` of wanted; a NaN never is. */
 void expect_near(const char *what, size_t index, float got, double wanted, double allowed);

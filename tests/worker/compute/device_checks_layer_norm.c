@@ -1,6 +1,5 @@
 /*
- * Layer normalisation against double.  A result may differ by what float32 makes of its terms, of
- * which the mean is one: a sum of all of the row, which may cancel.
+ * Layer normalisation against double, within what a running error analysis of float32 allows.
  */
 #include "tests/support/support.h"
 #include "tests/worker/compute/device_arrays.h"
@@ -15,7 +14,7 @@ struct norm_case {
     struct layer_norm norm;
     size_t rows;
     struct array x, y, weight, bias, mean, inverse_std;
-    double *exact_mean, *exact_inverse, *typical; /* (rows); typical: the mean of |x| */
+    struct bounded *exact_mean, *exact_inverse; /* (rows) */
 };
 
 static void norm_moments(struct norm_case *n)
@@ -24,17 +23,19 @@ static void norm_moments(struct norm_case *n)
 
     for (size_t row = 0; row < n->rows; row++) {
         const float *x = n->x.host + row * width;
-        double mean = 0.0;
-        double variance = 0.0;
+        struct bounded mean = {0};
+        struct bounded variance = {0};
 
-        for (size_t j = 0; j < width; j++) {
-            mean += (double)x[j] / (double)width;
-            n->typical[row] += fabs((double)x[j]) / (double)width;
-        }
+        for (size_t j = 0; j < width; j++) /* and a quotient, and a correction by a second mean */
+            bounded_add(&mean, bounded_exact((double)x[j] / (double)width), width + 4);
+        /* Around a mean that is off by e the mean square is the variance + e^2; each square has
+         * the roundings of its difference twice, of itself, of the sum and of the quotient. */
         for (size_t j = 0; j < width; j++)
-            variance += ((double)x[j] - mean) * ((double)x[j] - mean) / (double)width;
+            variance.value += pow((double)x[j] - mean.value, 2.0) / (double)width;
+        variance.error = mean.error * mean.error;
+        variance.error += (double)(width + 5) * ROUNDING * (variance.value + variance.error);
         n->exact_mean[row] = mean;
-        n->exact_inverse[row] = 1.0 / sqrt(variance + (double)n->norm.epsilon);
+        n->exact_inverse[row] = bounded_inverse_std(variance, (double)n->norm.epsilon);
     }
 }
 
@@ -50,12 +51,11 @@ static struct norm_case norm_make(struct compute *c, size_t rows, size_t width, 
         .bias = array_random(c, width),
         .mean = array_poisoned(c, rows),
         .inverse_std = array_poisoned(c, rows),
-        .exact_mean = calloc(rows, sizeof(double)),
-        .exact_inverse = calloc(rows, sizeof(double)),
-        .typical = calloc(rows, sizeof(double)),
+        .exact_mean = calloc(rows, sizeof(struct bounded)),
+        .exact_inverse = calloc(rows, sizeof(struct bounded)),
     };
 
-    ck_assert(n.exact_mean && n.exact_inverse && n.typical);
+    ck_assert(n.exact_mean && n.exact_inverse);
     for (size_t i = 0; i < n.x.count; i++)
         n.x.host[i] += offset;
     array_send(c, &n.x);
@@ -79,17 +79,15 @@ static void norm_free(struct compute *c, struct norm_case *n)
     array_free(c, &n->inverse_std);
     free(n->exact_mean);
     free(n->exact_inverse);
-    free(n->typical);
 }
 
-/* The normalised value of element i, and how large the numbers were that it is made of: the mean is
- * a sum of all of the row, which may cancel. */
-static double normalised(const struct norm_case *n, size_t i, double *ret_magnitude)
+/* The normalised value of element i. */
+static struct bounded normalised(const struct norm_case *n, size_t i)
 {
     size_t row = i / n->norm.width;
 
-    *ret_magnitude = (fabs((double)n->x.host[i]) + n->typical[row]) * n->exact_inverse[row];
-    return ((double)n->x.host[i] - n->exact_mean[row]) * n->exact_inverse[row];
+    return bounded_product(bounded_minus(bounded_exact((double)n->x.host[i]), n->exact_mean[row]),
+                           n->exact_inverse[row]);
 }
 
 static void check_layer_norm_forward(struct compute *c, size_t rows, size_t width, float offset)
@@ -97,44 +95,44 @@ static void check_layer_norm_forward(struct compute *c, size_t rows, size_t widt
     struct norm_case n = norm_make(c, rows, width, offset);
 
     for (size_t i = 0; i < rows * width; i++) {
-        double magnitude;
-        double value = normalised(&n, i, &magnitude);
-        double weight = (double)n.weight.host[i % width];
-        double bias = (double)n.bias.host[i % width];
+        struct bounded y =
+            bounded_product(normalised(&n, i), bounded_exact((double)n.weight.host[i % width]));
 
-        expect_near("layer norm forward", i, n.y.host[i], value * weight + bias,
-                    16 * ULP * (magnitude * (1.0 + fabs(value)) * fabs(weight) + fabs(bias)));
+        y = bounded_plus(y, bounded_exact((double)n.bias.host[i % width]));
+        expect_bounded("layer norm forward", i, n.y.host[i], y);
     }
     norm_free(c, &n);
 }
 
-/* dx of one row, whose dy * weight is g. */
+/* dy * weight of element i. */
+static struct bounded weighted(const struct norm_case *n, size_t i, const float *dy)
+{
+    return bounded_product(bounded_exact((double)dy[i]),
+                           bounded_exact((double)n->weight.host[i % n->norm.width]));
+}
+
+/* dx of one row. */
 static void expect_row_gradient(const struct norm_case *n, size_t row, const float *dy,
                                 const float *dx, const float *start)
 {
     size_t width = n->norm.width;
-    struct exact sum = {0};
-    struct exact projection = {0};
-    double magnitude;
+    struct bounded sum = {0};
+    struct bounded projection = {0};
 
-    for (size_t j = 0; j < width; j++) {
-        double g = (double)dy[row * width + j] * (double)n->weight.host[j];
-        double value = normalised(n, row * width + j, &magnitude);
-
-        exact_add(&sum, g / (double)width);
-        exact_add(&projection, g * value / (double)width);
-        projection.magnitude += fabs(g) * magnitude / (double)width;
+    for (size_t i = row * width; i < (row + 1) * width; i++) { /* the sums' terms, and quotients */
+        bounded_add(&sum, weighted(n, i, dy), width + 1);
+        bounded_add(&projection, bounded_product(weighted(n, i, dy), normalised(n, i)), width + 1);
     }
-    for (size_t j = 0; j < width; j++) {
-        size_t i = row * width + j;
-        double g = (double)dy[i] * (double)n->weight.host[j];
-        double value = normalised(n, i, &magnitude);
-        double before = start ? (double)start[i] : 0.0;
-        double size = fabs(g) + sum.magnitude + (fabs(value) + magnitude) * projection.magnitude;
+    sum = bounded_times(sum, 1.0 / (double)width);
+    projection = bounded_times(projection, 1.0 / (double)width);
+    for (size_t i = row * width; i < (row + 1) * width; i++) {
+        struct bounded d = bounded_minus(weighted(n, i, dy), sum);
 
-        expect_near("layer norm, input gradient", i, dx[i],
-                    before + (g - sum.value - value * projection.value) * n->exact_inverse[row],
-                    (double)(width + 32) * ULP * (fabs(before) + n->exact_inverse[row] * size));
+        d = bounded_minus(d, bounded_product(normalised(n, i), projection));
+        d = bounded_product(d, n->exact_inverse[row]);
+        if (start)
+            d = bounded_plus(d, bounded_exact((double)start[i]));
+        expect_bounded("layer norm, input gradient", i, dx[i], d);
     }
 }
 
@@ -144,23 +142,21 @@ static void expect_norm_parameters(const struct norm_case *n, const float *dy, c
     size_t width = n->norm.width;
 
     for (size_t j = 0; j < width; j++) {
-        struct exact weight = {0};
-        struct exact bias = {0};
+        struct bounded weight = {0};
+        struct bounded bias = {0};
 
         if (start) {
-            exact_add(&weight, (double)start[j]);
-            exact_add(&bias, (double)start[width + j]);
+            bounded_add(&weight, bounded_exact((double)start[j]), n->rows + 1);
+            bounded_add(&bias, bounded_exact((double)start[width + j]), n->rows + 1);
         }
-        for (size_t row = 0; row < n->rows; row++) {
-            double magnitude;
-            double d = (double)dy[row * width + j];
+        for (size_t i = j; i < n->rows * width; i += width) {
+            struct bounded d = bounded_exact((double)dy[i]);
 
-            exact_add(&weight, d * normalised(n, row * width + j, &magnitude));
-            weight.magnitude += 8.0 * fabs(d) * magnitude;
-            exact_add(&bias, d);
+            bounded_add(&weight, bounded_product(d, normalised(n, i)), n->rows + 1);
+            bounded_add(&bias, d, n->rows + 1);
         }
-        exact_expect("layer norm, weight gradient", j, gradient->host[j], &weight);
-        exact_expect("layer norm, bias gradient", j, gradient->host[width + j], &bias);
+        expect_bounded("layer norm, weight gradient", j, gradient->host[j], weight);
+        expect_bounded("layer norm, bias gradient", j, gradient->host[width + j], bias);
     }
 }
 

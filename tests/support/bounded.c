@@ -1,0 +1,49 @@
+#include "tests/support/bounded.h"
+
+#include <math.h>
+
+struct bounded bounded_exact(double value)
+{
+    return (struct bounded){value, 0.0};
+}
+
+struct bounded bounded_round(double value, double error)
+{
+    return (struct bounded){value, error + ROUNDING * (fabs(value) + error)};
+}
+
+struct bounded bounded_product(struct bounded a, struct bounded b)
+{
+    return bounded_round(a.value * b.value,
+                         fabs(a.value) * b.error + fabs(b.value) * a.error + a.error * b.error);
+}
+
+struct bounded bounded_plus(struct bounded a, struct bounded b)
+{
+    return bounded_round(a.value + b.value, a.error + b.error);
+}
+
+struct bounded bounded_minus(struct bounded a, struct bounded b)
+{
+    return bounded_round(a.value - b.value, a.error + b.error);
+}
+
+struct bounded bounded_times(struct bounded a, double by)
+{
+    return bounded_round(a.value * by, a.error * fabs(by));
+}
+
+void bounded_add(struct bounded *sum, struct bounded term, size_t roundings)
+{
+    sum->value += term.value;
+    sum->error += term.error + (double)roundings * ROUNDING * (fabs(term.value) + term.error);
+}
+
+struct bounded bounded_inverse_std(struct bounded variance, double epsilon)
+{
+    double least = (fmax(variance.value - variance.error, 0.0) + epsilon) * (1.0 - ROUNDING);
+    double value = 1.0 / sqrt(variance.value + epsilon);
+
+    /* Convex and falling: furthest off where the variance is least.  Root and quotient round. */
+    return bounded_round(value, (1.0 / sqrt(least) - value) * (1.0 + ROUNDING) + ROUNDING * value);
+}

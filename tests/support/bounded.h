@@ -1,0 +1,33 @@
+/*
+ * bounded: a value in double precision, and how far from it a sound float32 result may be.
+ * A running error analysis: an operation hands on the errors of its operands and adds the rounding
+ * of its own result.  A fused operation rounds less, so the bounds hold for it, too.
+ * Source: Higham 2002, section 3.3.
+ */
+#ifndef SPARRING_TESTS_SUPPORT_BOUNDED_H
+#define SPARRING_TESTS_SUPPORT_BOUNDED_H
+
+#include <stddef.h>
+
+#define ROUNDING 0x1p-24 /* relative, of one operation in float32 */
+
+struct bounded {
+    double value, error;
+};
+
+/* No error. */
+struct bounded bounded_exact(double value);
+/* The result of one operation in float32 whose operands make it err by `error` already. */
+struct bounded bounded_round(double value, double error);
+struct bounded bounded_product(struct bounded a, struct bounded b);
+struct bounded bounded_plus(struct bounded a, struct bounded b);
+struct bounded bounded_minus(struct bounded a, struct bounded b);
+struct bounded bounded_times(struct bounded a, double by);
+
+/* A term of a sum that takes `roundings` on it, in whatever order: n of n terms. */
+void bounded_add(struct bounded *sum, struct bounded term, size_t roundings);
+
+/* 1 / sqrt(variance + epsilon) */
+struct bounded bounded_inverse_std(struct bounded variance, double epsilon);
+
+#endif
