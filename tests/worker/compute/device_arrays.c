@@ -9,15 +9,11 @@
 #define SMALLEST 0x1p-126 /* normal number: a device may make 0 of what is below */
 
 static struct error err;
-static double coarseness = 1.0;
 static double unit; /* relative, of rounding a value where that is not float32 */
 
 void expect_precision(enum precision precision)
 {
-    coarseness = precision == PRECISION_FLOAT32 ? 1.0
-                 : precision == PRECISION_BF16  ? 0x1p-8 / ULP
-                                                : 0x1p-10 / ULP;
-    unit = precision == PRECISION_FLOAT32 ? 0.0 : coarseness * ULP;
+    unit = precision == PRECISION_FLOAT32 ? 0.0 : precision == PRECISION_BF16 ? 0x1p-8 : 0x1p-10;
 }
 
 /* Whether the two sides have orders of their own. */
@@ -187,26 +183,43 @@ void exact_add(struct exact *e, double term)
     e->terms++;
 }
 
+struct bounded exact_product(const struct exact *e)
+{
+    return (struct bounded){e->value,
+                            ((double)(e->terms + 8) * ULP + 3.0 * unit) * e->magnitude + SMALLEST};
+}
+
 void exact_expect(const char *what, size_t index, float got, const struct exact *e)
 {
-    expect_near(what, index, got, e->value, (double)(e->terms + 8) * ULP * e->magnitude + 1e-37);
+    struct bounded b = exact_product(e);
+
+    expect_near(what, index, got, b.value, b.error);
+}
+
+void exact_expect_sum(const char *what, size_t index, float got, const struct exact *e)
+{
+    expect_bounded(what, index, got,
+                   (struct bounded){e->value, (double)e->terms * ROUNDING * e->magnitude});
 }
 
 void expect_bounded(const char *what, size_t index, float got, struct bounded wanted)
 {
-    double allowed = wanted.error + unit * (fabs(wanted.value) + wanted.error) + SMALLEST;
-
-    if (!(fabs((double)got - wanted.value) <= allowed))
-        ck_abort_msg("%s: element %zu is %.9g, wanted %.9g within %.2g", what, index, (double)got,
-                     wanted.value, allowed);
+    expect_near(what, index, got, wanted.value,
+                wanted.error + unit * (fabs(wanted.value) + wanted.error) + SMALLEST);
 }
 
 void expect_near(const char *what, size_t index, float got, double wanted, double allowed)
 {
     /* Written so that a NaN fails; Check notes every assertion in a file, so this compares first.
      */
-    if (!(fabs((double)got - wanted) <= allowed * coarseness))
-        ck_abort_msg("%s: element %zu is %.9g, wanted %.9g", what, index, (double)got, wanted);
+    if (!(fabs((double)got - wanted) <= allowed))
+        ck_abort_msg("%s: element %zu is %.9g, wanted %.9g within %.2g", what, index, (double)got,
+                     wanted, allowed);
+}
+
+double precision_unit(void)
+{
+    return unit;
 }
 
 size_t random_size(size_t limit)

@@ -48,8 +48,12 @@ struct exact {
 
 void exact_add(struct exact *e, double term);
 
-/* got differs by the rounding of its own sum: (terms + 8) * 2^-23 * magnitude. */
+/* A sum of products in any order.  Each rounds twice by 2^-24 at most; the 8 are for the transforms
+ * of convolutions.  In a coarser precision two factors round to it, and the result. */
+struct bounded exact_product(const struct exact *e);
 void exact_expect(const char *what, size_t index, float got, const struct exact *e);
+/* Of terms that are given, or round once: each passes so many sums at most. */
+void exact_expect_sum(const char *what, size_t index, float got, const struct exact *e);
 
 /* got is as near as float32 allows, and the rounding of a value in the device's precision. */
 void expect_bounded(const char *what, size_t index, float got, struct bounded wanted);
@@ -59,6 +63,8 @@ void expect_near(const char *what, size_t index, float got, double wanted, doubl
 
 /* From here on results are expected as this precision rounds them, not float32's. */
 void expect_precision(enum precision precision);
+double
+precision_unit(void); /* relative, of rounding to it; 0: float32, which bounds have already */
 
 size_t random_size(size_t limit); /* from 1 to limit */
 

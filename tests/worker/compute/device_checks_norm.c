@@ -11,8 +11,6 @@
 
 #define MOMENTUM 0.1f
 #define EPSILON  1e-5f
-/* Of values near 1, in float32: a handful of roundings of each, and those of the statistics. */
-#define TOLERANCE 4e-6
 
 static struct error err;
 
@@ -22,14 +20,40 @@ struct problem {
     bool with_residual;
     struct array x, residual, dy, y;
     struct array weight, bias, dweight, dbias, running_mean, running_var, mean, inverse_std;
-    double *exact_mean, *exact_var;
+    struct bounded *exact_mean, *exact_var;
+    size_t roundings; /* of a term of a channel's sums: the CPU's are in double, and rounded */
 };
+
+/* A channel's mean and variance.  A GPU sums what exceeds a first value, and its squares. */
+static void moments(struct problem *p, size_t channel, struct bounded *ret_mean,
+                    struct bounded *ret_var)
+{
+    size_t inner = p->norm.inner;
+    double first = (double)p->x.host[channel * inner];
+    struct bounded mean = {0};
+    struct bounded square = {0};
+    double excess;
+
+    for (size_t i = 0; i < p->count; i++) {
+        size_t at = (i / inner * p->norm.channels + channel) * inner + i % inner;
+        double d = (double)p->x.host[at] - first;
+
+        bounded_add(&mean, bounded_exact(d / (double)p->count), p->roundings);
+        bounded_add(&square, bounded_exact(d * d / (double)p->count), p->roundings + 2);
+    }
+    excess = mean.value;
+    *ret_mean = bounded_round(first + excess, mean.error);
+    *ret_var = (struct bounded){square.value - excess * excess,
+                                square.error + (2.0 * fabs(excess) + mean.error) * mean.error};
+}
 
 static struct problem problem_make(struct compute *c, size_t batch, size_t channels, size_t inner,
                                    bool relu, bool residual)
 {
-    size_t values = batch * channels * inner;
-    struct problem p = {.batch = batch, .count = batch * inner, .with_residual = residual};
+    struct problem p = {.batch = batch,
+                        .count = batch * inner,
+                        .with_residual = residual,
+                        .roundings = compute_is_host(c) ? 2 : batch * inner + 4};
 
     p.x = images_random(c, batch, channels, inner);
     p.residual = images_random(c, batch, channels, inner);
@@ -43,19 +67,12 @@ static struct problem problem_make(struct compute *c, size_t batch, size_t chann
     p.running_var = array_random(c, channels);
     p.mean = array_poisoned(c, channels);
     p.inverse_std = array_poisoned(c, channels);
-    p.exact_mean = calloc(channels, sizeof(double));
-    p.exact_var = calloc(channels, sizeof(double));
+    p.exact_mean = calloc(channels, sizeof(*p.exact_mean));
+    p.exact_var = calloc(channels, sizeof(*p.exact_var));
     ck_assert(p.exact_mean && p.exact_var);
     for (size_t i = 0; i < channels; i++)
         p.running_var.host[i] = fabsf(p.running_var.host[i]) + 0.1f;
     array_send(c, &p.running_var);
-    for (size_t i = 0; i < values; i++)
-        p.exact_mean[i / inner % channels] += (double)p.x.host[i] / (double)p.count;
-    for (size_t i = 0; i < values; i++) {
-        double d = (double)p.x.host[i] - p.exact_mean[i / inner % channels];
-
-        p.exact_var[i / inner % channels] += d * d / (double)p.count;
-    }
     p.norm = (struct batch_norm){.channels = channels,
                                  .inner = inner,
                                  .weight = p.weight.device,
@@ -69,6 +86,8 @@ static struct problem problem_make(struct compute *c, size_t batch, size_t chann
                                  .momentum = MOMENTUM,
                                  .epsilon = EPSILON,
                                  .activation = relu ? ACTIVATION_RELU : ACTIVATION_NONE};
+    for (size_t i = 0; i < channels; i++)
+        moments(&p, i, &p.exact_mean[i], &p.exact_var[i]);
     return p;
 }
 
@@ -84,19 +103,26 @@ static void problem_free(struct compute *c, struct problem *p)
     free(p->exact_var);
 }
 
+static struct bounded normalised(float x, struct bounded mean, struct bounded variance)
+{
+    return bounded_product(bounded_minus(bounded_exact((double)x), mean),
+                           bounded_inverse_std(variance, (double)EPSILON));
+}
+
 /* One element of y, with this mean and variance. */
 static void expect_output(const struct problem *p, const char *what, size_t i, const float *x,
-                          double mean, double variance)
+                          struct bounded mean, struct bounded variance)
 {
     size_t channel = i / p->norm.inner % p->norm.channels;
-    double scale = (double)p->weight.host[channel] / sqrt(variance + (double)EPSILON);
-    double wanted = ((double)x[i] - mean) * scale + (double)p->bias.host[channel];
+    struct bounded wanted = bounded_product(normalised(x[i], mean, variance),
+                                            bounded_exact((double)p->weight.host[channel]));
 
+    wanted = bounded_plus(wanted, bounded_exact((double)p->bias.host[channel]));
     if (p->with_residual)
-        wanted += (double)p->residual.host[i];
-    if (p->norm.activation == ACTIVATION_RELU && wanted < 0.0)
-        wanted = 0.0;
-    expect_near(what, i, p->y.host[i], wanted, TOLERANCE * (2.0 + fabs(scale)));
+        wanted = bounded_plus(wanted, bounded_exact((double)p->residual.host[i]));
+    if (p->norm.activation == ACTIVATION_RELU && wanted.value < 0.0)
+        wanted.value = 0.0;
+    expect_bounded(what, i, p->y.host[i], wanted);
 }
 
 static void check_evaluate(struct compute *c, struct problem *p, bool in_place)
@@ -117,10 +143,22 @@ static void check_evaluate(struct compute *c, struct problem *p, bool in_place)
     for (size_t i = 0; i < p->y.count; i++) {
         size_t channel = i / p->norm.inner % p->norm.channels;
 
-        expect_output(p, "batch norm, evaluation", i, x, (double)p->running_mean.host[channel],
-                      (double)p->running_var.host[channel]);
+        expect_output(p, "batch norm, evaluation", i, x,
+                      bounded_exact((double)p->running_mean.host[channel]),
+                      bounded_exact((double)p->running_var.host[channel]));
     }
     free(x);
+}
+
+/* (1 - momentum) before + momentum now: three roundings of each share. */
+static void expect_running(const char *what, size_t i, float got, float before, struct bounded now)
+{
+    double m = (double)MOMENTUM;
+    struct bounded wanted = {0};
+
+    bounded_add(&wanted, (struct bounded){m * now.value, m * now.error}, 3);
+    bounded_add(&wanted, bounded_exact((1.0 - m) * (double)before), 3);
+    expect_near(what, i, got, wanted.value, wanted.error);
 }
 
 static void check_forward(struct compute *c, struct problem *p)
@@ -141,12 +179,9 @@ static void check_forward(struct compute *c, struct problem *p)
         expect_output(p, "batch norm", i, p->x.host, p->exact_mean[channel], p->exact_var[channel]);
     }
     for (size_t i = 0; i < p->norm.channels; i++) {
-        double m = (double)MOMENTUM;
-
-        expect_near("running mean", i, p->running_mean.host[i],
-                    (1.0 - m) * (double)mean[i] + m * p->exact_mean[i], 1e-6);
-        expect_near("running variance", i, p->running_var.host[i],
-                    (1.0 - m) * (double)variance[i] + m * unbiased * p->exact_var[i], 1e-6);
+        expect_running("running mean", i, p->running_mean.host[i], mean[i], p->exact_mean[i]);
+        expect_running("running variance", i, p->running_var.host[i], variance[i],
+                       bounded_times(p->exact_var[i], unbiased));
     }
     free(mean);
     free(variance);
@@ -164,6 +199,53 @@ static float *masked(struct compute *c, const struct problem *p)
     return dy;
 }
 
+static struct bounded channel_normalised(const struct problem *p, size_t i)
+{
+    size_t channel = i / p->norm.inner % p->norm.channels;
+
+    return normalised(p->x.host[i], p->exact_mean[channel], p->exact_var[channel]);
+}
+
+/* What the derivative of the definition says: dy is behind the mask; before: dweight and dbias. */
+static void expect_gradients(const struct problem *p, const float *dx, const float *dy,
+                             float *const before[2])
+{
+    size_t channels = p->norm.channels;
+    struct bounded *sums = calloc(2 * channels, sizeof(*sums)); /* of dy, and with normalised x */
+
+    ck_assert_ptr_nonnull(sums);
+    for (size_t i = 0; i < p->x.count; i++) {
+        size_t channel = i / p->norm.inner % channels;
+        struct bounded d = bounded_exact((double)dy[i]);
+
+        bounded_add(&sums[channel], d, p->roundings);
+        bounded_add(&sums[channels + channel], bounded_product(d, channel_normalised(p, i)),
+                    p->roundings);
+    }
+    for (size_t i = 0; i < p->x.count; i++) {
+        size_t channel = i / p->norm.inner % channels;
+        struct bounded scale =
+            bounded_product(bounded_exact((double)p->weight.host[channel]),
+                            bounded_inverse_std(p->exact_var[channel], (double)EPSILON));
+        struct bounded mean = bounded_times(sums[channel], 1.0 / (double)p->count);
+        struct bounded slope = bounded_times(sums[channels + channel], 1.0 / (double)p->count);
+        struct bounded d = bounded_minus(bounded_exact((double)dy[i]), mean);
+
+        d = bounded_minus(d, bounded_product(channel_normalised(p, i), slope));
+        expect_bounded("input gradient of batch norm", i, dx[i], bounded_product(scale, d));
+    }
+    for (size_t i = 0; i < channels; i++) {
+        if (before) {
+            sums[channels + i] =
+                bounded_plus(sums[channels + i], bounded_exact((double)before[0][i]));
+            sums[i] = bounded_plus(sums[i], bounded_exact((double)before[1][i]));
+        }
+        expect_bounded("weight gradient of batch norm", i, p->dweight.host[i], sums[channels + i]);
+        expect_bounded("bias gradient of batch norm", i, p->dbias.host[i], sums[i]);
+    }
+    free(sums);
+}
+
 /* Against what the derivative of the definition says. */
 static void check_backward(struct compute *c, struct problem *p, bool residual, bool accumulate)
 {
@@ -172,9 +254,7 @@ static void check_backward(struct compute *c, struct problem *p, bool residual, 
     struct array *dx = accumulate && !residual ? &p->dy : &apart; /* dx may be dy */
     float *dy = masked(c, p);
     float *before[2] = {array_copy(&p->dweight), array_copy(&p->dbias)};
-    struct exact *sums = calloc(2 * channels, sizeof(*sums));
 
-    ck_assert_ptr_nonnull(sums);
     array_send(c, &p->dy);
     assert_ok(compute_batch_norm_backward(c, &p->norm, p->x.device, p->y.device, p->dy.device,
                                           dx->device, p->batch, residual, accumulate, &err));
@@ -187,42 +267,7 @@ static void check_backward(struct compute *c, struct problem *p, bool residual, 
                          (double)p->dy.host[i], (double)dy[i]);
     array_receive(c, &p->dweight);
     array_receive(c, &p->dbias);
-    for (size_t i = 0; i < p->x.count; i++) {
-        size_t channel = i / p->norm.inner % channels;
-        double hat = ((double)p->x.host[i] - p->exact_mean[channel]) /
-                     sqrt(p->exact_var[channel] + (double)EPSILON);
-
-        exact_add(&sums[channel], (double)dy[i]);
-        exact_add(&sums[channels + channel], (double)dy[i] * hat);
-    }
-    for (size_t i = 0; i < p->x.count; i++) {
-        size_t channel = i / p->norm.inner % channels;
-        double inverse = 1.0 / sqrt(p->exact_var[channel] + (double)EPSILON);
-        double hat = ((double)p->x.host[i] - p->exact_mean[channel]) * inverse;
-        double scale = (double)p->weight.host[channel] * inverse;
-        double wanted = scale * ((double)dy[i] - sums[channel].value / (double)p->count -
-                                 hat * sums[channels + channel].value / (double)p->count);
-
-        expect_near("input gradient of batch norm", i, dx->host[i], wanted,
-                    TOLERANCE * (2.0 + hat * hat + inverse * (1.0 + fabs(hat))) *
-                        (1.0 + fabs(scale)));
-    }
-    for (size_t i = 0; i < channels; i++) {
-        double inverse;
-
-        if (accumulate) {
-            exact_add(&sums[channels + i], (double)before[0][i]);
-            exact_add(&sums[i], (double)before[1][i]);
-        }
-        /* x - mean is rounded as x is, and then as much larger as inverse makes it. */
-        inverse = 1.0 / sqrt(p->exact_var[i] + (double)EPSILON);
-        expect_near("weight gradient of batch norm", i, p->dweight.host[i],
-                    sums[channels + i].value,
-                    TOLERANCE * (1.0 + sums[channels + i].magnitude + inverse * sums[i].magnitude));
-        expect_near("bias gradient of batch norm", i, p->dbias.host[i], sums[i].value,
-                    TOLERANCE * (1.0 + sums[i].magnitude));
-    }
-    free(sums);
+    expect_gradients(p, dx->host, dy, accumulate ? before : NULL);
     free(before[0]);
     free(before[1]);
     free(dy);

@@ -57,7 +57,7 @@ static void check_pool_backward(struct compute *c, const struct pool *p, const i
                                         dy.device, dx.device, batch, accumulate, &err));
     array_receive(c, &dx);
     for (size_t i = 0; i < dx.count; i++)
-        exact_expect("input gradient of max pooling", i, dx.host[i], &sums[i]);
+        exact_expect_sum("input gradient of max pooling", i, dx.host[i], &sums[i]);
     free(sums);
     array_free(c, &indices);
     array_free(c, &dy);
@@ -138,7 +138,7 @@ static void check_mean(struct compute *c, size_t batch, size_t channels, size_t 
 
         for (size_t j = 0; j < inner; j++)
             exact_add(&e, (double)x.host[i * inner + j] / (double)inner);
-        exact_expect("mean", i, y.host[i], &e);
+        exact_expect_sum("mean", i, y.host[i], &e);
     }
     for (int accumulate = 0; accumulate < 2; accumulate++) {
         struct array *out = accumulate ? &start : &dx;
@@ -153,7 +153,7 @@ static void check_mean(struct compute *c, size_t batch, size_t channels, size_t 
             exact_add(&e, (double)y.host[i / inner] / (double)inner);
             if (accumulate)
                 exact_add(&e, (double)before[i]);
-            exact_expect("input gradient of a mean", i, out->host[i], &e);
+            exact_expect_sum("input gradient of a mean", i, out->host[i], &e);
         }
         free(before);
     }
@@ -192,7 +192,7 @@ static void check_flatten(struct compute *c, size_t batch, size_t channels, size
             exact_add(&e, (double)y.host[i]);
             if (accumulate)
                 exact_add(&e, (double)before[i]);
-            exact_expect("input gradient of a flatten", i, out->host[i], &e);
+            exact_expect_sum("input gradient of a flatten", i, out->host[i], &e);
         }
         free(before);
     }
