@@ -33,6 +33,21 @@ struct bounded bounded_times(struct bounded a, double by)
     return bounded_round(a.value * by, a.error * fabs(by));
 }
 
+struct bounded bounded_quotient(struct bounded a, struct bounded b)
+{
+    double value = a.value / b.value;
+    double least = fmax(fabs(b.value) - b.error, 0.0);
+
+    return bounded_round(value, (a.error + fabs(value) * b.error) / least);
+}
+
+struct bounded bounded_root(struct bounded a)
+{
+    double value = sqrt(a.value);
+
+    return bounded_round(value, value - sqrt(fmax(a.value - a.error, 0.0))); /* concave */
+}
+
 void bounded_add(struct bounded *sum, struct bounded term, size_t roundings)
 {
     sum->value += term.value;

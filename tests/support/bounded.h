@@ -23,6 +23,8 @@ struct bounded bounded_product(struct bounded a, struct bounded b);
 struct bounded bounded_plus(struct bounded a, struct bounded b);
 struct bounded bounded_minus(struct bounded a, struct bounded b);
 struct bounded bounded_times(struct bounded a, double by);
+struct bounded bounded_quotient(struct bounded a, struct bounded b);
+struct bounded bounded_root(struct bounded a); /* not negative */
 
 /* A term of a sum that takes `roundings` on it, in whatever order: n of n terms. */
 void bounded_add(struct bounded *sum, struct bounded term, size_t roundings);
