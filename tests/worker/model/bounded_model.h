@@ -14,10 +14,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define BOUNDED_WIDTH_MAX  31
+#define BOUNDED_WIDTH_MAX  66
 #define BOUNDED_BATCH_MAX  33
 #define BOUNDED_LAYERS_MAX 4
-#define BOUNDED_PARAMS_MAX 1024
+#define BOUNDED_PARAMS_MAX 8192
 
 typedef struct bounded bounded_rows[BOUNDED_BATCH_MAX][BOUNDED_WIDTH_MAX];
 

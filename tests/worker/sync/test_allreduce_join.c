@@ -3,13 +3,15 @@
  * a single process that sees what every rank sees; both rules of division, and the mean over
  * samples.  At the end all ranks have the last joiner's model.  --uneven stop names the rank.
  */
+#include "tests/support/bounded.h"
 #include "tests/worker/sync/allreduce_world.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define RATE 0.25
+#define RATE  0.25
+#define SLOPE 0.1 /* of a gradient over its parameter */
 
 static const char *const shapes[] = {"w:6x5", "b:6", NULL};
 
@@ -34,7 +36,7 @@ struct uneven {
 /* A gradient that depends on the parameter, the rank and the step: 0.1 p + noise. */
 static double gradient(double p, unsigned rank, uint64_t step, size_t i)
 {
-    return 0.1 * p + (double)value_of(rank, step, i, 3);
+    return SLOPE * p + (double)value_of(rank, step, i, 3);
 }
 
 static double start_of(size_t i)
@@ -60,19 +62,23 @@ static double weight(const struct uneven *u, unsigned size, unsigned rank, uint6
 }
 
 /* Every rank's updates in one process, in double precision. */
-static double trained_alone(const struct uneven *u, unsigned size, size_t i)
+static struct bounded trained_alone(const struct uneven *u, unsigned size, size_t i)
 {
-    double p = start_of(i);
+    struct bounded p = bounded_exact(start_of(i));
     size_t longest = 0;
 
     for (unsigned r = 0; r < size; r++)
         longest = u->steps[r] > longest ? u->steps[r] : longest;
     for (uint64_t step = 0; step < longest; step++) {
-        double mean = 0;
+        struct bounded mean = {0};
 
-        for (unsigned r = 0; r < size; r++)
-            mean += weight(u, size, r, step) * gradient(p, r, step, i);
-        p -= RATE * mean;
+        for (unsigned r = 0; r < size; r++) { /* sums, a weight and its product */
+            struct bounded g = bounded_round(gradient(p.value, r, step, i), SLOPE * p.error);
+            double share = weight(u, size, r, step);
+
+            bounded_add(&mean, (struct bounded){share * g.value, share * g.error}, size + 1);
+        }
+        p = bounded_minus(p, bounded_times(mean, RATE));
     }
     return p;
 }
@@ -108,8 +114,11 @@ static void train(struct replica *r)
             r->params[i] -= (float)RATE * r->grads[i];
     }
     ck_assert_uint_eq(step, u->steps[r->rank] + shadowed);
-    for (size_t i = 0; i < r->table->count; i++)
-        ck_assert_double_eq_tol((double)r->params[i], trained_alone(u, r->size, i), 2e-5);
+    for (size_t i = 0; i < r->table->count; i++) {
+        struct bounded wanted = trained_alone(u, r->size, i);
+
+        ck_assert_double_le(fabs((double)r->params[i] - wanted.value), wanted.error);
+    }
 }
 
 static const size_t all_steps[][4] = {{5, 3, 4, 1}, {1, 1, 6, 2}, {0, 7, 3, 7}};
