@@ -27,10 +27,10 @@ START_TEST(test_parse)
     struct gate gate = parse("throughput:-5%");
 
     ck_assert_int_eq(gate.metric, METRIC_samples_per_second);
-    ck_assert_double_eq_tol(gate.change, -0.05, 1e-12);
+    ck_assert_double_eq(gate.change, -0.05);
     gate = parse("step_ms_p50:+12.5%");
     ck_assert_int_eq(gate.metric, METRIC_step_ms_p50);
-    ck_assert_double_eq_tol(gate.change, 0.125, 1e-12);
+    ck_assert_double_eq(gate.change, 0.125);
 }
 END_TEST
 
