@@ -16,9 +16,10 @@
 
 static struct error err;
 
-/* What rounding moves by at most: fp16 has few numbers below 2^-14. */
+/* What rounding moves by at most: fp16 has few numbers below 2^-14.  sums: of a head's scores,
+ * exponentials and sums in float32, relative. */
 struct rounding {
-    double unit, least;
+    double unit, least, sums;
 };
 
 static struct rounding rounding_of(enum precision precision)
@@ -33,7 +34,7 @@ static struct rounding rounding_of(enum precision precision)
 
 static double off_by(struct rounding r, double x)
 {
-    return (r.unit + 0x1p-17) * fabs(x) + r.least;
+    return (r.unit + r.sums) * fabs(x) + r.least;
 }
 
 struct shape {
@@ -127,27 +128,37 @@ static void run(struct compute *c, const struct sample *a)
     array_receive(c, &a->dqkv);
 }
 
-/* p of a head, and its rows' logarithms against the device's. */
-static void find_probabilities(const struct sample *a, size_t sample, size_t head)
+/* p of a head, and its rows' logarithms against the device's.  Returns what float32 leaves p off
+ * by, relative: a score's n terms round twice by 2^-24 at most where Tensor Cores cut off, and both
+ * it and the logarithm are in the exponent; then the sums over keys, and roundings of each step. */
+static double find_probabilities(const struct sample *a, size_t sample, size_t head)
 {
     size_t positions = a->shape.positions;
+    double scale = 1.0 / sqrt((double)a->shape.size);
+    double largest = 0.0;
 
     for (size_t q = 0; q < positions; q++) {
         double *p = a->p + q * positions;
         size_t at = (sample * a->shape.heads + head) * positions + q;
         double sum = 0.0;
+        double off = 0.0;
 
         for (size_t k = 0; k <= q; k++) {
-            p[k] = exp(dot(row_of(a, &a->qkv, sample, q, 0, head),
-                           row_of(a, &a->qkv, sample, k, 1, head), a->shape.size) /
-                       sqrt((double)a->shape.size));
+            const float *query = row_of(a, &a->qkv, sample, q, 0, head);
+            const float *key = row_of(a, &a->qkv, sample, k, 1, head);
+
+            p[k] = exp(scale * dot(query, key, a->shape.size));
+            off = fmax(off, (double)(a->shape.size + 8) * ULP * scale *
+                                size_of(query, key, a->shape.size));
             sum += p[k];
         }
         for (size_t k = 0; k <= q; k++)
             p[k] /= sum;
         expect_near("logarithm of a sum", at, a->log_sums.host[at], log(sum),
-                    0x1p-20 * (8.0 + fabs(log(sum))));
+                    off + (double)(q + 8) * ULP + 4.0 * ROUNDING * fabs(log(sum)));
+        largest = fmax(largest, off);
     }
+    return 2.0 * largest + (double)(positions + a->shape.size + 16) * ULP;
 }
 
 static void expect_output(const struct sample *a, size_t sample, size_t head, size_t i,
@@ -199,7 +210,7 @@ static void find_slopes(const struct sample *a, size_t sample, size_t head, stru
                 off_by(r, (double)row_of(a, &a->y, sample, q, 0, head)[j]) * fabs((double)dy[j]);
         for (size_t k = 0; k <= q; k++)
             slopes[k] = p[k] * (slopes[k] - delta);
-        ret_off[q] += 0x1p-17 * largest; /* sums in float32 */
+        ret_off[q] += r.sums * largest;
     }
 }
 
@@ -256,7 +267,7 @@ static void check_shape(struct compute *c, const struct shape *s)
     ck_assert_ptr_nonnull(off);
     run(c, &a);
     for (size_t i = 0; i < s->batch * s->heads; i++) {
-        find_probabilities(&a, i / s->heads, i % s->heads);
+        r.sums = find_probabilities(&a, i / s->heads, i % s->heads);
         find_slopes(&a, i / s->heads, i % s->heads, r, off);
         for (size_t position = 0; position < s->positions; position++) {
             expect_output(&a, i / s->heads, i % s->heads, position, r);
