@@ -196,9 +196,9 @@ enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct er
     struct sync_counters total;
     enum status status;
 
-    stop_let_interrupt(true);
+    stop_set_waits(STOP_WAITS_NOW);
     status = meet(t, outcome, err);
-    stop_let_interrupt(false);
+    stop_set_waits(STOP_WAITS_LATE);
     add_losses(t, outcome);
     outcome->parameters_hash = hash_parameters(t);
     if (status == STATUS_OK && !evaluated)

@@ -105,12 +105,14 @@ static void save_on_stop(struct trainer *t, uint64_t completed)
 {
     struct error why = {0};
 
+    stop_set_waits(STOP_WAITS_NEVER);
     if (t->rank != 0)
         stopping_await_saved(t);
     if (checkpointer_end(t, completed, &why) != STATUS_OK)
         log_warning("no checkpoint of the stop: %s", why.text);
     if (t->rank == 0)
         stopping_tell_saved(t);
+    stop_set_waits(STOP_WAITS_LATE);
 }
 
 static enum status run_steps(struct trainer *t, struct run_outcome *outcome, struct error *err)
@@ -164,9 +166,9 @@ enum status train_run(const struct worker_options *options, const struct option_
     enum status status;
     bool opened;
 
-    stop_let_interrupt(true); /* until there is something to be lost */
+    stop_set_waits(STOP_WAITS_NOW); /* until there is something to be lost */
     status = trainer_open(&t, err);
-    stop_let_interrupt(false);
+    stop_set_waits(STOP_WAITS_LATE);
     opened = status == STATUS_OK;
     if (opened) {
         if (launch->rank == 0 && compute_note(t.compute)[0])

@@ -13,7 +13,7 @@
 
 static atomic_int signal_seen;
 static atomic_int_least64_t seen_ns;
-static atomic_bool may_interrupt;
+static atomic_int waits_end; /* an enum stop_waits */
 static int event_fd = -1;
 
 static void on_signal(int number)
@@ -50,15 +50,18 @@ int stop_requested(void)
     return atomic_load(&signal_seen);
 }
 
-void stop_let_interrupt(bool may)
+void stop_set_waits(enum stop_waits when)
 {
-    atomic_store(&may_interrupt, may);
+    atomic_store(&waits_end, (int)when);
 }
 
-bool stop_interrupts(void)
+bool stop_ends_waits(void)
 {
-    return stop_requested() != 0 &&
-           (atomic_load(&may_interrupt) || clock_now_ns() - atomic_load(&seen_ns) > PATIENCE_NS);
+    int when = atomic_load(&waits_end);
+
+    if (stop_requested() == 0 || when == STOP_WAITS_NEVER)
+        return false;
+    return when == STOP_WAITS_NOW || clock_now_ns() - atomic_load(&seen_ns) > PATIENCE_NS;
 }
 
 int stop_fd(void)

@@ -16,13 +16,16 @@ enum status stop_install(struct error *err);
 /* The signal that asked us to stop, or 0. */
 int stop_requested(void);
 
-/* While nothing is at stake a stop also ends the waits for others: ranks or servers that are not
- * there yet.  Off at first, and to be off again before anybody says goodbye. */
-void stop_let_interrupt(bool may);
+/* When a stop ends the waits for other processes. */
+enum stop_waits {
+    STOP_WAITS_LATE, /* the first: after 10 s; a step is made to its end, but may take for ever */
+    STOP_WAITS_NOW,  /* nothing is at stake: ranks or servers are not there yet, or all is done */
+    STOP_WAITS_NEVER /* what is waited for is what the stop saves */
+};
+void stop_set_waits(enum stop_waits when);
 
-/* May a wait be ended by a stop?  One is requested, and nothing is at stake, or it has been for 10
- * s: a step is made to its end, but not one that may take for ever. */
-bool stop_interrupts(void);
+/* Is a stop requested that ends a wait now? */
+bool stop_ends_waits(void);
 
 /* An eventfd that becomes readable (and stays so) when a stop is requested; for poll.  -1 before
  * install. */

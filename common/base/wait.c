@@ -86,7 +86,7 @@ static void end_stopped(void)
 {
     struct error err = {0};
 
-    if (!stop_interrupts()) {
+    if (!stop_ends_waits()) {
         monitor.stopped_ns = 0;
         return;
     }

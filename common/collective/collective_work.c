@@ -316,7 +316,7 @@ static void drive(struct collective_work *w, int64_t until_ns)
             break; /* its watchdog ends the call first */
         if (g->alarm && atomic_load(&g->alarm->raised))
             give_up(w, VERDICT_ALARM, &err);
-        else if (stop_interrupts())
+        else if (stop_ends_waits())
             stop(w, &err);
         else if (clock_now_ns() >= end_ns)
             give_up(w, VERDICT_TIMEOUT, &err);

@@ -168,7 +168,7 @@ static void wait_until(struct unary *unary, struct rpc_call *call, int64_t until
         const struct timespec next = condition_until(look_ns < until_ns ? look_ns : until_ns);
 
         (void)pthread_cond_timedwait(&unary->changed, &unary->lock, &next);
-        if (!unary->done && !unary->stopped && stop_interrupts()) {
+        if (!unary->done && !unary->stopped && stop_ends_waits()) {
             unary->stopped = true;
             rpc_call_cancel(call);
         }

@@ -213,7 +213,7 @@ static enum status file_wait(void *impl, const char *const *keys, size_t count, 
 
         if (status != STATUS_TIMEOUT || late)
             return status;
-        if (stop_interrupts())
+        if (stop_ends_waits())
             return error_set(err, STATUS_CANCELLED, "stopped by signal %d while a key was missing",
                              stop_requested());
         pause_for(pause_ns, deadline_ns);

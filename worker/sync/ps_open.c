@@ -128,7 +128,7 @@ static enum status join_first(struct sync_ps *s, struct ps_link *l, int64_t dead
     if (status == STATUS_OK)
         status = ps_join(s, l, false, deadline_ns, err);
     while (!l->told && ps_link_may_return(status, false) && s->reconnect_ms > 0 &&
-           !stop_interrupts() && clock_now_ns() + JOIN_PAUSE_NS < deadline_ns) {
+           !stop_ends_waits() && clock_now_ns() + JOIN_PAUSE_NS < deadline_ns) {
         if (first.status == STATUS_OK)
             first = *err;
         ps_link_shut(l);

@@ -85,12 +85,12 @@ START_TEST(a_stop_ends_a_wait_where_it_may)
     if (!client)
         assert_ok(rpc_client_open(&plain, &client, &err));
     assert_ok(stop_install(&err));
-    stop_let_interrupt(true);
+    stop_set_waits(STOP_WAITS_NOW);
     assert_fails(echo_ask(client, ECHO_UNARY, 300, &err), STATUS_UNREACHABLE, "cannot reach");
     ck_assert_int_eq(raise(SIGTERM), 0);
     assert_fails(echo_ask(client, ECHO_UNARY, DEADLINE_MS, &err), STATUS_CANCELLED,
                  "stopped by signal 15 while /test.v1.Echo/");
-    stop_let_interrupt(false); /* as for the goodbyes */
+    stop_set_waits(STOP_WAITS_LATE); /* as for the goodbyes */
     assert_fails(echo_ask(client, ECHO_UNARY, 300, &err), STATUS_UNREACHABLE, "cannot reach");
     rpc_client_close(client);
 }
