@@ -1,6 +1,6 @@
 /*
- * What cannot be opened is told in one line.  tests/gpu sets SPARRING_TEST_GPU, and then it has to be
- * there.
+ * What cannot be opened is told in one line.  tests/gpu sets SPARRING_TEST_GPU, and then it has to
+ * be there.
  */
 #include "tests/worker/compute/gpu.h"
 #include "tests/support/support.h"
