@@ -150,7 +150,7 @@ static void note_connection(struct unary *unary)
 {
     char reason[160] = "";
 
-    if (clock_now_ns() < unary->note_ns)
+    if (!unary->wait.is_listed || clock_now_ns() < unary->note_ns)
         return;
     unary->note_ns = clock_deadline_ns(note_ms);
     (void)pthread_mutex_unlock(&unary->lock);

@@ -166,10 +166,13 @@ static void kill_stuck_mpirun(struct crew *c)
 {
     struct child *child = &c->children[c->servers];
 
-    if (c->mpirun.pid == 0 || child->state != CHILD_RUNNING || clock_now_ns() < c->mpirun_look_ns)
+    if (c->mpirun.pid == 0)
         return;
-    c->mpirun_look_ns = clock_deadline_ns(MPIRUN_LOOK_MS);
-    if (child->killed || !mpirun_is_stuck(&c->mpirun))
+    if (child->state != CHILD_RUNNING || child->killed) {
+        c->mpirun.pid = 0; /* it has ended, or is to: no more looks */
+        return;
+    }
+    if (!mpirun_is_stuck(&c->mpirun))
         return;
     log_error("mpirun does not end, and all its ranks have: killed");
     child->killed = true;
@@ -290,8 +293,8 @@ enum status crew_step(struct crew *c, int64_t deadline_ns, struct error *err)
             nearest = c->children[i].kill_at_ns;
     if (c->verdict_at_ns < nearest)
         nearest = c->verdict_at_ns;
-    if (c->mpirun.pid != 0 && c->mpirun_look_ns < nearest)
-        nearest = c->mpirun_look_ns;
+    if (c->mpirun.pid != 0 && c->mpirun.look_ns < nearest)
+        nearest = c->mpirun.look_ns;
     count = epoll_wait(c->epoll_fd, events, EVENTS_MAX,
                        nearest == INT64_MAX ? -1 : clock_left_ms(nearest));
     if (count < 0 && errno != EINTR)

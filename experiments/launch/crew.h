@@ -22,8 +22,7 @@ struct crew {
     int64_t deadline_ns;        /* of the job */
     int64_t patience_ns;        /* until then a reader of our output may stall us */
     int stop_signal;            /* the first that asked us to stop; 0: none */
-    struct mpirun_watch mpirun; /* pid 0: ranks are started without it */
-    int64_t mpirun_look_ns;     /* when it is looked at next */
+    struct mpirun_watch mpirun; /* pid 0: it is not looked at */
     bool tolerant;              /* the others go on when a rank is lost */
     unsigned restarts_left;     /* of ranks, when tolerant, and of servers, when durable */
     size_t pairs; /* of servers: i and pairs + i, of which one may be lost; 0: all are needed */

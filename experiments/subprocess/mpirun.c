@@ -51,6 +51,9 @@ bool mpirun_is_stuck(struct mpirun_watch *w)
     size_t children = 0;
     bool all = true;
 
+    if (clock_now_ns() < w->look_ns)
+        return false;
+    w->look_ns = clock_deadline_ns(MPIRUN_LOOK_MS);
     (void)snprintf(pattern, sizeof(pattern), "/proc/%ld/task/*/children", (long)w->pid);
     if (glob(pattern, GLOB_NOSORT, NULL, &threads) == 0)
         for (size_t i = 0; i < threads.gl_pathc; i++)
