@@ -190,6 +190,15 @@ static uint64_t hash_floats(uint64_t hash, const float *values, size_t count)
     return hash;
 }
 
+void checkpointer_log_conversions(const struct trainer *t, const struct safetensors *file)
+{
+    char text[128];
+
+    safetensors_conversions(file, text, sizeof(text));
+    if (t->rank == 0 && text[0])
+        log_info("'%s': tensors are converted to float32: %s", file->path, text);
+}
+
 /* Tensors first: of another model they say more than its name.  State of another optimizer, or of
  * one that kept none, is left where it is. */
 static enum status load_tensors(struct trainer *t, const struct safetensors *file,
@@ -205,6 +214,7 @@ static enum status load_tensors(struct trainer *t, const struct safetensors *fil
                                     wanted ? NULL : CHECKPOINT_OPTIMIZER, err);
     if (status != STATUS_OK)
         return status;
+    checkpointer_log_conversions(t, file);
     t->checkpointer.identity = 0xcbf29ce484222325u;
     for (size_t i = 0; i < contents.length; i++)
         t->checkpointer.identity = hash_floats(t->checkpointer.identity, contents.parts[i].slab,
@@ -346,7 +356,7 @@ static enum status check_finite(const struct contents *c, uint64_t completed, st
             const float *values = c->parts[p].slab + table->views[v].offset;
 
             for (size_t i = 0; i < table->views[v].count; i++)
-                if (!isfinite(values[i]))
+                if (table->views[v].kind == TENSOR_FLOAT32 && !isfinite(values[i]))
                     return error_set(err, STATUS_DATA,
                                      "after update %" PRIu64 " '%s%s' has a value that is %s: no "
                                      "checkpoint is made of that",

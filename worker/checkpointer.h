@@ -42,6 +42,10 @@ struct checkpointer {
  * one's checkpoints; where processes come and go, checkpointer_join says that. */
 enum status checkpointer_resume(struct trainer *t, bool *ret_resumed, struct error *err);
 
+/* Say what of a file that was loaded was not float32 there; rank 0 does. */
+struct safetensors;
+void checkpointer_log_conversions(const struct trainer *t, const struct safetensors *file);
+
 /* When sync is open and has not started: is this the first process of a new run, and
  * --checkpoint-dir has another one's checkpoints?  STATUS_CONFIG.  Warns of checkpoints that may
  * not come. */

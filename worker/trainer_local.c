@@ -125,6 +125,8 @@ static enum status init_params(struct trainer *t, struct error *err)
     status = safetensors_read(how, CHECKPOINT_BYTES_MAX, &file, err);
     if (status == STATUS_OK)
         status = load_state(t, &file, err);
+    if (status == STATUS_OK)
+        checkpointer_log_conversions(t, &file);
     safetensors_release(&file);
     return status;
 }

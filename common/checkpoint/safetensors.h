@@ -61,8 +61,9 @@ const char *safetensors_metadata(const struct safetensors *s, const char *key);
 enum status safetensors_copy_floats(const struct safetensors *s, const struct safetensors_entry *e,
                                     float *values, struct error *err);
 
-/* Fill the slab from the file: every view of the table must be there as F32 with its shape and
- * finite values; all missing, superfluous and differing tensors are listed in one error.  On
+/* Fill the slab from the file: every view of the table must be there with its shape and finite
+ * values, float32 as F32, F64, F16 or BF16, int64 as I64 or as whole numbers of F32 (which older
+ * files of ours have); all missing, superfluous and differing tensors are listed in one error.  On
  * failure the slab is untouched. */
 enum status safetensors_load_slab(const struct safetensors *s, const struct tensor_table *table,
                                   float *slab, struct error *err);
@@ -79,6 +80,9 @@ struct safetensors_part {
 enum status safetensors_load_parts(const struct safetensors *s,
                                    const struct safetensors_part *parts, size_t length,
                                    const char *ignored, struct error *err);
+
+/* What loading converts to float32, as "20 of BF16, 2 of F64"; "": nothing. */
+void safetensors_conversions(const struct safetensors *s, char *text, size_t size);
 
 /* Write the slab's views atomically, sorted by name, header padded to 8 bytes.  metadata: key,
  * value, key, value, ...: 2 * pairs strings with distinct keys; NULL when pairs is 0. */

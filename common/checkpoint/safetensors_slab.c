@@ -1,13 +1,14 @@
 /*
  * Between a safetensors file and slabs: floats out of an entry, whole slabs in, whole slabs out.
  * Loading compares the file with the tables first and reports every difference at once; only then
- * does it touch a slab.  Floats are moved as they lie in memory, so this file
+ * does it touch a slab.  Values are moved as they lie in memory, so this file
  * insists on a little-endian machine.  No locking: the caller owns slab and table.
  */
 #include "common/base/file.h"
 #include "common/base/memory.h"
 #include "common/base/strbuf.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/tensor/half.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -34,12 +35,37 @@ struct pieces {
     size_t length;
 };
 
-static float float_at(const unsigned char *data, size_t index)
+/* Dtypes that become float32 when they are read, and their bytes. */
+static const struct {
+    const char *name;
+    size_t size;
+} float_dtypes[] = {{"F32", 4}, {"F64", 8}, {"F16", 2}, {"BF16", 2}};
+
+static size_t float_size(const struct safetensors_entry *e)
+{
+    for (size_t i = 0; i < sizeof(float_dtypes) / sizeof(float_dtypes[0]); i++)
+        if (strcmp(e->dtype, float_dtypes[i].name) == 0)
+            return float_dtypes[i].size;
+    return 0;
+}
+
+static float float_at(const struct safetensors_entry *e, size_t index)
 {
     float value;
+    double wide;
+    uint16_t half;
 
-    memcpy(&value, data + index * sizeof(value), sizeof(value));
-    return value;
+    switch (float_size(e)) {
+    case sizeof(half):
+        memcpy(&half, e->data + index * sizeof(half), sizeof(half));
+        return e->dtype[0] == 'B' ? float_from_bfloat16(half) : float_from_float16(half);
+    case sizeof(wide):
+        memcpy(&wide, e->data + index * sizeof(wide), sizeof(wide));
+        return (float)wide;
+    default:
+        memcpy(&value, e->data + index * sizeof(value), sizeof(value));
+        return value;
+    }
 }
 
 /* Index of the first NaN or infinity, or the count when all are finite. */
@@ -47,7 +73,7 @@ static size_t first_not_finite(const struct safetensors_entry *e)
 {
     size_t i = 0;
 
-    while (i < e->count && isfinite(float_at(e->data, i)))
+    while (i < e->count && isfinite(float_at(e, i)))
         i++;
     return i;
 }
@@ -60,7 +86,7 @@ static enum status check_finite(const struct safetensors *s, const struct safete
     if (bad == e->count)
         return STATUS_OK;
     return error_set(err, STATUS_DATA, "'%s': tensor '%s': element %zu is %s", s->path, e->name,
-                     bad, isnan(float_at(e->data, bad)) ? "not a number" : "infinite");
+                     bad, isnan(float_at(e, bad)) ? "not a number" : "infinite");
 }
 
 enum status safetensors_copy_floats(const struct safetensors *s, const struct safetensors_entry *e,
@@ -164,14 +190,27 @@ static bool begins_with(const char *name, const char *prefix)
     return prefix && strncmp(name, prefix, strlen(prefix)) == 0;
 }
 
+static const char *kind_name(enum tensor_kind kind)
+{
+    return kind == TENSOR_INT64 ? "I64" : "F32";
+}
+
+static bool fits_kind(const struct safetensors_entry *e, enum tensor_kind kind)
+{
+    if (kind == TENSOR_INT64)
+        return strcmp(e->dtype, "I64") == 0 || strcmp(e->dtype, "F32") == 0;
+    return float_size(e) > 0;
+}
+
 /* Append what separates the entry from the view, as "; <text>"; false: nothing does. */
 static bool add_difference(const struct piece *piece, const struct safetensors_entry *e,
                            struct strbuf *text)
 {
     if (!e) {
         strbuf_addf(text, "; '%s' is missing", piece->name);
-    } else if (strcmp(e->dtype, "F32") != 0) {
-        strbuf_addf(text, "; '%s' is %s, not F32", piece->name, e->dtype);
+    } else if (!fits_kind(e, piece->view->kind)) {
+        strbuf_addf(text, "; '%s' is %s, not %s", piece->name, e->dtype,
+                    kind_name(piece->view->kind));
     } else if (!same_shape(e, piece->view)) {
         strbuf_addf(text, "; '%s' is ", piece->name);
         add_shape(text, e->dims, e->shape);
@@ -201,6 +240,52 @@ static size_t list_differences(const struct safetensors *s, const struct pieces 
     return found;
 }
 
+static enum status check_values(const struct safetensors *s, const struct safetensors_entry *e,
+                                enum tensor_kind kind, struct error *err)
+{
+    if (strcmp(e->dtype, "I64") == 0)
+        return STATUS_OK;
+    for (size_t i = 0; kind == TENSOR_INT64 && i < e->count; i++)
+        if (!(fabsf(float_at(e, i)) < 0x1p63f) || truncf(float_at(e, i)) != float_at(e, i))
+            return error_set(err, STATUS_DATA,
+                             "'%s': tensor '%s': element %zu is %g, not a whole number", s->path,
+                             e->name, i, (double)float_at(e, i));
+    return check_finite(s, e, err);
+}
+
+/* Checked before: of the view's kind or one that becomes it. */
+static void load_view(const struct safetensors_entry *e, const struct tensor_view *view,
+                      float *values)
+{
+    if (strcmp(e->dtype, kind_name(view->kind)) == 0) {
+        if (e->bytes > 0)
+            memcpy(values, e->data, e->bytes);
+        return;
+    }
+    for (size_t i = 0; i < e->count; i++) {
+        if (view->kind == TENSOR_INT64)
+            tensor_set_int64(values + 2 * i, (int64_t)float_at(e, i));
+        else
+            values[i] = float_at(e, i);
+    }
+}
+
+void safetensors_conversions(const struct safetensors *s, char *text, size_t size)
+{
+    size_t length = 0;
+
+    text[0] = '\0';
+    for (size_t d = 1; d < sizeof(float_dtypes) / sizeof(float_dtypes[0]); d++) {
+        size_t count = 0;
+
+        for (size_t i = 0; i < s->length; i++)
+            count += strcmp(s->entries[i].dtype, float_dtypes[d].name) == 0;
+        if (count > 0 && length < size)
+            length += (size_t)snprintf(text + length, size - length, "%s%zu of %s",
+                                       length > 0 ? ", " : "", count, float_dtypes[d].name);
+    }
+}
+
 static enum status check_pieces(const struct safetensors *s, const struct pieces *p,
                                 const char *ignored, struct error *err)
 {
@@ -213,7 +298,7 @@ static enum status check_pieces(const struct safetensors *s, const struct pieces
                            s->path, found, found == 1 ? "" : "s", text.text);
     strbuf_release(&text);
     for (size_t i = 0; i < p->length && status == STATUS_OK; i++)
-        status = check_finite(s, safetensors_find(s, p->list[i].name), err);
+        status = check_values(s, safetensors_find(s, p->list[i].name), p->list[i].view->kind, err);
     return status;
 }
 
@@ -231,12 +316,9 @@ enum status safetensors_load_parts(const struct safetensors *s,
         for (size_t v = 0; v < parts[i].table->length; v++) {
             const struct tensor_view *view = &parts[i].table->views[v];
             char name[TENSOR_NAME_MAX + 64];
-            const struct safetensors_entry *e;
 
             (void)snprintf(name, sizeof(name), "%s%s", parts[i].prefix, view->name);
-            e = safetensors_find(s, name);
-            if (e->bytes > 0)
-                memcpy(parts[i].slab + view->offset, e->data, e->bytes);
+            load_view(safetensors_find(s, name), view, parts[i].slab + view->offset);
         }
     }
     return status;
@@ -276,7 +358,7 @@ static void add_header(struct strbuf *out, const struct pieces *p, const char *c
 
         strbuf_add(out, comma);
         strbuf_add_json(out, p->list[i].name);
-        strbuf_add(out, ":{\"dtype\":\"F32\",\"shape\":[");
+        strbuf_addf(out, ":{\"dtype\":\"%s\",\"shape\":[", kind_name(view->kind));
         for (unsigned d = 0; d < view->dims; d++)
             strbuf_addf(out, "%s%zu", d > 0 ? "," : "", view->shape[d]);
         strbuf_addf(out, "],\"data_offsets\":[%zu,%zu]}", offset, end);

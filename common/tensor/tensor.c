@@ -61,6 +61,12 @@ static enum status count_elements(const struct tensor_table *t, const char *name
 enum status tensor_table_add(struct tensor_table *t, const char *name, unsigned dims,
                              const size_t *shape, struct error *err)
 {
+    return tensor_table_add_kind(t, name, TENSOR_FLOAT32, dims, shape, err);
+}
+
+enum status tensor_table_add_kind(struct tensor_table *t, const char *name, enum tensor_kind kind,
+                                  unsigned dims, const size_t *shape, struct error *err)
+{
     struct tensor_view *view;
     size_t length = strlen(name);
     size_t count = 0;
@@ -75,12 +81,14 @@ enum status tensor_table_add(struct tensor_table *t, const char *name, unsigned 
     if (tensor_table_find(t, name))
         return error_set(err, STATUS_EXISTS, "tensor '%s' is there twice", name);
     status = count_elements(t, name, dims, shape, &count, err);
+    if (status == STATUS_OK && kind == TENSOR_INT64)
+        count *= sizeof(int64_t) / sizeof(float);
     if (status == STATUS_OK)
         status = reserve(t, err);
     if (status != STATUS_OK)
         return status;
     view = &t->views[t->length++];
-    *view = (struct tensor_view){.dims = dims, .count = count};
+    *view = (struct tensor_view){.dims = dims, .kind = kind, .count = count};
     memcpy(view->name, name, length + 1);
     for (unsigned d = 0; d < dims; d++)
         view->shape[d] = shape[d];

@@ -13,15 +13,22 @@
 #include "common/base/error.h"
 
 #include <stddef.h>
+#include <stdint.h>
+#include <string.h>
 
 #define TENSOR_NAME_MAX 64
 #define TENSOR_DIMS_MAX 6
+
+/* What a view's elements are.  An int64 lies in the slab as its eight bytes, in two floats' place:
+ * slabs are copied and broadcast by bytes, and only float32 views take part in arithmetic. */
+enum tensor_kind { TENSOR_FLOAT32, TENSOR_INT64 };
 
 struct tensor_view {
     char name[TENSOR_NAME_MAX]; /* "fc1.weight" */
     unsigned dims;
     size_t shape[TENSOR_DIMS_MAX];
-    size_t count;  /* elements */
+    enum tensor_kind kind;
+    size_t count;  /* floats of the slab: its elements, or twice as many of int64 */
     size_t offset; /* of the first element in the slab, in elements */
 };
 
@@ -35,8 +42,26 @@ struct tensor_table {
 void tensor_table_release(struct tensor_table *t);
 
 /* Append a view in model order; offsets are assigned by tensor_table_layout. */
+enum status tensor_table_add_kind(struct tensor_table *t, const char *name, enum tensor_kind kind,
+                                  unsigned dims, const size_t *shape, struct error *err);
+
+/* The same of float32. */
 enum status tensor_table_add(struct tensor_table *t, const char *name, unsigned dims,
                              const size_t *shape, struct error *err);
+
+/* An element of an int64 view; `at` need not be aligned to 8 bytes. */
+static inline int64_t tensor_get_int64(const float *at)
+{
+    int64_t value;
+
+    memcpy(&value, at, sizeof(value));
+    return value;
+}
+
+static inline void tensor_set_int64(float *at, int64_t value)
+{
+    memcpy(at, &value, sizeof(value));
+}
 
 /* Assign offsets: the last view lies first in the slab. */
 void tensor_table_layout(struct tensor_table *t);

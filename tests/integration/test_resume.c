@@ -497,6 +497,8 @@ START_TEST(test_a_loss_that_is_no_number)
     for (size_t i = 0; i < s.length; i++) {
         static float values[8000];
 
+        if (strcmp(s.entries[i].dtype, "I64") == 0)
+            continue;
         ck_assert_uint_le(s.entries[i].count, 8000);
         assert_ok(safetensors_copy_floats(&s, &s.entries[i], values, &err)); /* all finite */
     }

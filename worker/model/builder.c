@@ -90,8 +90,9 @@ const struct value *build_shape(const struct builder *b, unsigned value)
 /* ---- parameters ---- */
 
 /* The view's index. */
-static size_t find_or_add(struct builder *b, struct tensor_table *t, const char *module,
-                          const char *name, unsigned dims, const size_t *shape)
+static size_t find_or_add_kind(struct builder *b, struct tensor_table *t, const char *module,
+                               const char *name, enum tensor_kind kind, unsigned dims,
+                               const size_t *shape)
 {
     char full[TENSOR_NAME_MAX];
     const struct tensor_view *view;
@@ -104,8 +105,14 @@ static size_t find_or_add(struct builder *b, struct tensor_table *t, const char 
         assert(view->dims == dims && memcmp(view->shape, shape, dims * sizeof(*shape)) == 0);
         return (size_t)(view - t->views);
     }
-    b->status = tensor_table_add(t, full, dims, shape, b->err);
+    b->status = tensor_table_add_kind(t, full, kind, dims, shape, b->err);
     return failed(b) ? 0 : t->length - 1;
+}
+
+static size_t find_or_add(struct builder *b, struct tensor_table *t, const char *module,
+                          const char *name, unsigned dims, const size_t *shape)
+{
+    return find_or_add_kind(b, t, module, name, TENSOR_FLOAT32, dims, shape);
 }
 
 /* Weight and, unless no_bias, bias (shape[0]); the weight's index. */
@@ -218,7 +225,7 @@ void build_batch_norm_parameters(struct builder *b, const char *name, size_t cha
     (void)add_weight(b, name, 1, &channels, false);
     (void)find_or_add(b, t, name, "running_mean", 1, &channels);
     (void)find_or_add(b, t, name, "running_var", 1, &channels);
-    (void)find_or_add(b, t, name, "num_batches_tracked", 0, &channels);
+    (void)find_or_add_kind(b, t, name, "num_batches_tracked", TENSOR_INT64, 0, &channels);
 }
 
 unsigned build_batch_norm(struct builder *b, unsigned in, const char *name,

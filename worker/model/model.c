@@ -26,7 +26,8 @@ static enum status build_state_table(struct model *m, struct error *err)
     for (size_t p = 0; p < 2; p++) {
         for (size_t i = 0; i < parts[p]->length; i++) {
             const struct tensor_view *v = &parts[p]->views[i];
-            enum status status = tensor_table_add(&m->state_table, v->name, v->dims, v->shape, err);
+            enum status status =
+                tensor_table_add_kind(&m->state_table, v->name, v->kind, v->dims, v->shape, err);
 
             if (status != STATUS_OK)
                 return status;

@@ -44,7 +44,7 @@ float *model_params(struct model *m);
 float *model_grads(struct model *m);
 
 /* Buffers: what forward keeps beside the parameters (running statistics); count 0: none.  Host
- * memory, float32, num_batches_tracked too. */
+ * memory, float32 but for num_batches_tracked, int64. */
 const struct tensor_table *model_buffer_table(const struct model *m);
 float *model_buffers(struct model *m); /* NULL: none */
 

@@ -67,11 +67,11 @@ static enum status fetch_buffers(struct model *m, struct error *err)
 
     for (size_t i = 0; i < m->length; i++)
         if (m->operations[i].batches_tracked)
-            m->operations[i].batches = *m->operations[i].batches_tracked;
+            m->operations[i].batches = tensor_get_int64(m->operations[i].batches_tracked);
     status = compute_download(m->compute, m->host_buffers, m->buffers, m->buffer_table.count, err);
     for (size_t i = 0; i < m->length; i++)
         if (m->operations[i].batches_tracked)
-            *m->operations[i].batches_tracked = m->operations[i].batches;
+            tensor_set_int64(m->operations[i].batches_tracked, m->operations[i].batches);
     return status;
 }
 

@@ -78,9 +78,12 @@ static bool buffers_travel(const struct model *m)
 /* Buffers as their owner left them on the host, with this batch counted. */
 static enum status place_buffers(struct model *m, struct error *err)
 {
-    for (size_t i = 0; i < m->length; i++)
-        if (m->operations[i].batches_tracked && !m->operations[i].dropped)
-            *m->operations[i].batches_tracked += 1.0f;
+    for (size_t i = 0; i < m->length; i++) {
+        float *tracked = m->operations[i].batches_tracked;
+
+        if (tracked && !m->operations[i].dropped)
+            tensor_set_int64(tracked, tensor_get_int64(tracked) + 1);
+    }
     m->host_is_old = m->host_is_old || step_keeps_buffers(m);
     if (!buffers_travel(m))
         return STATUS_OK;

@@ -57,8 +57,8 @@ struct operation {
         struct attention attention;
     };
     size_t first_buffer;    /* batch_norm: its running mean in the buffer table */
-    float *batches_tracked; /* batch_norm: a buffer on the host */
-    float batches;          /* ... kept while the buffers are fetched */
+    float *batches_tracked; /* batch_norm: a buffer on the host, int64 */
+    int64_t batches;        /* ... kept while the buffers are fetched */
     void *kept;             /* owned, device values: GELU's input */
     float *saved[2];        /* owned, device: statistics */
     int32_t *chosen;        /* owned, device: of max_pool */

@@ -324,19 +324,107 @@ START_TEST(lists_every_difference)
     static const char header[] = "{\"fc1.weight\":" TENSOR(
         "[3,2]",
         "[0,24]") ","
-                  "\"fc1.bias\":{\"dtype\":\"F64\",\"shape\":[2],\"data_offsets\":[24,40]},"
-                  "\"extra\":" TENSOR("[]", "[40,44]") "}";
+                  "\"fc1.bias\":{\"dtype\":\"I32\",\"shape\":[2],\"data_offsets\":[24,32]},"
+                  "\"extra\":" TENSOR("[]", "[32,36]") "}";
     float slab[9] = {0};
     struct safetensors s;
 
-    assert_ok(parse_text(header, 44, &s));
+    assert_ok(parse_text(header, 36, &s));
     assert_fails(safetensors_load_slab(&s, &small_table, slab, &err), STATUS_MISMATCH,
                  "(4 differences)");
     ck_assert_ptr_nonnull(strstr(err.text, "'fc1.weight' is (3, 2), the model has (2, 3)"));
-    ck_assert_ptr_nonnull(strstr(err.text, "'fc1.bias' is F64, not F32"));
+    ck_assert_ptr_nonnull(strstr(err.text, "'fc1.bias' is I32, not F32"));
     ck_assert_ptr_nonnull(strstr(err.text, "'scale' is missing"));
     ck_assert_ptr_nonnull(strstr(err.text, "'extra' is not in the model"));
     safetensors_release(&s);
+}
+END_TEST
+
+/* A PyTorch state dict's dtypes: one tensor of each, and a count. */
+static struct tensor_view mixed_views[] = {
+    {.name = "bf16", .dims = 1, .shape = {2}, .count = 2, .offset = 6},
+    {.name = "f16", .dims = 1, .shape = {2}, .count = 2, .offset = 4},
+    {.name = "f64", .dims = 1, .shape = {2}, .count = 2, .offset = 2},
+    {.name = "tracked", .dims = 0, .kind = TENSOR_INT64, .count = 2, .offset = 0},
+};
+static const struct tensor_table mixed_table = {
+    .views = mixed_views, .length = 4, .capacity = 4, .count = 8};
+
+#define ENTRY(name, dtype, shape, from_to)                                                         \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" from_to "}"
+
+static void parse_mixed(const char *header, const void *data, size_t data_bytes,
+                        struct safetensors *ret)
+{
+    size_t size;
+    unsigned char *file = make_file(header, strlen(header), data_bytes, &size);
+
+    memcpy(file + size - data_bytes, data, data_bytes);
+    assert_ok(safetensors_parse("memory", file, size, ret, &err));
+    free(file);
+}
+
+START_TEST(converts_what_becomes_float32)
+{
+    static const char header[] =
+        "{" ENTRY("bf16", "BF16", "[2]", "[0,4]") "," ENTRY("f16", "F16", "[2]", "[4,8]") "," ENTRY(
+            "f64", "F64", "[2]", "[8,24]") "," ENTRY("tracked", "I64", "[]", "[24,32]") "}";
+    struct {
+        uint16_t bf16[2], f16[2];
+        double f64[2];
+        int64_t tracked;
+    } data = {{0x3fc0, 0xc2f7}, {0x3e00, 0x8001}, {0.1, -1e-300}, (INT64_C(1) << 24) + 1};
+    const float wanted[6] = {0.1F, -0.0F, 1.5F, -0x1p-24F, 1.5F, -123.5F};
+    const char *path = support_path("mixed.safetensors");
+    struct safetensors s, again;
+    float slab[8];
+    char text[128];
+
+    parse_mixed(header, &data, sizeof(data), &s);
+    assert_ok(safetensors_load_slab(&s, &mixed_table, slab, &err));
+    ck_assert_mem_eq(slab + 2, wanted, sizeof(wanted));
+    ck_assert_int_eq(tensor_get_int64(slab), data.tracked); /* no float32 is */
+    safetensors_conversions(&s, text, sizeof(text));
+    ck_assert_str_eq(text, "1 of F64, 1 of F16, 1 of BF16");
+    assert_ok(safetensors_save_slab(path, &mixed_table, slab, NULL, 0, &err));
+    assert_ok(safetensors_read(path, FILE_BYTES_MAX, &again, &err));
+    ck_assert_str_eq(safetensors_find(&again, "tracked")->dtype, "I64");
+    ck_assert_mem_eq(safetensors_find(&again, "tracked")->data, &data.tracked, 8);
+    safetensors_conversions(&again, text, sizeof(text));
+    ck_assert_str_eq(text, "");
+    safetensors_release(&again);
+    safetensors_release(&s);
+    data.f64[1] = 1e300;
+    parse_mixed(header, &data, sizeof(data), &s);
+    assert_fails(safetensors_load_slab(&s, &mixed_table, slab, &err), STATUS_DATA,
+                 "'f64': element 1 is infinite");
+    safetensors_release(&s);
+}
+END_TEST
+
+/* Files of ours from before have counts as float32. */
+START_TEST(counts_of_older_files)
+{
+    static const char header[] = "{" ENTRY("tracked", "F32", "[]", "[0,4]") "}";
+    static struct tensor_view view = {
+        .name = "tracked", .dims = 0, .kind = TENSOR_INT64, .count = 2, .offset = 0};
+    static const struct tensor_table table = {
+        .views = &view, .length = 1, .capacity = 1, .count = 2};
+    static const float refused[] = {2.5F, INFINITY, NAN, 0x1p63F};
+    const float count = 0x1p24F;
+    struct safetensors s;
+    float slab[2];
+
+    parse_mixed(header, &count, sizeof(count), &s);
+    assert_ok(safetensors_load_slab(&s, &table, slab, &err));
+    ck_assert_int_eq(tensor_get_int64(slab), INT64_C(1) << 24);
+    safetensors_release(&s);
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        parse_mixed(header, &refused[i], sizeof(refused[i]), &s);
+        assert_fails(safetensors_load_slab(&s, &table, slab, &err), STATUS_DATA,
+                     "not a whole number");
+        safetensors_release(&s);
+    }
 }
 END_TEST
 
@@ -412,6 +500,8 @@ int main(void)
     tcase_add_test(tcase, every_length_but_the_right_one);
     tcase_add_test(tcase, refuses_values_that_are_not_finite);
     tcase_add_test(tcase, lists_every_difference);
+    tcase_add_test(tcase, converts_what_becomes_float32);
+    tcase_add_test(tcase, counts_of_older_files);
     tcase_add_test(tcase, survives_failing_allocations);
     tcase_add_test(tcase, full_disk_keeps_the_old_file);
     suite_add_tcase(suite, tcase);

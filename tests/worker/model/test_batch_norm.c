@@ -36,11 +36,16 @@ static void read_state(const struct model *m, const json_t *state, float *slab)
 
     ck_assert_uint_eq(json_object_size(state), t->length);
     for (size_t v = 0; v < t->length; v++) {
-        const json_t *list = json_object_get(state, t->views[v].name);
+        const struct tensor_view *view = &t->views[v];
+        const json_t *list = json_object_get(state, view->name);
+        bool is_count = view->kind == TENSOR_INT64;
 
-        ck_assert_msg(json_array_size(list) == t->views[v].count, "%s", t->views[v].name);
-        for (size_t i = 0; i < t->views[v].count; i++)
-            slab[t->views[v].offset + i] = (float)json_number_value(json_array_get(list, i));
+        ck_assert_msg(json_array_size(list) == (is_count ? 1 : view->count), "%s", view->name);
+        if (is_count)
+            tensor_set_int64(slab + view->offset,
+                             (int64_t)json_number_value(json_array_get(list, 0)));
+        for (size_t i = 0; !is_count && i < view->count; i++)
+            slab[view->offset + i] = (float)json_number_value(json_array_get(list, i));
     }
 }
 
@@ -63,15 +68,22 @@ static void compare_gradients(struct model *m, const json_t *gradients,
 
 static void compare_state(struct model *m, const json_t *state)
 {
-    size_t count = model_state_table(m)->count;
-    float *wanted = calloc(count, sizeof(*wanted));
+    const struct tensor_table *t = model_state_table(m);
+    float *slab = calloc(t->count, sizeof(*slab));
 
-    ck_assert_ptr_nonnull(wanted);
-    read_state(m, state, wanted);
-    for (size_t i = 0; i < count; i++)
-        ck_assert_double_eq_tol((double)model_params(m)[i], (double)wanted[i],
-                                2e-4 * (1 + fabs((double)wanted[i])));
-    free(wanted);
+    ck_assert_ptr_nonnull(slab);
+    read_state(m, state, slab);
+    for (size_t v = 0; v < t->length; v++) {
+        const float *got = model_params(m) + t->views[v].offset;
+        const float *wanted = slab + t->views[v].offset;
+
+        if (t->views[v].kind == TENSOR_INT64)
+            ck_assert_int_eq(tensor_get_int64(got), tensor_get_int64(wanted));
+        for (size_t i = 0; t->views[v].kind == TENSOR_FLOAT32 && i < t->views[v].count; i++)
+            ck_assert_double_eq_tol((double)got[i], (double)wanted[i],
+                                    2e-4 * (1 + fabs((double)wanted[i])));
+    }
+    free(slab);
 }
 
 static void train_as_pytorch(struct model *m, const json_t *file, size_t batch, float *first_x,
@@ -151,6 +163,7 @@ START_TEST(test_checkpoint_holds_buffers)
     int32_t y[4] = {0, 1, 2, 1};
     double loss[2];
     size_t correct;
+    float *tracked;
 
     for (size_t i = 0; i < 16; i++)
         x[i] = (float)support_random();
@@ -161,15 +174,19 @@ START_TEST(test_checkpoint_holds_buffers)
     assert_ok(safetensors_read(path, 1 << 20, &file, &err));
     ck_assert_ptr_nonnull(safetensors_find(&file, "1.running_var"));
     ck_assert_uint_eq(safetensors_find(&file, "1.num_batches_tracked")->dims, 0);
+    ck_assert_str_eq(safetensors_find(&file, "1.num_batches_tracked")->dtype, "I64");
     assert_ok(safetensors_load_slab(&file, model_state_table(other), model_params(other), &err));
     safetensors_release(&file);
     assert_ok(model_evaluate(m, x, y, 4, &loss[0], &correct, &err));
     assert_ok(model_evaluate(other, x, y, 4, &loss[1], &correct, &err));
     ck_assert(loss[0] == loss[1]);
-    ck_assert_uint_eq(model_buffer_table(m)->count, 11);
-    ck_assert(model_buffers(
-                  m)[tensor_table_find(model_buffer_table(m), "1.num_batches_tracked")->offset] ==
-              1.0f);
+    ck_assert_uint_eq(model_buffer_table(m)->count, 12);
+    tracked = model_buffers(m) +
+              tensor_table_find(model_buffer_table(m), "1.num_batches_tracked")->offset;
+    ck_assert_int_eq(tensor_get_int64(tracked), 1);
+    tensor_set_int64(tracked, INT64_C(1) << 40); /* float32 would not count on */
+    assert_ok(model_step(m, x, y, 4, false, NULL, NULL, &loss[0], &err));
+    ck_assert_int_eq(tensor_get_int64(tracked), (INT64_C(1) << 40) + 1);
     assert_fails(model_step(m, x, y, 1, false, NULL, NULL, &loss[0], &err), STATUS_DATA,
                  "batch normalisation '1' needs more than 1 value per channel");
     ck_assert_ptr_nonnull(strstr(err.text, "has a batch of 1 sample"));

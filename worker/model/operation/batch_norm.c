@@ -48,7 +48,7 @@ static void init(struct model *m, const struct operation *op, struct random *r,
         buffer(m, m->host_buffers, op, 0)[i] = 0.0f;
         buffer(m, m->host_buffers, op, 1)[i] = 1.0f;
     }
-    *op->batches_tracked = 0.0f;
+    tensor_set_int64(op->batches_tracked, 0);
 }
 
 /* A mean over one value leaves nothing to divide by. */
