@@ -373,8 +373,7 @@ static void join_closed(struct rpc_call *call, const struct rpc_result *result, 
     note_closed(jc, call, result, &end, &cut);
     (void)pthread_mutex_unlock(&s->lock);
     if (end) {
-        (void)error_set(&err, STATUS_PEER_LOST, "rank %u was lost (its join was cut off)",
-                        jc->rank);
+        (void)error_set(&err, STATUS_PEER_LOST, WIRE_RANK_LOST "its join was cut off)", jc->rank);
         service_end_deserted(s, jc->job, &err);
     } else if (cut != 0) {
         loss_cut(s, jc->job, jc->rank, cut, "its join was cut off");

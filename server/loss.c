@@ -64,7 +64,7 @@ void loss_cut(struct service *s, struct job *j, unsigned rank, uint64_t connecti
     cut = j->state == JOB_RUNNING && j->members.members[rank].state != MEMBER_LEFT &&
           slot->connection == connection && slot->state == SLOT_HELD;
     if (cut && ends_job(j, slot))
-        (void)error_set(&err, STATUS_PEER_LOST, "rank %u was lost (%s in round %" PRIu64 ")", rank,
+        (void)error_set(&err, STATUS_PEER_LOST, WIRE_RANK_LOST "%s in round %" PRIu64 ")", rank,
                         how, job_round(j));
     else if (cut)
         count = loss_cut_slot(s, j, rank, how, calls);
@@ -186,7 +186,7 @@ static void describe(const struct job *j, unsigned rank, const char *awaited, in
     const struct slot *slot = &j->ranks[rank].slot;
 
     (void)error_set(err, STATUS_PEER_LOST,
-                    "rank %u was lost (%s in round %" PRIu64 "; waited %.1f s for %s)", rank,
+                    WIRE_RANK_LOST "%s in round %" PRIu64 "; waited %.1f s for %s)", rank,
                     slot->how, job_round(j), (double)(now_ns - slot->cut_ns) * 1e-9, awaited);
 }
 

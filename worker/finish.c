@@ -233,7 +233,7 @@ enum status finish_run(struct trainer *t, struct run_outcome *outcome, struct er
  * notice knows why. */
 static bool has_verdict(const struct trainer *t)
 {
-    enum fault fault = t->sync ? sync_fault(t->sync) : FAULT_NONE;
+    enum fault fault = t->sync ? sync_fault(t->sync, NULL) : FAULT_NONE;
 
     return fault != FAULT_NONE && fault != FAULT_FINISHED && fault != FAULT_FAILED;
 }

@@ -15,6 +15,7 @@
 #include "worker/resident.h"
 #include "worker/trainer_local.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -284,26 +285,51 @@ enum status trainer_open(struct trainer *t, struct error *err)
 }
 
 /* A lost rank says no goodbye; with rank 0 a served store is lost, too. */
-static void close_store(struct trainer *t, int64_t linger_ms)
+static void excuse(struct trainer *t, unsigned rank, int64_t *linger_ms)
+{
+    bool is_served = strncmp(store_address(t->store), "file:", 5) != 0;
+
+    if (rank == 0 && is_served)
+        *linger_ms = -1;
+    else if (*linger_ms >= 0)
+        store_excuse(t->store, rank);
+}
+
+/* `lost` is the rank whose loss ended the job, -1 where none did. */
+static void close_store(struct trainer *t, int lost, int64_t linger_ms)
 {
     const struct recovery *r = &t->recovery;
-    bool is_served = t->store && strncmp(store_address(t->store), "file:", 5) != 0;
 
-    for (unsigned i = 0; t->store && i < r->lost_count; i++) {
-        if (r->lost[i] == 0 && is_served)
-            linger_ms = -1;
-    }
-    for (unsigned i = 0; t->store && linger_ms >= 0 && i < r->lost_count; i++)
-        store_excuse(t->store, r->lost[i]);
+    if (!t->store)
+        return;
+    for (unsigned i = 0; i < r->lost_count; i++)
+        excuse(t, r->lost[i], &linger_ms);
+    if (lost >= 0)
+        excuse(t, (unsigned)lost, &linger_ms);
     store_close(t->store, linger_ms);
+}
+
+/* The rank that the others agreed is lost; -1: none. */
+static int lost_rank(const struct trainer *t)
+{
+    unsigned rank = UINT_MAX;
+    enum fault fault = t->sync ? sync_fault(t->sync, &rank) : FAULT_NONE;
+    bool is_lost = fault == FAULT_DEAD || fault == FAULT_STOPPED || fault == FAULT_NETWORK;
+
+    is_lost = is_lost && rank < t->launch->world_size && rank != t->launch->rank;
+    return is_lost ? (int)rank : -1;
 }
 
 void trainer_close(struct trainer *t, const struct error *failure)
 {
+    const int lost = failure ? lost_rank(t) : -1;
     bool released = sync_close(t->sync, failure);
 
     flight_close(t->flight);
-    close_store(t, stop_requested() ? LINGER_STOPPED_MS : failure ? LINGER_FAILED_MS : LINGER_MS);
+    close_store(t, lost,
+                stop_requested() ? LINGER_STOPPED_MS
+                : failure        ? LINGER_FAILED_MS
+                                 : LINGER_MS);
     run_record_close(&t->record);
     if (t->loader)
         (void)ahead_drop(t, NULL);

@@ -58,7 +58,7 @@ static void collect_outgoing(struct rpc_call *call, struct outgoing *out)
     if (!call->initial_sent && (call->is_client || call->sends.length > 0 || call->want_last)) {
         grpc_op *op = add_op(out, GRPC_OP_SEND_INITIAL_METADATA);
 
-        if (call->is_client) /* wait for a server that is not up yet, until the deadline */
+        if (call->is_client && !call->fail_fast) /* wait for a server that is not up yet */
             op->flags = GRPC_INITIAL_METADATA_WAIT_FOR_READY |
                         GRPC_INITIAL_METADATA_WAIT_FOR_READY_EXPLICITLY_SET;
         if (call->is_client && call->token->length > 0) {

@@ -79,6 +79,7 @@ enum status rpc_call_open(const struct rpc_call_setup *setup, struct rpc_call **
     call->counts = setup->counts;
     call->opened_ns = clock_now_ns();
     call->deadline_ns = setup->deadline_ns;
+    call->fail_fast = setup->fail_fast;
     (void)snprintf(call->path, sizeof(call->path), "%s", setup->path);
     set_peer(call, setup->target);
     call->on_send = (struct rpc_tag){send_done, call};

@@ -20,7 +20,8 @@ struct rpc_send {
 struct rpc_call {
     atomic_uint refs;
     bool is_client;
-    bool is_guest; /* counted among calls->guests */
+    bool fail_fast; /* as in rpc_call_setup */
+    bool is_guest;  /* counted among calls->guests */
     const struct rpc_handler *handler;
     void *user;
     const struct rpc_token *token; /* client; until `closed` */

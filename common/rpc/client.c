@@ -30,6 +30,7 @@ struct rpc_client {
     char target[300]; /* the same as "host:port" or "unix:/path" */
     struct rpc_token token;
     struct rpc_watch watch;
+    atomic_bool fail_fast;
 };
 
 /* ------------------------------------------------------------------ open and close */
@@ -169,6 +170,7 @@ enum status rpc_client_open_call(struct rpc_client *client, const char *path, in
         .channel = client->channel,
         .target = client->target,
         .token = &client->token,
+        .fail_fast = atomic_load(&client->fail_fast),
     };
 
     setup.grpc =
@@ -206,6 +208,11 @@ const struct rpc_watch *rpc_client_watch(const struct rpc_client *client)
 bool rpc_client_is_connected(const struct rpc_client *client)
 {
     return grpc_channel_check_connectivity_state(client->channel, 0) == GRPC_CHANNEL_READY;
+}
+
+void rpc_client_fail_fast(struct rpc_client *client)
+{
+    atomic_store(&client->fail_fast, true);
 }
 
 void rpc_client_probe(const struct rpc_client *client, int64_t timeout_ms, char *reason,

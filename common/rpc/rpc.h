@@ -296,6 +296,10 @@ enum status rpc_client_unary_told(struct rpc_client *client, const char *path,
                                   uint8_t **ret_reply, size_t *ret_reply_size, bool *ret_by_peer,
                                   struct error *err);
 
+/* From now on calls do not wait for a connection that is broken (gRPC's fail fast): they end with
+ * STATUS_PEER_LOST when the next try to make one fails. */
+void rpc_client_fail_fast(struct rpc_client *client);
+
 /* Cancel what is under way now; from any thread. */
 void rpc_client_cancel(struct rpc_client *client);
 

@@ -102,6 +102,7 @@ struct rpc_call_setup {
     grpc_channel *channel;         /* client; NULL on the server's side */
     const char *target;            /* client: "host:port" or "unix:/path", for texts */
     const struct rpc_token *token; /* client; outlives the call */
+    bool fail_fast;                /* client: it does not wait for a broken connection */
     struct rpc_counts *counts; /* server: of its method, which outlives the call; client: NULL */
     size_t max_head_bytes, max_payload_bytes; /* of a received message, as in rpc_method */
     bool is_guest;                            /* server: no token was asked for, or it was wrong */

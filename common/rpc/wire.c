@@ -11,6 +11,7 @@
 
 #include "parameter_server.pb-c.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -222,4 +223,15 @@ enum status wire_unpack_leave_request(const uint8_t *bytes, size_t size, struct 
         *c = (unsigned char)*c < ' ' ? ' ' : *c;
     arena_release(&arena);
     return status;
+}
+
+bool wire_find_lost_rank(const char *text, unsigned *ret_rank)
+{
+    for (const char *p = strstr(text, "rank "); p; p = strstr(p + 1, "rank ")) {
+        int length = 0;
+
+        if (sscanf(p, WIRE_RANK_LOST "%n", ret_rank, &length) == 1 && length > 0)
+            return true;
+    }
+    return false;
 }

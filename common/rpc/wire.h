@@ -12,6 +12,7 @@
 #include "common/consistency/consistency.h"
 #include "common/optimizer/optimizer.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,10 @@
 #define WIRE_WEIGHTS_MAX    4096u
 #define WIRE_LANES_MAX      16u
 #define WIRE_STEPS_MAX      ((uint64_t)1 << 53)
+
+/* A server's words for the end of a job whose rank is lost, and the rank in such a text. */
+#define WIRE_RANK_LOST "rank %u was lost ("
+bool wire_find_lost_rank(const char *text, unsigned *ret_rank);
 
 enum chunk_kind {
     CHUNK_PUSH = 1,   /* worker -> server: a gradient partition of `round` */

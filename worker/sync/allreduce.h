@@ -119,7 +119,7 @@ enum status allreduce_open_scratch(struct sync_allreduce *s, size_t bytes, struc
 
 enum status allreduce_enlist(struct sync *base, size_t samples, unsigned *ret_active,
                              struct error *err);
-enum fault allreduce_fault(const struct sync *base);
+enum fault allreduce_fault(const struct sync *base, unsigned *ret_rank);
 enum status allreduce_shrink(struct sync *base, struct sync_loss *ret, struct error *err);
 enum status allreduce_gather(struct sync *base, const void *mine, size_t bytes, void *all,
                              struct error *err);

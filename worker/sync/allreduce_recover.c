@@ -16,11 +16,11 @@ static bool is_loss(enum fault fault)
     return fault == FAULT_DEAD || fault == FAULT_STOPPED || fault == FAULT_NETWORK;
 }
 
-enum fault allreduce_fault(const struct sync *base)
+enum fault allreduce_fault(const struct sync *base, unsigned *ret_rank)
 {
     const struct sync_allreduce *s = (const struct sync_allreduce *)base;
 
-    return s->group ? collective_fault(s->group, NULL) : FAULT_NONE;
+    return s->group ? collective_fault(s->group, ret_rank) : FAULT_NONE;
 }
 
 static void add_stats(struct collective_stats *to, const struct collective *group)

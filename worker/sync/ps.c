@@ -393,6 +393,18 @@ static void ps_expected_bytes(const struct sync *base, uint64_t *ret_tx, uint64_
     *ret_rx = s->codec.rx_bytes;
 }
 
+/* A server cannot tell a dead rank from one that is cut off. */
+static enum fault ps_fault(const struct sync *base, unsigned *ret_rank)
+{
+    const int lost = atomic_load(&((const struct sync_ps *)base)->lost);
+
+    if (lost < 0)
+        return FAULT_NONE;
+    if (ret_rank)
+        *ret_rank = (unsigned)lost;
+    return FAULT_NETWORK;
+}
+
 static const char *ps_backend(const struct sync *base)
 {
     /* The lock is the one field of a const sync that changes. */
@@ -428,5 +440,6 @@ const struct sync_ops sync_ps_ops = {
     .counters = ps_counters,
     .expected_bytes = ps_expected_bytes,
     .backend = ps_backend,
+    .fault = ps_fault,
     .close = ps_close,
 };

@@ -142,9 +142,9 @@ const char *sync_backend(const struct sync *s)
     return s->ops->backend(s);
 }
 
-enum fault sync_fault(const struct sync *s)
+enum fault sync_fault(const struct sync *s, unsigned *ret_rank)
 {
-    return s->ops->fault ? s->ops->fault(s) : FAULT_NONE;
+    return s->ops->fault ? s->ops->fault(s, ret_rank) : FAULT_NONE;
 }
 
 enum status sync_shrink(struct sync *s, struct sync_loss *ret, struct error *err)

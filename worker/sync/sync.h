@@ -169,7 +169,7 @@ struct sync_ops {
     /* What carries the bytes: a collective backend as chosen, "grpc". */
     const char *(*backend)(const struct sync *s);
     /* NULL: never a verdict.  See sync_fault. */
-    enum fault (*fault)(const struct sync *s);
+    enum fault (*fault)(const struct sync *s, unsigned *ret_rank);
     /* All three NULL: lost ranks cannot be done without.  See sync_shrink. */
     enum status (*shrink)(struct sync *s, struct sync_loss *ret, struct error *err);
     enum status (*gather)(struct sync *s, const void *mine, size_t bytes, void *all,
@@ -248,8 +248,8 @@ uint64_t sync_skipped(const struct sync *s);
 enum status sync_end(struct sync *s, struct error *err);
 
 /* After any call that failed: what was wrong with whom, if the ranks came to a verdict on that; the
- * call's error text says it in full. */
-enum fault sync_fault(const struct sync *s);
+ * call's error text says it in full.  *ret_rank (may be NULL) stays where no rank is named. */
+enum fault sync_fault(const struct sync *s, unsigned *ret_rank);
 
 /* After any call that failed: go on without the ranks that are lost (dead, stopped, cut off); every
  * survivor calls it.  STATUS_UNSUPPORTED: no rank is lost, or this synchronisation needs all.

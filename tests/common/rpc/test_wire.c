@@ -5,6 +5,7 @@
 #include "tests/common/rpc/wire_example.h"
 #include "tests/support/support.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -303,6 +304,19 @@ START_TEST(leave_reason_is_one_line)
 }
 END_TEST
 
+START_TEST(lost_rank_is_found)
+{
+    char text[100];
+    unsigned rank = 7;
+
+    (void)snprintf(text, sizeof(text), "rank 2, server a:1: " WIRE_RANK_LOST "it left)", 31u);
+    ck_assert(wire_find_lost_rank(text, &rank));
+    ck_assert_uint_eq(rank, 31);
+    ck_assert(!wire_find_lost_rank("rank 2, server a:1: rank 31 was late", &rank));
+    ck_assert(!wire_find_lost_rank("", &rank));
+}
+END_TEST
+
 START_TEST(store_messages_there_and_back)
 {
     char key[] = "g/key";
@@ -368,6 +382,7 @@ int main(void)
     tcase_add_test(tests, largest_chunk_head_fits);
     tcase_add_test(tests, leave_reason_may_be_cut_inside_a_letter);
     tcase_add_test(tests, leave_reason_is_one_line);
+    tcase_add_test(tests, lost_rank_is_found);
     tcase_add_test(tests, store_messages_there_and_back);
     suite_add_tcase(suite, tests);
     return support_run(suite);
