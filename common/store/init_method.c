@@ -31,7 +31,8 @@ static enum status from_env(const char *rest, const struct launch_env *launch,
                          launch->master_port);
     (void)snprintf(ret->endpoint.host, sizeof(ret->endpoint.host), "%s", launch->master_addr);
     ret->endpoint.port = (uint16_t)(launch->master_port + (launch->agent_store ? 1 : 0));
-    (void)snprintf(ret->origin, sizeof(ret->origin), "%s%s", launch->master_port_origin,
+    (void)snprintf(ret->origin, sizeof(ret->origin), "%.24s and %.24s%s",
+                   launch->master_addr_origin, launch->master_port_origin,
                    launch->agent_store ? " + 1, as torchrun listens on it" : "");
     return STATUS_OK;
 }

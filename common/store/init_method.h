@@ -17,7 +17,7 @@ struct init_method {
     bool is_file;
     char path[4096];          /* a file's */
     struct endpoint endpoint; /* rank 0's, else */
-    char origin[96];          /* where the address came from: "MASTER_PORT", "--init-method" */
+    char origin[96]; /* where it came from: "--init-method", "SLURM_STEP_NODELIST and default" */
 };
 
 /* STATUS_CONFIG names the text and what is wrong with it; STATUS_NOT_FOUND a folder that is not

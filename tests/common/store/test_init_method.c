@@ -24,11 +24,11 @@ START_TEST(env)
     ck_assert(!method.is_file);
     ck_assert_str_eq(method.endpoint.host, "node7");
     ck_assert_uint_eq(method.endpoint.port, 4711);
-    ck_assert_str_eq(method.origin, "MASTER_PORT");
+    ck_assert_str_eq(method.origin, "MASTER_ADDR and MASTER_PORT");
     agent.agent_store = true;
     assert_ok(init_method_parse("env://", &agent, &method, &err));
     ck_assert_uint_eq(method.endpoint.port, 4712);
-    ck_assert_str_eq(method.origin, "MASTER_PORT + 1, as torchrun listens on it");
+    ck_assert_str_eq(method.origin, "MASTER_ADDR and MASTER_PORT + 1, as torchrun listens on it");
     agent.master_port = 65535;
     assert_fails(init_method_parse("env://", &agent, &method, &err), STATUS_CONFIG, "65535");
     assert_fails(init_method_parse("env://x", &launch, &method, &err), STATUS_CONFIG, "env://x");
