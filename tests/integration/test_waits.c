@@ -3,8 +3,8 @@
  * stop.  All places at the same time, each with processes of its own; their times are printed.
  */
 #include "common/base/clock.h"
-#include "tests/common/collective/chaos/lateness.h"
 #include "tests/integration/job.h"
+#include "tests/support/lateness.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 

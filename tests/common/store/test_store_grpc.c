@@ -4,6 +4,7 @@
  * ours would make.
  */
 #include "tests/common/store/store_suite.h"
+#include "tests/support/lateness.h"
 
 #include "common/base/clock.h"
 #include "common/base/net.h"
@@ -245,6 +246,27 @@ START_TEST(killed_host_is_named_at_once)
     ck_assert_ptr_nonnull(strstr(err.text, "the connection broke before"));
     store_close(g.store, 60000); /* the linger is rank 0's business */
     ck_assert_int_lt((clock_now_ns() - start_ns) / 1000000, 10000);
+}
+END_TEST
+
+/* No call is under way to find out: the first that comes does, without a wait for the host to come
+ * back.  It is how a job ends whose rank 0 was killed. */
+START_TEST(killed_host_between_calls)
+{
+    char url[128];
+    pid_t host = start_host(url, sizeof(url));
+    struct store *store = open_rank(url, "job", 1, 2, 20000);
+    struct lateness lateness;
+    int64_t start_ns, took_ns;
+
+    kill_host(host);
+    lateness_begin(&lateness);
+    start_ns = clock_now_ns();
+    store_report_failure(store, 1, "rank 0 is dead");
+    store_close(store, 60000);
+    took_ns = clock_now_ns() - start_ns;
+    ck_assert_int_lt(took_ns,
+                     lateness_end_ns(&lateness) + INT64_C(1500000000)); /* a call has 2 s */
 }
 END_TEST
 
@@ -535,6 +557,7 @@ int main(void)
     tcase_add_test(cases, beside_the_agent_store);
     tcase_add_test(cases, plaintext_stays_on_loopback);
     tcase_add_test(cases, killed_host_is_named_at_once);
+    tcase_add_test(cases, killed_host_between_calls);
     tcase_add_test(cases, stopped_host_is_lost);
     tcase_add_test(cases, slow_host_is_not_lost);
     tcase_add_test(cases, garbage_is_refused);

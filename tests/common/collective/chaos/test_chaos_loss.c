@@ -5,7 +5,7 @@
  * store is the one that rank 0 hosts, and dies with it.
  */
 #include "tests/common/collective/chaos/chaos_world.h"
-#include "tests/common/collective/chaos/lateness.h"
+#include "tests/support/lateness.h"
 
 #include <signal.h>
 #include <stdio.h>

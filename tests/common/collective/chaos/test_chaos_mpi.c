@@ -7,8 +7,8 @@
  *
  * SPARRING_TEST_MPIEXEC names the mpirun of the first; empty: there is none.
  */
-#include "tests/common/collective/chaos/lateness.h"
 #include "tests/common/collective/chaos/mpi_rank.h"
+#include "tests/support/lateness.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 

@@ -4,7 +4,7 @@
  * "network", not "stopped".  Needs root; says so when it is skipped.
  */
 #include "tests/common/collective/chaos/chaos_world.h"
-#include "tests/common/collective/chaos/lateness.h"
+#include "tests/support/lateness.h"
 #include "tests/support/process.h"
 
 #include "common/base/clock.h"

@@ -1,7 +1,7 @@
 /*
  * A thread that sleeps for short times over and over, as the threads of a mesh do.
  */
-#include "tests/common/collective/chaos/lateness.h"
+#include "tests/support/lateness.h"
 
 #include "common/base/clock.h"
 

@@ -2,8 +2,8 @@
  * lateness: by how much this host lets a sleeper wait past its time, so that a limit on a time
  * means the code and not the load: on an idle host it is next to nothing.
  */
-#ifndef SPARRING_TESTS_COMMON_COLLECTIVE_LATENESS_H
-#define SPARRING_TESTS_COMMON_COLLECTIVE_LATENESS_H
+#ifndef SPARRING_TESTS_SUPPORT_LATENESS_H
+#define SPARRING_TESTS_SUPPORT_LATENESS_H
 
 #include <pthread.h>
 #include <stdatomic.h>

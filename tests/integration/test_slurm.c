@@ -1,0 +1,235 @@
+/*
+ * Slurm: jobs through srun on three nodes, as the README has them; what becomes of one when a rank
+ * fails or the job is cancelled.  Runs inside tests/support/slurm_cluster, so that every process it
+ * sees is the cluster's.
+ */
+#include "common/base/clock.h"
+#include "tests/integration/job.h"
+#include "tests/support/lateness.h"
+#include "tests/support/process.h"
+#include "tests/support/support.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NODES          3u
+#define AT_ONCE_NS     INT64_C(3000000000)
+#define MODEL          "--model mlp:64-96-8 --data random:4096,64,8 --threads 1 --reduce reproducible"
+#define WITHOUT_END    "--epochs 1000000 --evaluate never"
+#define NAME_BYTES_MAX 16
+
+static const struct architecture {
+    const char *name;
+    const char *options;
+    bool has_server;
+} architectures[] = {
+    {"allreduce", "--sync allreduce --backend ring", false},
+    {"ps", "--sync ps --servers n1:5757", true},
+};
+
+#define ARCHITECTURES ((int)(sizeof(architectures) / sizeof(architectures[0])))
+
+static struct process job;
+
+/* ---- jobs */
+
+/* The script of an allocation: a step with the server, where there is one, and one with the ranks.
+ * `srun` has options of srun's, `before` shell that each rank runs first. */
+static const char *write_script(const struct architecture *a, const char *srun, const char *before,
+                                const char *options)
+{
+    char text[4000];
+    int length = 0;
+
+    if (a->has_server)
+        length = snprintf(text, sizeof(text),
+                          "srun --overlap -N1 -n1 -w n1 %s --listen n1:5757 --insecure &\n",
+                          support_program("sparring-server"));
+    length += snprintf(text + length, sizeof(text) - (size_t)length,
+                       "srun %s -N%u -n%u sh -c '%s exec \"$@\"' sh %s " MODEL
+                       " --insecure --run-dir %s %s %s\n",
+                       srun, NODES, NODES, before, support_program("sparring-worker"),
+                       support_path("run"), a->options, options);
+    return support_write("script", text, (size_t)length);
+}
+
+static void start_job(const struct architecture *a, const char *srun, const char *before,
+                      const char *options)
+{
+    process_start(&job, NULL,
+                  ARGS("salloc", "--nodes=3", "sh", write_script(a, srun, before, options)));
+}
+
+/* ---- what runs in the cluster */
+
+/* Processes of that name; *ret is one of them. */
+static unsigned count_processes(const char *name, pid_t *ret)
+{
+    DIR *folder = opendir("/proc");
+    const struct dirent *entry;
+    unsigned count = 0;
+
+    ck_assert_ptr_nonnull(folder);
+    while ((entry = readdir(folder))) {
+        char path[300], comm[NAME_BYTES_MAX + 1] = "";
+        FILE *file;
+
+        (void)snprintf(path, sizeof(path), "/proc/%s/comm", entry->d_name);
+        file = fopen(path, "re");
+        if (file && fscanf(file, "%16s", comm) == 1 && strcmp(comm, name) == 0) {
+            *ret = (pid_t)strtol(entry->d_name, NULL, 10);
+            count++;
+        }
+        if (file)
+            (void)fclose(file);
+    }
+    (void)closedir(folder);
+    return count;
+}
+
+/* Once Slurm says that no job is there nothing of one may be. */
+static void check_nothing_left(void)
+{
+    pid_t pid;
+
+    ck_assert(process_shell("until [ -z \"$(squeue --noheader)\" ]; do sleep 0.05; done"));
+    ck_assert_uint_eq(count_processes("sparring-worker", &pid), 0);
+    ck_assert_uint_eq(count_processes("sparring-server", &pid), 0);
+    ck_assert_msg(process_shell("[ -z \"$(ls /dev/shm)\" ]"), "left in /dev/shm");
+}
+
+/* Wait for the end of what was struck at struck_ns. */
+static void check_ends_at_once(const char *what, int64_t struck_ns, struct lateness *lateness)
+{
+    const int code = process_wait(&job, JOB_TIMEOUT_MS);
+    const int64_t took_ns = clock_now_ns() - struck_ns;
+    const int64_t late_ns = lateness_end_ns(lateness);
+
+    (void)printf("%s: ended after %.2f s\n", what, (double)took_ns * 1e-9);
+    ck_assert_msg(code > 0, "%s: exit code %d: %s", what, code, process_output(&job));
+    ck_assert_msg(took_ns <= AT_ONCE_NS + late_ns,
+                  "%s: ended after %.2f s on a host late by %.2f s: %s", what,
+                  (double)took_ns * 1e-9, (double)late_ns * 1e-9, process_output(&job));
+    check_nothing_left();
+}
+
+static void wait_for_training(void)
+{
+    process_wait_output(&job, "ranks: 3, ", JOB_TIMEOUT_MS);
+    for (unsigned r = 0; r < NODES; r++)
+        job_await_step(support_path("run"), r, 3);
+}
+
+/* ---- the tests */
+
+/* Ends with the parameters that the same job has under `sparring launch`. */
+START_TEST(test_trains)
+{
+    const struct job launched = {.ranks = NODES,
+                                 .worker =
+                                     ARGS("--model", "mlp:64-96-8", "--data", "random:4096,64,8",
+                                          "--threads", "1", "--reduce", "reproducible", "--steps",
+                                          "20", "--save", support_path("launched"))};
+    char options[800];
+    json_t *manifest;
+
+    (void)snprintf(options, sizeof(options), "--steps 20 --save %s", support_path("saved"));
+    start_job(&architectures[_i], "", "", options);
+    ck_assert_msg(process_wait(&job, JOB_TIMEOUT_MS) == 0, "%s", process_output(&job));
+    check_nothing_left();
+    manifest = json_load_file(support_path("run/manifest.json"), 0, NULL);
+    ck_assert_str_eq(json_string_value(json_object_get(manifest, "launch_source")), "SLURM_PROCID");
+    json_decref(manifest);
+    (void)job_run(&launched, 0);
+    ck_assert(job_same_tensors(support_path("saved"), support_path("launched")));
+}
+END_TEST
+
+/* Killed, or asked to stop alone: the others find out by themselves. */
+static void fail_in_a_step(const struct architecture *a, int number)
+{
+    char what[64];
+    struct lateness lateness;
+    int64_t struck_ns;
+    pid_t pid;
+
+    start_job(a, "", "", WITHOUT_END);
+    wait_for_training();
+    ck_assert_uint_eq(count_processes("sparring-worker", &pid), NODES);
+    lateness_begin(&lateness);
+    struck_ns = clock_now_ns();
+    ck_assert_int_eq(kill(pid, number), 0);
+    (void)snprintf(what, sizeof(what), "%s, a rank gets signal %d", a->name, number);
+    check_ends_at_once(what, struck_ns, &lateness);
+}
+
+START_TEST(test_killed_rank)
+{
+    fail_in_a_step(&architectures[_i], SIGKILL);
+}
+END_TEST
+
+START_TEST(test_stopped_rank)
+{
+    fail_in_a_step(&architectures[_i], SIGTERM);
+}
+END_TEST
+
+/* A rank fails while the others wait for it: rank 0, which serves their store, or the last. */
+START_TEST(test_failed_rank)
+{
+    const struct architecture *a = &architectures[_i / 2];
+    const unsigned rank = _i % 2 == 0 ? 0 : NODES - 1;
+    char before[200], what[64];
+    struct lateness lateness;
+    int64_t struck_ns;
+
+    (void)snprintf(before, sizeof(before),
+                   "if [ $SLURM_PROCID = %u ]; then until [ -e %s ]; do sleep 0.05; done; "
+                   "set -- \"$@\" --no-such-option; fi;",
+                   rank, support_path("go"));
+    start_job(a, "--kill-on-bad-exit=1", before, WITHOUT_END);
+    process_wait_output(&job, ", 3 s of ", JOB_TIMEOUT_MS); /* somebody waits */
+    lateness_begin(&lateness);
+    struck_ns = clock_now_ns();
+    (void)support_write("go", "", 0);
+    (void)snprintf(what, sizeof(what), "%s, rank %u fails while others wait", a->name, rank);
+    check_ends_at_once(what, struck_ns, &lateness);
+    ck_assert_ptr_nonnull(strstr(process_output(&job), "unknown option '--no-such-option'"));
+}
+END_TEST
+
+START_TEST(test_scancel)
+{
+    char what[64];
+    struct lateness lateness;
+    int64_t struck_ns;
+
+    start_job(&architectures[_i], "", "", WITHOUT_END);
+    wait_for_training();
+    lateness_begin(&lateness);
+    struck_ns = clock_now_ns();
+    ck_assert(process_shell("scancel $(squeue --noheader --format %%i)"));
+    (void)snprintf(what, sizeof(what), "%s, scancel", architectures[_i].name);
+    check_ends_at_once(what, struck_ns, &lateness);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("slurm");
+    TCase *cases = tcase_create("slurm");
+
+    tcase_set_timeout(cases, 200);
+    tcase_add_loop_test(cases, test_trains, 0, ARCHITECTURES);
+    tcase_add_loop_test(cases, test_killed_rank, 0, ARCHITECTURES);
+    tcase_add_loop_test(cases, test_stopped_rank, 0, ARCHITECTURES);
+    tcase_add_loop_test(cases, test_failed_rank, 0, 2 * ARCHITECTURES);
+    tcase_add_loop_test(cases, test_scancel, 0, ARCHITECTURES);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
