@@ -11,6 +11,13 @@ static struct error err;
 struct session_terms session_terms = {
     .world_size = 2, .lanes = 1, .on_loss = WORKER_LOSS_FAIL, .update = 1, .reconnect_ms = LONG_MS};
 
+/* The last answer of a partition to a rank. */
+static struct answer {
+    uint64_t round;
+    float value;
+    unsigned extra; /* answers that may still come twice, because it was asked for again */
+} answers[3][RAW_PARTITIONS];
+
 struct join_request session_request(unsigned rank)
 {
     struct join_request r = raw_terms(rank);
@@ -90,25 +97,50 @@ void session_push_all(unsigned rank, uint64_t round)
 
 void session_again_all(unsigned rank, uint64_t round)
 {
-    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
+        struct answer *a = &answers[rank][p];
+
         raw_send_again(&workers[rank], CHUNK_PUSH, p, round, session_push(rank, round));
+        if (a->round == round) /* the test takes what it has read for lost */
+            a->round = UINT64_MAX;
+        else
+            a->extra++;
+    }
+}
+
+/* An answer that was on its way when the rank was cut off goes to the stream that came instead, and
+ * is the second to a question that was asked again: a worker drops as many as it has repeated
+ * (ps.c). */
+static bool is_second(struct answer *a, uint64_t round, float value)
+{
+    if (a->extra == 0 || round != a->round || value != a->value)
+        return false;
+    a->extra--;
+    return true;
 }
 
 void session_expect_all(unsigned rank, uint64_t round, float value)
 {
     struct raw_worker *w = &workers[rank];
     unsigned lanes = w->lanes > 1 ? w->lanes : 1;
+    unsigned taken = 0;
 
-    for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
-        unsigned lane = p % lanes;
+    while (taken < RAW_PARTITIONS) {
+        unsigned lane = taken % lanes;
         float first;
         struct chunk_header h = raw_take_from(lane == 0 ? &w->stream : &w->more[lane - 1], &first);
 
+        ck_assert_uint_lt(h.partition, RAW_PARTITIONS);
         ck_assert_uint_eq(h.partition % lanes, lane);
         ck_assert_uint_eq(h.rank, rank);
+        if (is_second(&answers[rank][h.partition], h.round, first))
+            continue;
         ck_assert_msg(h.round == round && first == value,
                       "rank %u, partition %u: got round %d, value %g; wanted round %d, value %g",
                       rank, h.partition, (int)h.round, (double)first, (int)round, (double)value);
+        answers[rank][h.partition].round = round;
+        answers[rank][h.partition].value = value;
+        taken++;
     }
 }
 
