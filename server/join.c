@@ -116,7 +116,7 @@ static enum status check_take(const struct job *j, const struct join_request *re
 
     if (request->resume)
         return error_set(err, STATUS_PEER_LOST,
-                         "job '%s': rank %u was lost (%s); its place is %s since epoch %" PRIu64,
+                         "job '%s': " WIRE_RANK_LOST "%s); its place is %s since epoch %" PRIu64,
                          j->members.job, request->rank, r->slot.how,
                          r->slot.state == SLOT_VACANT ? "vacant" : "another session's", j->epoch);
     if (!free || (member->state == MEMBER_LEFT && j->terms.on_loss != WORKER_LOSS_SHRINK))

@@ -57,7 +57,7 @@ void loss_refuse_join(struct service *s, struct job *j, unsigned rank)
                         slot_is_quiet(&r->slot) ? "" : ", and calls of it have not ended yet");
     else
         (void)error_set(&err, STATUS_PEER_LOST,
-                        "job '%s': rank %u was lost (%s); its place is %s since epoch %" PRIu64,
+                        "job '%s': " WIRE_RANK_LOST "%s); its place is %s since epoch %" PRIu64,
                         j->members.job, rank, r->slot.how,
                         r->slot.state == SLOT_VACANT ? "vacant" : "another session's", j->epoch);
     (void)pthread_mutex_unlock(&s->lock);

@@ -284,49 +284,40 @@ enum status trainer_open(struct trainer *t, struct error *err)
     return status;
 }
 
-/* A lost rank says no goodbye; with rank 0 a served store is lost, too. */
-static void excuse(struct trainer *t, unsigned rank, int64_t *linger_ms)
+/* The ranks that are lost, also the one whose loss ended the job; returns their number. */
+static unsigned list_lost(const struct trainer *t, const struct error *failure,
+                          unsigned ret[MESH_RANKS_MAX + 1])
 {
-    bool is_served = strncmp(store_address(t->store), "file:", 5) != 0;
+    unsigned count = t->recovery.lost_count, rank = UINT_MAX;
 
-    if (rank == 0 && is_served)
-        *linger_ms = -1;
-    else if (*linger_ms >= 0)
-        store_excuse(t->store, rank);
+    memcpy(ret, t->recovery.lost, count * sizeof(*ret));
+    if (failure && t->sync && fault_is_loss(sync_fault(t->sync, &rank)) &&
+        rank < t->launch->world_size && rank != t->launch->rank)
+        ret[count++] = rank;
+    return count;
 }
 
-/* `lost` is the rank whose loss ended the job, -1 where none did. */
-static void close_store(struct trainer *t, int lost, int64_t linger_ms)
+/* A lost rank says no goodbye; with rank 0 a served store is lost, too. */
+static void close_store(struct trainer *t, const unsigned *lost, unsigned count, int64_t linger_ms)
 {
-    const struct recovery *r = &t->recovery;
-
     if (!t->store)
         return;
-    for (unsigned i = 0; i < r->lost_count; i++)
-        excuse(t, r->lost[i], &linger_ms);
-    if (lost >= 0)
-        excuse(t, (unsigned)lost, &linger_ms);
+    for (unsigned i = 0; i < count; i++)
+        if (lost[i] == 0 && strncmp(store_address(t->store), "file:", 5) != 0)
+            linger_ms = -1;
+    for (unsigned i = 0; i < count && linger_ms >= 0; i++)
+        store_excuse(t->store, lost[i]);
     store_close(t->store, linger_ms);
-}
-
-/* The rank that the others agreed is lost; -1: none. */
-static int lost_rank(const struct trainer *t)
-{
-    unsigned rank = UINT_MAX;
-    enum fault fault = t->sync ? sync_fault(t->sync, &rank) : FAULT_NONE;
-    bool is_lost = fault == FAULT_DEAD || fault == FAULT_STOPPED || fault == FAULT_NETWORK;
-
-    is_lost = is_lost && rank < t->launch->world_size && rank != t->launch->rank;
-    return is_lost ? (int)rank : -1;
 }
 
 void trainer_close(struct trainer *t, const struct error *failure)
 {
-    const int lost = failure ? lost_rank(t) : -1;
+    unsigned lost[MESH_RANKS_MAX + 1]; /* asked for while the group is there */
+    const unsigned lost_count = list_lost(t, failure, lost);
     bool released = sync_close(t->sync, failure);
 
     flight_close(t->flight);
-    close_store(t, lost,
+    close_store(t, lost, lost_count,
                 stop_requested() ? LINGER_STOPPED_MS
                 : failure        ? LINGER_FAILED_MS
                                  : LINGER_MS);

@@ -109,6 +109,7 @@ enum fault {
     FAULT_COUNT
 };
 const char *fault_name(enum fault fault); /* "dead" */
+bool fault_is_loss(enum fault fault);     /* others may go on without the rank */
 
 struct collective_config {
     const char *backend;   /* a name of the list above */

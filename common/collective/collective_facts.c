@@ -40,6 +40,11 @@ const char *fault_name(enum fault fault)
     return (unsigned)fault < FAULT_COUNT ? names[fault] : "?";
 }
 
+bool fault_is_loss(enum fault fault)
+{
+    return fault == FAULT_DEAD || fault == FAULT_STOPPED || fault == FAULT_NETWORK;
+}
+
 /* ---- groups ---- */
 
 unsigned collective_rank(const struct collective *group)

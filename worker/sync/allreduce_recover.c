@@ -11,11 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_loss(enum fault fault)
-{
-    return fault == FAULT_DEAD || fault == FAULT_STOPPED || fault == FAULT_NETWORK;
-}
-
 enum fault allreduce_fault(const struct sync *base, unsigned *ret_rank)
 {
     const struct sync_allreduce *s = (const struct sync_allreduce *)base;
@@ -87,7 +82,7 @@ enum status allreduce_shrink(struct sync *base, struct sync_loss *ret, struct er
     ret->fault = collective_fault(s->group, NULL);
     if (ret->fault == FAULT_EXCLUDED)
         return error_set(err, STATUS_PEER_LOST, "the other ranks went on without this one");
-    if (!is_loss(ret->fault) || count > MESH_RANKS_MAX)
+    if (!fault_is_loss(ret->fault) || count > MESH_RANKS_MAX)
         return error_set(err, STATUS_UNSUPPORTED, "no rank is lost");
     for (unsigned r = 0; r < count; r++)
         before[r] = collective_world_rank(s->group, r);

@@ -368,18 +368,24 @@ static enum status ps_end(struct sync *base, struct error *err)
 
 /* ------------------------------------------------------------------ figures */
 
-static struct sync_counters ps_counters(const struct sync *base)
+/* The lock is the one field of a const sync that changes. */
+static struct sync_ps *lock_constant(const struct sync *base)
 {
-    /* The lock is the one field of a const sync that changes. */
     union {
         const struct sync *constant;
         struct sync_ps *plain;
     } s = {.constant = base};
-    struct sync_counters counters;
 
     (void)pthread_mutex_lock(&s.plain->lock);
-    counters = s.plain->counters;
-    (void)pthread_mutex_unlock(&s.plain->lock);
+    return s.plain;
+}
+
+static struct sync_counters ps_counters(const struct sync *base)
+{
+    struct sync_ps *s = lock_constant(base);
+    struct sync_counters counters = s->counters;
+
+    (void)pthread_mutex_unlock(&s->lock);
     return counters;
 }
 
@@ -396,30 +402,26 @@ static void ps_expected_bytes(const struct sync *base, uint64_t *ret_tx, uint64_
 /* A server cannot tell a dead rank from one that is cut off. */
 static enum fault ps_fault(const struct sync *base, unsigned *ret_rank)
 {
-    const int lost = atomic_load(&((const struct sync_ps *)base)->lost);
+    struct sync_ps *s = lock_constant(base);
+    unsigned rank;
+    bool is_lost = s->failed && wire_find_lost_rank(s->failure.text, &rank);
 
-    if (lost < 0)
-        return FAULT_NONE;
-    if (ret_rank)
-        *ret_rank = (unsigned)lost;
-    return FAULT_NETWORK;
+    (void)pthread_mutex_unlock(&s->lock);
+    if (is_lost && ret_rank)
+        *ret_rank = rank;
+    return is_lost ? FAULT_NETWORK : FAULT_NONE;
 }
 
 static const char *ps_backend(const struct sync *base)
 {
-    /* The lock is the one field of a const sync that changes. */
-    union {
-        const struct sync *constant;
-        struct sync_ps *plain;
-    } s = {.constant = base};
+    struct sync_ps *s = lock_constant(base);
     unsigned used = 0, shared = 0;
 
-    (void)pthread_mutex_lock(&s.plain->lock);
-    for (unsigned k = 0; k < s.plain->link_count; k++) {
-        used += s.plain->map.server_elements[k] > 0;
-        shared += s.plain->links[k].by_reference;
+    for (unsigned k = 0; k < s->link_count; k++) {
+        used += s->map.server_elements[k] > 0;
+        shared += s->links[k].by_reference;
     }
-    (void)pthread_mutex_unlock(&s.plain->lock);
+    (void)pthread_mutex_unlock(&s->lock);
     return shared == 0 ? "grpc" : shared == used ? "shm" : "shm and grpc";
 }
 

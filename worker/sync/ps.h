@@ -81,7 +81,6 @@ struct sync_ps {
     bool giving_up;                  /* (L) lost links stay lost */
     bool failed;                     /* (L) */
     struct error failure;            /* (L) the first one */
-    atomic_int lost;                 /* the rank that it says was lost; -1: none */
     struct sync_counters counters;   /* (L) */
 
     pthread_t tender;

@@ -290,7 +290,6 @@ enum status ps_open(const struct sync_config *config, struct sync **ret_sync, st
     if (status != STATUS_OK)
         return status;
     s->base.ops = &sync_ps_ops;
-    atomic_init(&s->lost, -1);
     s->base.yields = config->update_on_server ? SYNC_YIELDS_PARAMETERS : SYNC_YIELDS_GRADIENTS;
     s->params = config->params;
     s->grads = config->grads;

@@ -36,13 +36,9 @@ void ps_take_beat(void *user, struct ps_link *link, const struct beat *beat)
 
 void ps_fail(struct sync_ps *s, const struct error *why)
 {
-    unsigned lost;
-
     if (!s->closing && !s->failed) {
         s->failed = true;
         s->failure = *why;
-        if (wire_find_lost_rank(why->text, &lost))
-            atomic_store(&s->lost, (int)lost);
     }
     (void)pthread_cond_broadcast(&s->changed);
 }
