@@ -3,7 +3,8 @@
  *
  * A client sees three kinds of end: the server's own status (it travels by name, see status_map.c),
  * a code that core made up because the connection or the deadline failed, and what this side did
- * itself.  Calls wait for their connection, so UNAVAILABLE means that one was there and broke.
+ * itself.  Calls wait for their connection, so UNAVAILABLE means that one was there and broke; but
+ * for those that fail fast, which end with it when the next try to connect fails.
  * Runs on the queue's thread; reads fields under call->lock that no longer change once ended.
  */
 #include "common/rpc/call.h"

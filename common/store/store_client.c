@@ -302,7 +302,7 @@ static enum status connect_client(struct store_client *client, const struct stor
     if (status == STATUS_OK)
         status = greet(client, start_ns, deadline_ns, err);
     wait_end(&wait);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) /* from here on a store that is gone stays gone */
         rpc_client_fail_fast(client->rpc);
     return status;
 }
