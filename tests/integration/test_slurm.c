@@ -10,10 +10,12 @@
 #include "tests/support/support.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define NODES          3u
@@ -66,8 +68,7 @@ static void start_job(const struct architecture *a, const char *srun, const char
 
 /* ---- what runs in the cluster */
 
-/* Processes of that name; *ret is one of them. */
-static unsigned count_processes(const char *name, pid_t *ret)
+static unsigned count_processes(const char *name)
 {
     DIR *folder = opendir("/proc");
     const struct dirent *entry;
@@ -80,10 +81,8 @@ static unsigned count_processes(const char *name, pid_t *ret)
 
         (void)snprintf(path, sizeof(path), "/proc/%s/comm", entry->d_name);
         file = fopen(path, "re");
-        if (file && fscanf(file, "%16s", comm) == 1 && strcmp(comm, name) == 0) {
-            *ret = (pid_t)strtol(entry->d_name, NULL, 10);
-            count++;
-        }
+        if (file && fscanf(file, "%16s", comm) == 1)
+            count += strcmp(comm, name) == 0;
         if (file)
             (void)fclose(file);
     }
@@ -94,11 +93,10 @@ static unsigned count_processes(const char *name, pid_t *ret)
 /* Once Slurm says that no job is there nothing of one may be. */
 static void check_nothing_left(void)
 {
-    pid_t pid;
-
-    ck_assert(process_shell("until [ -z \"$(squeue --noheader)\" ]; do sleep 0.05; done"));
-    ck_assert_uint_eq(count_processes("sparring-worker", &pid), 0);
-    ck_assert_uint_eq(count_processes("sparring-server", &pid), 0);
+    ck_assert(process_shell(
+        "timeout 30 sh -c 'until [ -z \"$(squeue --noheader)\" ]; do sleep 0.05; done'"));
+    ck_assert_uint_eq(count_processes("sparring-worker"), 0);
+    ck_assert_uint_eq(count_processes("sparring-server"), 0);
     ck_assert_msg(process_shell("[ -z \"$(ls /dev/shm)\" ]"), "left in /dev/shm");
 }
 
@@ -129,12 +127,7 @@ static void wait_for_training(void)
 /* Ends with the parameters that the same job has under `sparring launch`. */
 START_TEST(test_trains)
 {
-    const struct job launched = {.ranks = NODES,
-                                 .worker =
-                                     ARGS("--model", "mlp:64-96-8", "--data", "random:4096,64,8",
-                                          "--threads", "1", "--reduce", "reproducible", "--steps",
-                                          "20", "--save", support_path("launched"))};
-    char options[800];
+    char options[800], launch[1200];
     json_t *manifest;
 
     (void)snprintf(options, sizeof(options), "--steps 20 --save %s", support_path("saved"));
@@ -144,14 +137,29 @@ START_TEST(test_trains)
     manifest = json_load_file(support_path("run/manifest.json"), 0, NULL);
     ck_assert_str_eq(json_string_value(json_object_get(manifest, "launch_source")), "SLURM_PROCID");
     json_decref(manifest);
-    (void)job_run(&launched, 0);
+    (void)snprintf(launch, sizeof(launch),
+                   "%s launch --standalone --nproc-per-node %u --run-dir %s -- %s " MODEL
+                   " --steps 20 --save %s",
+                   support_program("sparring"), NODES, support_path("run-launched"),
+                   support_program("sparring-worker"), support_path("launched"));
+    (void)process_run(0, JOB_TIMEOUT_MS, NULL, ARGS("sh", "-c", launch));
     ck_assert(job_same_tensors(support_path("saved"), support_path("launched")));
 }
 END_TEST
 
-/* Killed, or asked to stop alone: the others find out by themselves. */
-static void fail_in_a_step(const struct architecture *a, int number)
+/* In architecture i / 2; the rank is 0, which serves the others' store, or the last one. */
+#define CASES (2 * ARCHITECTURES)
+
+static unsigned case_rank(int i)
 {
+    return i % 2 == 0 ? 0 : NODES - 1;
+}
+
+/* Killed, or asked to stop alone: the others find out by themselves. */
+static void fail_in_a_step(int i, int number)
+{
+    const struct architecture *a = &architectures[i / 2];
+    const unsigned rank = case_rank(i);
     char what[64];
     struct lateness lateness;
     int64_t struck_ns;
@@ -159,44 +167,51 @@ static void fail_in_a_step(const struct architecture *a, int number)
 
     start_job(a, "", "", WITHOUT_END);
     wait_for_training();
-    ck_assert_uint_eq(count_processes("sparring-worker", &pid), NODES);
+    ck_assert_uint_eq(count_processes("sparring-worker"), NODES);
+    pid = (pid_t)job_record_int(support_path("run"), rank, "start", "pid");
     lateness_begin(&lateness);
     struck_ns = clock_now_ns();
     ck_assert_int_eq(kill(pid, number), 0);
-    (void)snprintf(what, sizeof(what), "%s, a rank gets signal %d", a->name, number);
+    (void)snprintf(what, sizeof(what), "%s, rank %u gets signal %d", a->name, rank, number);
     check_ends_at_once(what, struck_ns, &lateness);
 }
 
 START_TEST(test_killed_rank)
 {
-    fail_in_a_step(&architectures[_i], SIGKILL);
+    fail_in_a_step(_i, SIGKILL);
 }
 END_TEST
 
 START_TEST(test_stopped_rank)
 {
-    fail_in_a_step(&architectures[_i], SIGTERM);
+    fail_in_a_step(_i, SIGTERM);
 }
 END_TEST
 
-/* A rank fails while the others wait for it: rank 0, which serves their store, or the last. */
+/* A rank fails while the others wait for it. */
 START_TEST(test_failed_rank)
 {
     const struct architecture *a = &architectures[_i / 2];
-    const unsigned rank = _i % 2 == 0 ? 0 : NODES - 1;
+    const unsigned rank = case_rank(_i);
+    const char *path = support_path("go");
     char before[200], what[64];
     struct lateness lateness;
     int64_t struck_ns;
+    int go;
 
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    go = open(path, O_RDWR | O_CLOEXEC); /* so that neither end waits for the other to open it */
+    ck_assert_int_ge(go, 0);
     (void)snprintf(before, sizeof(before),
-                   "if [ $SLURM_PROCID = %u ]; then until [ -e %s ]; do sleep 0.05; done; "
+                   "if [ $SLURM_PROCID = %u ]; then read word <%s; "
                    "set -- \"$@\" --no-such-option; fi;",
-                   rank, support_path("go"));
+                   rank, path);
     start_job(a, "--kill-on-bad-exit=1", before, WITHOUT_END);
     process_wait_output(&job, ", 3 s of ", JOB_TIMEOUT_MS); /* somebody waits */
     lateness_begin(&lateness);
     struck_ns = clock_now_ns();
-    (void)support_write("go", "", 0);
+    ck_assert_int_eq(write(go, "\n", 1), 1);
+    (void)close(go);
     (void)snprintf(what, sizeof(what), "%s, rank %u fails while others wait", a->name, rank);
     check_ends_at_once(what, struck_ns, &lateness);
     ck_assert_ptr_nonnull(strstr(process_output(&job), "unknown option '--no-such-option'"));
@@ -226,9 +241,9 @@ int main(void)
 
     tcase_set_timeout(cases, 200);
     tcase_add_loop_test(cases, test_trains, 0, ARCHITECTURES);
-    tcase_add_loop_test(cases, test_killed_rank, 0, ARCHITECTURES);
-    tcase_add_loop_test(cases, test_stopped_rank, 0, ARCHITECTURES);
-    tcase_add_loop_test(cases, test_failed_rank, 0, 2 * ARCHITECTURES);
+    tcase_add_loop_test(cases, test_killed_rank, 0, CASES);
+    tcase_add_loop_test(cases, test_stopped_rank, 0, CASES);
+    tcase_add_loop_test(cases, test_failed_rank, 0, CASES);
     tcase_add_loop_test(cases, test_scancel, 0, ARCHITECTURES);
     suite_add_tcase(suite, cases);
     return support_run(suite);
