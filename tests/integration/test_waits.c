@@ -207,17 +207,20 @@ START_TEST(test_stops)
 }
 END_TEST
 
-/* A second signal does not wait for anything. */
+/* A second signal does not wait for anything.  Which of two is the second, the kernel decides where
+ * both are pending. */
 START_TEST(test_second_signal)
 {
     struct running *r = &running[0];
     const struct place *p = &places[PLACES - 1];
+    int code;
 
     start(r, p);
     process_wait_output(&r->worker, "ranks: 2, ", JOB_TIMEOUT_MS);
     process_signal(&r->worker, SIGTERM);
     process_signal(&r->worker, SIGINT);
-    ck_assert_int_eq(process_wait(&r->worker, JOB_TIMEOUT_MS), 128 + SIGINT);
+    code = process_wait(&r->worker, JOB_TIMEOUT_MS);
+    ck_assert_msg(code == 128 + SIGINT || code == 128 + SIGTERM, "exit code %d", code);
 }
 END_TEST
 
