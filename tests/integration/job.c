@@ -27,6 +27,18 @@ const char *job_device(void)
     return device ? device : "cpu";
 }
 
+const char *job_pace(unsigned ranks)
+{
+    char text[256];
+    size_t length = 0;
+
+    for (unsigned r = 0; r < ranks; r++) {
+        length += (size_t)snprintf(text + length, sizeof(text) - length, "%u 0- 1\n", r);
+        ck_assert_uint_lt(length, sizeof(text));
+    }
+    return support_write("pace", text, length);
+}
+
 const char *job_run(const struct job *job, int wanted)
 {
     static unsigned serial;

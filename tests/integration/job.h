@@ -27,6 +27,10 @@ const char *job_run(const struct job *job, int wanted);
 /* Device of the tests' jobs: $SPARRING_TEST_DEVICE, default "cpu". */
 const char *job_device(void);
 
+/* A delay schedule by which each of so many ranks makes a step at most once in a millisecond: a job
+ * that is to run while a test watches it need not keep all cores busy. */
+const char *job_pace(unsigned ranks);
+
 /* What launch printed in the last job_run. */
 const char *job_output(void);
 

@@ -22,8 +22,9 @@
 #include <string.h>
 #include <time.h>
 
-#define STEPS     1200
-#define STEP_TEXT "1200"
+#define RANKS     3
+#define STEPS     600
+#define STEP_TEXT "600"
 #define STRIKES   40
 
 #define JOB                                                                                        \
@@ -45,7 +46,13 @@ static void start(struct run *r, const char *const *launch_words, const char *co
     static unsigned serial;
     const char *words[64] = {support_program("sparring"), "launch", "--standalone",
                              "--nproc-per-node",          "3",      "--run-dir"};
-    const char *job[] = {support_program("sparring-worker"), JOB, "--steps", STEP_TEXT, "--save"};
+    const char *job[] = {support_program("sparring-worker"),
+                         JOB,
+                         "--delay-schedule",
+                         job_pace(RANKS),
+                         "--steps",
+                         STEP_TEXT,
+                         "--save"};
     size_t count = 6;
     char name[48];
 
@@ -105,7 +112,7 @@ static pid_t pid_of(const struct run *r, unsigned rank)
 /* Somewhere in the job, and further than the last one. */
 static int64_t draw_step(int64_t last)
 {
-    return last + 1 + (int64_t)(support_random() * 150);
+    return last + 1 + (int64_t)(support_random() * 75);
 }
 
 /* ------------------------------------------------------------------ workers */
@@ -131,14 +138,14 @@ START_TEST(test_killed_workers_are_replaced)
         job_await_step(r.folder, victims[i], step);
         ck_assert_int_eq(kill(pid_of(&r, victims[i]), SIGKILL), 0);
         step = job_newest_int(r.folder, victims[i], "step", "step");
-        for (unsigned rank = 0; rank < 3; rank++) /* the whole job goes on */
+        for (unsigned rank = 0; rank < RANKS; rank++) /* the whole job goes on */
             job_await_step(r.folder, rank, step + 2);
     }
     end(&r, 0);
     assert_holds(process_output(&r.launch), "started again (0 restarts left)");
     ck_assert(job_same_tensors(r.checkpoint, wanted));
     assert_ok(checkpoint_find(checkpoints, newest, &err));
-    ck_assert_ptr_nonnull(strstr(newest, "step-00" STEP_TEXT));
+    ck_assert_ptr_nonnull(strstr(newest, "step-000" STEP_TEXT));
     ck_assert_int_eq(job_newest_int(r.folder, 2, "end", "steps") +
                          job_newest_int(r.folder, 2, "end", "skipped_steps"),
                      STEPS);
@@ -157,7 +164,7 @@ START_TEST(test_the_others_go_on)
     ck_assert_int_eq(kill(pid_of(&r, 1), SIGKILL), 0);
     end(&r, 7);
     assert_holds(process_output(&r.launch), "is lost: killed by signal 9 (SIGKILL)");
-    for (unsigned rank = 0; rank < 3; rank += 2) {
+    for (unsigned rank = 0; rank < RANKS; rank += 2) {
         int64_t steps = job_newest_int(r.folder, rank, "end", "steps");
 
         ck_assert_int_eq(steps, STEPS);
@@ -189,6 +196,8 @@ static void start_worker(struct process *p, unsigned rank, const char *servers, 
     static const char *const ranks[] = {"0", "1", "2"};
     const char *all[64] = {support_program("sparring-worker"),
                            JOB,
+                           "--delay-schedule",
+                           job_pace(RANKS),
                            "--world-size",
                            "3",
                            "--rank",
@@ -229,7 +238,7 @@ START_TEST(test_a_sleeper_has_lost_its_place)
     const char *const *words = ARGS("--reconnect-ms", "500", "--steps", STEP_TEXT,
                                     "--on-worker-loss", "wait", "--save", checkpoint);
 
-    for (unsigned rank = 0; rank < 3; rank++)
+    for (unsigned rank = 0; rank < RANKS; rank++)
         start_worker(&workers[rank], rank, address, folder, words);
     job_await_step(folder, 1, draw_step(0));
     process_signal(&workers[1], SIGSTOP);
@@ -239,7 +248,7 @@ START_TEST(test_a_sleeper_has_lost_its_place)
     ck_assert_int_eq(process_wait(&workers[1], JOB_TIMEOUT_MS), 1);
     assert_holds(process_output(&workers[1]), "its place is another session's since epoch 2");
     ck_assert_int_eq(process_wait(&successor, JOB_TIMEOUT_MS), 0);
-    for (unsigned rank = 0; rank < 3; rank += 2)
+    for (unsigned rank = 0; rank < RANKS; rank += 2)
         ck_assert_int_eq(process_wait(&workers[rank], JOB_TIMEOUT_MS), 0);
     ck_assert(job_same_tensors(checkpoint, wanted));
     process_signal(&server, SIGTERM);
@@ -294,7 +303,7 @@ START_TEST(test_servers_are_started_again)
     end(&r, 0);
     assert_holds(process_output(&r.launch), "started again (0 restarts left)");
     ck_assert(job_same_tensors(r.checkpoint, wanted));
-    for (unsigned rank = 0; rank < 3; rank++)
+    for (unsigned rank = 0; rank < RANKS; rank++)
         ck_assert_int_ge(job_newest_int(r.folder, rank, "end", "reconnects"), 4);
 }
 END_TEST
@@ -323,9 +332,9 @@ static void strike(void *user)
 static const struct {
     const char *transport, *connections, *up, *down;
     double most_bytes; /* between two strikes */
-} ways[] = {{"grpc", "1", "none", "none", 4e6},   {"grpc", "3", "none", "none", 4e6},
-            {"shm", "1", "none", "none", 5e4},    {"shm", "2", "none", "none", 5e4},
-            {"grpc", "2", "topk", "onebit", 5e4}, {"grpc", "1", "onebit", "fp16", 1e6}};
+} ways[] = {{"grpc", "1", "none", "none", 2e6},    {"grpc", "3", "none", "none", 2e6},
+            {"shm", "1", "none", "none", 25e3},    {"shm", "2", "none", "none", 25e3},
+            {"grpc", "2", "topk", "onebit", 25e3}, {"grpc", "1", "onebit", "fp16", 5e5}};
 
 /* All connections of all ranks to the server, again and again, in the middle of whatever. */
 static uint16_t port_of(const char *address)
@@ -356,7 +365,7 @@ START_TEST(test_resets_change_nothing)
                ways[_i].down));
     end(&r, 0);
     ck_assert(job_same_tensors(r.checkpoint, wanted));
-    for (unsigned rank = 0; rank < 3; rank++) {
+    for (unsigned rank = 0; rank < RANKS; rank++) {
         ck_assert_int_ge(job_newest_int(r.folder, rank, "end", "reconnects"), STRIKES / 2);
         retries += job_newest_int(r.folder, rank, "end", "retries");
     }

@@ -18,8 +18,8 @@
 #include <string.h>
 
 #define RANKS     4
-#define STEPS     4000
-#define STEP_TEXT "4000"
+#define STEPS     1000
+#define STEP_TEXT "1000"
 
 #define JOB                                                                                        \
     "--model", "mlp:64-96-64-8", "--data", "random:4096,64,8", "--batch-size", "8", "--momentum",  \
@@ -54,8 +54,8 @@ static const char *start_job(struct process *launch, const char *backend, const 
     process_start(launch, NULL,
                   ARGS(support_program("sparring"), "launch", "--standalone", "--nproc-per-node",
                        "4", "--on-rank-loss", on_loss, "--run-dir", run_dir, "--",
-                       support_program("sparring-worker"), JOB, "--backend", backend, length,
-                       amount));
+                       support_program("sparring-worker"), JOB, "--backend", backend,
+                       "--delay-schedule", job_pace(RANKS), length, amount));
     return run_dir;
 }
 
@@ -177,7 +177,7 @@ START_TEST(test_epochs_are_counted_anew)
     const struct loss loss = {"shm", {3}, 1, SIGKILL, "dead"};
     struct process launch;
     const char *run_dir =
-        start_job(&launch, loss.backend, "shrink", "--epochs", "20"); /* 128 updates each */
+        start_job(&launch, loss.backend, "shrink", "--epochs", "8"); /* 128 updates each */
     json_t *summary;
     int64_t redone;
     int64_t epoch;
@@ -187,10 +187,10 @@ START_TEST(test_epochs_are_counted_anew)
     summary = job_summary(run_dir);
     redone = job_record_int(run_dir, 0, "recovery", "step");
     epoch = redone / 128;
-    ck_assert_int_eq(json_integer_value(json_object_get(summary, "epochs")), 20);
+    ck_assert_int_eq(json_integer_value(json_object_get(summary, "epochs")), 8);
     /* 4096 samples: 1024 for each of four ranks, then 1366 for each of three. */
     ck_assert_int_eq(json_integer_value(json_object_get(summary, "steps")),
-                     128 * (epoch + 1) + 171 * (19 - epoch));
+                     128 * (epoch + 1) + 171 * (7 - epoch));
     ck_assert_int_eq(json_integer_value(json_object_get(summary, "samples_lost")),
                      1024 - 8 * (redone % 128));
     json_decref(summary);

@@ -13,7 +13,7 @@
 
 #define SMALL        ((size_t)17)
 #define MEDIUM       ((size_t)1 << 16)
-#define LARGE        ((size_t)4 << 20)
+#define LARGE        ((size_t)1 << 20)
 #define HEARTBEAT_MS 1500
 #define WITHIN_MS    (HEARTBEAT_MS + 500 + LATENESS_ROOM_MS)
 #define TIMEOUT_MS   5000 /* of opening the group, too */
