@@ -107,7 +107,6 @@ enum status overlap_settle(struct trainer *t, struct error *err)
 
 void overlap_abandon(struct trainer *t)
 {
-    if (t->overlap.holds && !t->overlap.complete)
-        complete(t);
+    t->overlap.holds = t->overlap.holds && t->overlap.complete;
     (void)write_held(t, NULL);
 }

@@ -47,7 +47,8 @@ enum status overlap_record(struct trainer *t, const struct step_record *step, st
  * step that they are of. */
 enum status overlap_settle(struct trainer *t, struct error *err);
 
-/* After a failure: record the step that was held, with what has come of it. */
+/* After a failure or a stop: record the step that was held if all of its parameters have come; else
+ * nobody knows whether its update was made. */
 void overlap_abandon(struct trainer *t);
 
 #endif

@@ -92,6 +92,20 @@ bool stopping_is_due(struct trainer *t, uint64_t completed)
     return completed - s->completed >= PATIENCE_UPDATES && clock_now_ns() - s->when >= PATIENCE_NS;
 }
 
+uint64_t stopping_settle(struct trainer *t, uint64_t completed)
+{
+    const struct stopping *s = &t->stopping;
+    struct error why = {0};
+
+    if (!s->agreed || !is_lockstep(t))
+        return completed;
+    if (completed > s->end)
+        return s->end;
+    if (overlap_settle(t, &why) != STATUS_OK)
+        log_debug("the last update may not have been made: %s", why.text);
+    return completed;
+}
+
 void stopping_tell_saved(struct trainer *t)
 {
     struct error why = {0};

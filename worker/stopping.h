@@ -33,6 +33,10 @@ struct stopping {
 /* Between two updates, with `completed` of them made: end here? */
 bool stopping_is_due(struct trainer *t, uint64_t completed);
 
+/* Then: how many there are in the end, all of them here.  With --overlap-forward the last of
+ * `completed` may be on its way; or it will never be made, because rank 0 does not begin it. */
+uint64_t stopping_settle(struct trainer *t, uint64_t completed);
+
 /* Rank 0 has saved, or could not: the others may leave. */
 void stopping_tell_saved(struct trainer *t);
 
