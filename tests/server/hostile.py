@@ -10,6 +10,7 @@ an error when an answer is not the right one, or when the server (process PID) h
 MIB MiB of memory above what it had at the start.  Messages are written as bytes by hand, so no
 generated code is needed."""
 import os
+import pathlib
 import queue
 import random
 import resource
@@ -22,6 +23,9 @@ import threading
 import time
 
 import grpc
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import grpcio_main  # noqa: E402
 
 WAIT = 120  # seconds; never reached unless something hangs
 SERVICE = "/sparring.v1.ParameterServer/"
@@ -770,4 +774,4 @@ def main():
         fail(f"the server grew by {grown:.0f} MiB, more than {most:.0f}")
 
 
-main()
+grpcio_main.run(main)

@@ -1,9 +1,13 @@
 """What grpcurl does, with grpcio: call Stats and Health by the installed descriptor set alone.
 The server has played one round of raw_job.c's job.  Usage: stock_stats.py PROTOSET PORT"""
+import pathlib
 import sys
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import grpcio_main  # noqa: E402
 
 TIMEOUT = 20
 
@@ -47,4 +51,4 @@ def main():
     print("stock client: the statistics are as expected")
 
 
-main()
+grpcio_main.run(main)

@@ -1,10 +1,14 @@
 """A stock gRPC client against the echo server of rpc_support.c: health, an unknown method, an
 application status, a stream of tensor chunks, a refused compressed message.  Messages are written
 as bytes by hand, so no generated code is needed.  Usage: stock_client.py PORT"""
+import pathlib
 import sys
 import time
 
 import grpc
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import grpcio_main  # noqa: E402
 
 TIMEOUT = 20
 
@@ -68,4 +72,4 @@ def main():
     print("stock client: all answers as expected")
 
 
-main()
+grpcio_main.run(main)
