@@ -388,7 +388,8 @@ START_TEST(test_stopped_together)
 END_TEST
 
 /* Rank 0 hears of the stop first and has saved, or is about to, when the others hear of it.  Those
- * may have sent one update more, which nobody makes: they end without it. */
+ * may have sent one update more, which nobody makes: they end without it.  The naps are the case
+ * itself: how much later the next rank hears of it, up to several steps. */
 START_TEST(test_stopped_after_rank_0)
 {
     const char *folder = name_folder("after");
@@ -521,7 +522,7 @@ START_TEST(test_a_loss_that_is_no_number)
                       strstr(job_output(), "error: after update "),
                   "%s", job_output());
     assert_ok(checkpoint_find(folder, file, &err));
-    assert_ok(safetensors_read(file, 1 << 24, &s, &err));
+    assert_ok(safetensors_read(file, 1 << 20, &s, &err));
     assert_ok(checkpoint_read_facts(&s, &facts, &err));
     ck_assert_uint_ge(facts.step, 1);
     ck_assert_uint_lt(facts.step, 500);

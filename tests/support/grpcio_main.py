@@ -1,7 +1,7 @@
 """For programs that use grpcio: their end without the interpreter's own.
 
 When the interpreter ends it stops all threads, wherever they are; a call of grpcio that is deleted then may wait for
-ever for a lock that one of them held.  Seen in one of some thousand runs; see grpc/grpc#40620."""
+ever for a lock that one of them held.  Seen once; see grpc/grpc#40620."""
 import os
 import sys
 import traceback

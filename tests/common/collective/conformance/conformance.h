@@ -69,6 +69,7 @@ struct conformance {
     struct collective *group;
     struct store *store;
     unsigned rank, size;
+    bool streams_wanted; /* SPARRING_TEST_STREAMS says how many */
     uint64_t seed;
     struct shared_memory arena; /* registered with the group */
     size_t arena_used;

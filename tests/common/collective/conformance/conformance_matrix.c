@@ -5,7 +5,6 @@
 
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const enum collective_call calls[] = {
@@ -46,8 +45,8 @@ static void run_count(struct conformance *c, struct conformance_case what, unsig
  * run. */
 static bool is_chosen(const struct conformance *c, const struct conformance_case *what, size_t k)
 {
-    bool whole = (strcmp(c->backend, "shm") == 0 || strcmp(c->backend, "ring") == 0) &&
-                 !getenv("SPARRING_TEST_STREAMS");
+    bool whole =
+        (strcmp(c->backend, "shm") == 0 || strcmp(c->backend, "ring") == 0) && !c->streams_wanted;
     unsigned one_of = CONFORMANCE_INSTRUMENTED ? 15 : whole ? 1 : 5;
     size_t place = (size_t)what->call * 131 + (size_t)what->dtype * 29 + (size_t)what->op * 7 +
                    (size_t)what->order * 3 + k;

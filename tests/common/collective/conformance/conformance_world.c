@@ -190,6 +190,7 @@ static void *run_rank(void *argument)
                                        .streams = streams};
     enum status status;
 
+    c.streams_wanted = tuned || streams > 0;
     (void)snprintf(host, sizeof(host), "host %u", s->rank / per_host);
     status = collective_open(&config, &c.group, &err);
 
