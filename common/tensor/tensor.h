@@ -109,4 +109,7 @@ void vector_add_bytes(float *dst, const unsigned char *bytes, size_t count);
 void vector_scale_bytes(float *dst, const unsigned char *bytes, float factor, size_t count);
 void vector_add_scaled_bytes(float *dst, const unsigned char *bytes, float factor, size_t count);
 
+/* dst[i] = src[i] / divisor. */
+void vector_divide_uint8(float *dst, const uint8_t *src, float divisor, size_t count);
+
 #endif

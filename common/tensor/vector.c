@@ -54,3 +54,8 @@ void vector_add_scaled_bytes(float *dst, const unsigned char *bytes, float facto
 {
     kernels()->add_scaled_bytes(dst, bytes, factor, count);
 }
+
+void vector_divide_uint8(float *dst, const uint8_t *src, float divisor, size_t count)
+{
+    kernels()->divide_uint8(dst, src, divisor, count);
+}

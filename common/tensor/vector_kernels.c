@@ -72,6 +72,13 @@ static void add_scaled_bytes(float *dst, const unsigned char *bytes, float facto
     }
 }
 
+static void divide_uint8(float *dst, const uint8_t *src, float divisor, size_t count)
+{
+    SIMD_LOOP
+    for (size_t i = 0; i < count; i++)
+        dst[i] = (float)src[i] / divisor;
+}
+
 const struct vector_kernels SIMD_NAME(vector_kernels) = {
     .add_to = add_to,
     .scale_to = scale_to,
@@ -79,4 +86,5 @@ const struct vector_kernels SIMD_NAME(vector_kernels) = {
     .add_bytes = add_bytes,
     .scale_bytes = scale_bytes,
     .add_scaled_bytes = add_scaled_bytes,
+    .divide_uint8 = divide_uint8,
 };

@@ -8,6 +8,7 @@
 #include "common/tensor/simd.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* Arguments as in tensor.h. */
 struct vector_kernels {
@@ -17,6 +18,7 @@ struct vector_kernels {
     void (*add_bytes)(float *dst, const unsigned char *bytes, size_t count);
     void (*scale_bytes)(float *dst, const unsigned char *bytes, float factor, size_t count);
     void (*add_scaled_bytes)(float *dst, const unsigned char *bytes, float factor, size_t count);
+    void (*divide_uint8)(float *dst, const uint8_t *src, float divisor, size_t count);
 };
 
 extern const struct vector_kernels vector_kernels_baseline;

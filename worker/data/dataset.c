@@ -8,6 +8,7 @@
 
 #include "common/base/memory.h"
 #include "common/base/strbuf.h"
+#include "common/tensor/tensor.h"
 #include "worker/data/dataset_ops.h"
 
 #include <assert.h>
@@ -73,8 +74,6 @@ enum status dataset_open(const struct dataset_config *config, struct dataset **r
         dataset_close(d);
         return status;
     }
-    for (int pixel = 0; pixel < 256; pixel++)
-        d->scale[pixel] = (float)pixel / 255.0F;
     if (d->positions == 0)
         d->positions = 1;
     *ret_dataset = d;
@@ -125,14 +124,10 @@ static void gather_one(const struct dataset *d, size_t index, float *x, int32_t 
         return;
     }
     *y = d->labels[index];
-    if (d->pixels) {
-        const unsigned char *pixels = d->pixels + index * d->features;
-
-        for (size_t j = 0; j < d->features; j++)
-            x[j] = d->scale[pixels[j]];
-    } else {
+    if (d->pixels)
+        vector_divide_uint8(x, d->pixels + index * d->features, 255, d->features);
+    else
         memcpy(x, d->values + index * d->features, d->features * sizeof(float));
-    }
 }
 
 void dataset_gather(const struct dataset *d, const int64_t *indices, size_t count, float *x,

@@ -21,13 +21,12 @@ struct dataset {
     struct tokens tokens;  /* at least count * positions + 1, in: */
     unsigned char *ids;    /* owned */
     int32_t *labels;       /* owned; (count); not of tokens */
-    float scale[256];      /* pixel / 255 */
 };
 
 struct dataset_ops {
     const char *usage;                 /* "mnist:DIR" */
     bool (*accepts)(const char *spec); /* by its form alone */
-    /* Fill what is there, but for name and scale.  Blocks while it reads or draws. */
+    /* Fill what is there, but for name.  Blocks while it reads or draws. */
     enum status (*open)(const struct dataset_config *config, struct dataset *d, struct error *err);
 };
 

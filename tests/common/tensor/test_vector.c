@@ -198,11 +198,35 @@ START_TEST(test_scaled_bytes)
 }
 END_TEST
 
+/* Every byte divided, bit for bit as one at a time. */
+START_TEST(test_divide_uint8)
+{
+    static uint8_t bytes[MAX_COUNT + 8];
+    const struct vector_kernels *k = tables[_i];
+
+    for (int round = 0; round < 90; round++) {
+        size_t count = length_of(round);
+        size_t shift = (size_t)round % 7;
+
+        guard();
+        for (size_t i = 0; i < count; i++) {
+            volatile float value = (float)(uint8_t)(i + (size_t)round);
+
+            bytes[shift + i] = (uint8_t)(i + (size_t)round);
+            wanted[i] = value / 255.0f;
+        }
+        k->divide_uint8(got, bytes + shift, 255.0f, count);
+        check(count, 0, "divide_uint8", _i);
+    }
+}
+END_TEST
+
 /* The public functions reach the same loops. */
 START_TEST(test_public_functions)
 {
     float a[] = {1.0f, 2.0f, 3.0f};
     float b[] = {10.0f, 20.0f, 30.0f};
+    const uint8_t bytes[] = {1, 255, 0};
     float dst[3];
     const float *const src[] = {a, b, a};
 
@@ -222,6 +246,8 @@ START_TEST(test_public_functions)
     ck_assert(dst[0] == 18.0f && dst[1] == 36.0f && dst[2] == 54.0f);
     vector_scale_bytes(dst, (const unsigned char *)b, 0.5f, 3);
     ck_assert(dst[0] == 5.0f && dst[1] == 10.0f && dst[2] == 15.0f);
+    vector_divide_uint8(dst, bytes, 2.0f, 3);
+    ck_assert(dst[0] == 0.5f && dst[1] == 127.5f && dst[2] == 0.0f);
 }
 END_TEST
 
@@ -236,6 +262,7 @@ int main(void)
     tcase_add_loop_test(tests, test_sum, 0, levels);
     tcase_add_loop_test(tests, test_add_bytes, 0, levels);
     tcase_add_loop_test(tests, test_scaled_bytes, 0, levels);
+    tcase_add_loop_test(tests, test_divide_uint8, 0, levels);
     tcase_add_test(tests, test_public_functions);
     suite_add_tcase(suite, tests);
     return support_run(suite);
