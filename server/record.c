@@ -9,10 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-void record_init(struct record *r, const char *folder)
+void record_init(struct record *r, const char *folder, const struct record_settings *settings)
 {
     memset(r, 0, sizeof(*r));
     r->folder = folder;
+    r->settings = *settings;
 }
 
 /* An earlier process has begun this job, and its records. */
@@ -47,6 +48,20 @@ static enum status open_file(struct record *r, const struct job *j, struct error
     return metrics_open(&r->metrics, path, err);
 }
 
+static void add_settings(struct metrics *m, const struct record_settings *s)
+{
+    struct strbuf environment = STRBUF_INIT;
+
+    host_add_environment(&environment);
+    metrics_add_int(m, "threads", s->threads);
+    metrics_add_int(m, "share_memory", s->shares_memory);
+    metrics_add_int(m, "tls", s->has_tls);
+    metrics_add_int(m, "token", s->has_token);
+    metrics_add_int(m, "durable", s->is_durable);
+    metrics_add_text(m, "environment", strbuf_ok(&environment) ? environment.text : "");
+    strbuf_release(&environment);
+}
+
 enum status record_start(struct record *r, const struct job *j, struct error *err)
 {
     const struct join_request *t = &j->terms;
@@ -65,6 +80,7 @@ enum status record_start(struct record *r, const struct job *j, struct error *er
     metrics_add_text(m, "host", host.name);
     metrics_add_int(m, "world_size", t->world_size);
     metrics_add_int(m, "servers", t->server_count);
+    add_settings(m, &r->settings);
     metrics_add_text(m, "update", t->update == 0 ? "server" : "worker");
     metrics_add_text(m, "order", t->order == 0 ? "arrival" : "rank");
     metrics_add_text(m, "consistency", consistency_name(t->consistency.mode));

@@ -88,11 +88,14 @@ static uint64_t draw_number(void)
     return (uint64_t)(drawn | 1) << 32;
 }
 
+static bool is_given(const char *text)
+{
+    return text && text[0] != '\0';
+}
+
 static enum status check_identity(const struct service_config *config, struct error *err)
 {
-    const char *certificate = config->security.cert_file;
-
-    if (config->bind_ranks && (!certificate || certificate[0] == '\0'))
+    if (config->bind_ranks && !is_given(config->security.cert_file))
         return error_set(err, STATUS_INVALID,
                          "--bind-ranks reads ranks from the workers' certificates: give --tls-ca, "
                          "--tls-cert and --tls-key, too");
@@ -143,7 +146,14 @@ enum status service_open(const struct service_config *config, struct service **r
     s->security = config->security;
     s->start_time_seconds = clock_wall_seconds();
     s->connections_from = draw_number();
-    record_init(&s->record, config->run_dir);
+    record_init(&s->record, config->run_dir,
+                &(struct record_settings){
+                    .threads = config->threads,
+                    .shares_memory = config->share_memory,
+                    .has_tls = is_given(config->security.cert_file),
+                    .has_token = is_given(config->security.token_file),
+                    .is_durable = is_given(config->state_dir),
+                });
     if (config->share_memory)
         desk_open(s);
     status = preserve_open(s, config, err);

@@ -13,8 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION_2 "/sys/fs/cgroup"
-#define VERSION_1 "/sys/fs/cgroup/cpu"
+#define VERSION_2       "/sys/fs/cgroup"
+#define MEMORY_NO_LIMIT 9.2e18 /* version 1 says so by the largest number of whole pages */
+
+/* One limit: the controller that version 1 has it of, and how to read it from a group's folder. */
+struct limit {
+    const char *controller;
+    double (*read)(const char *folder, bool is_version_2);
+};
 
 static bool read_words(const char *folder, const char *name, char first[32], char second[32])
 {
@@ -38,7 +44,7 @@ static double quotient(const char *quota, const char *period)
     return q > 0 && p > 0 ? q / p : (double)INFINITY;
 }
 
-static double folder_quota(const char *folder, bool is_version_2)
+static double read_quota(const char *folder, bool is_version_2)
 {
     char quota[32] = "";
     char period[32] = "";
@@ -53,8 +59,21 @@ static double folder_quota(const char *folder, bool is_version_2)
     return quotient(quota, period);
 }
 
+static double read_memory(const char *folder, bool is_version_2)
+{
+    char bytes[32] = "";
+    char rest[32];
+    double limit;
+
+    if (!read_words(folder, is_version_2 ? "memory.max" : "memory.limit_in_bytes", bytes, rest))
+        return (double)INFINITY;
+    limit = strtod(bytes, NULL); /* "max" is 0 */
+    return limit > 0 && limit < MEMORY_NO_LIMIT ? limit : (double)INFINITY;
+}
+
 /* From the group `path` below `mount` up to the root. */
-static double least_quota(const char *root, const char *mount, const char *path, bool is_version_2)
+static double least_above(const struct limit *limit, const char *root, const char *mount,
+                          const char *path, bool is_version_2)
 {
     char folder[PATH_MAX];
     size_t top = strlen(root) + strlen(mount);
@@ -65,27 +84,31 @@ static double least_quota(const char *root, const char *mount, const char *path,
     for (;;) {
         char *slash = strrchr(folder, '/');
 
-        least = fmin(least, folder_quota(folder, is_version_2));
+        least = fmin(least, limit->read(folder, is_version_2));
         if (strlen(folder) <= top || !slash)
             return least;
         *slash = '\0';
     }
 }
 
-static bool has_cpu(const char *controllers)
+static bool has_controller(const char *controllers, const char *name)
 {
+    const size_t length = strlen(name);
+
     for (const char *c = controllers; *c; c += strcspn(c, ",") + (c[strcspn(c, ",")] == ','))
-        if (strncmp(c, "cpu", 3) == 0 && (c[3] == ',' || c[3] == '\0'))
+        if (strncmp(c, name, length) == 0 && (c[length] == ',' || c[length] == '\0'))
             return true;
     return false;
 }
 
-double cgroup_processor_quota(const char *root)
+static double find_least(const struct limit *limit, const char *root)
 {
     char line[PATH_MAX + 256];
+    char mount[64];
     double least = (double)INFINITY;
     FILE *file;
 
+    (void)snprintf(mount, sizeof(mount), VERSION_2 "/%s", limit->controller);
     (void)snprintf(line, sizeof(line), "%s/proc/self/cgroup", root);
     file = fopen(line, "re");
     while (file && fgets(line, sizeof(line), file)) {
@@ -97,11 +120,21 @@ double cgroup_processor_quota(const char *root)
         *controllers++ = *path++ = '\0';
         path[strcspn(path, "\n")] = '\0';
         if (controllers[0] == '\0')
-            least = fmin(least, least_quota(root, VERSION_2, path, true));
-        else if (has_cpu(controllers))
-            least = fmin(least, least_quota(root, VERSION_1, path, false));
+            least = fmin(least, least_above(limit, root, VERSION_2, path, true));
+        else if (has_controller(controllers, limit->controller))
+            least = fmin(least, least_above(limit, root, mount, path, false));
     }
     if (file)
         (void)fclose(file);
     return least;
+}
+
+double cgroup_processor_quota(const char *root)
+{
+    return find_least(&(struct limit){"cpu", read_quota}, root);
+}
+
+double cgroup_memory_limit(const char *root)
+{
+    return find_least(&(struct limit){"memory", read_memory}, root);
 }

@@ -1,5 +1,5 @@
 /*
- * cgroup: the share of the processors that this process's control groups allow, versions 1 and 2.
+ * cgroup: the processors and the memory that this process's control groups allow, versions 1 and 2.
  */
 #ifndef SPARRING_COMMON_BASE_CGROUP_H
 #define SPARRING_COMMON_BASE_CGROUP_H
@@ -8,5 +8,8 @@
  * process's group up to the root, in processors; INFINITY where nothing limits it.  `root` stands
  * before /proc and /sys: "" but for tests. */
 double cgroup_processor_quota(const char *root);
+
+/* The same of "memory.max" or memory.limit_in_bytes, in bytes. */
+double cgroup_memory_limit(const char *root);
 
 #endif

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
@@ -39,6 +40,17 @@ unsigned host_cores(void)
     return quota < cores ? (unsigned)quota : cores;
 }
 
+/* The first word of a file; "" where it cannot be read. */
+static void read_word(const char *path, char text[32])
+{
+    FILE *file = fopen(path, "re");
+
+    if (!file || fscanf(file, "%31s", text) != 1)
+        text[0] = '\0';
+    if (file)
+        (void)fclose(file);
+}
+
 void host_info_read(struct host_info *ret)
 {
     struct utsname names;
@@ -56,10 +68,55 @@ void host_info_read(struct host_info *ret)
     ret->processor_quota = cgroup_processor_quota("");
     if (pages > 0)
         ret->memory_bytes = (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    ret->memory_limit = cgroup_memory_limit("");
+    if (getloadavg(&ret->load, 1) != 1)
+        ret->load = (double)NAN;
+    read_word("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", ret->governor);
+    read_word("/proc/sys/net/ipv4/tcp_congestion_control", ret->congestion_control);
+}
+
+static bool is_read_by_libraries(const char *variable)
+{
+    static const char *const prefixes[] = {"OMP_", "GOMP_", "KMP_",  "OPENBLAS_", "GOTO_",
+                                           "MKL_", "NCCL_", "GRPC_", "CUDA_",     "MALLOC_"};
+
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++)
+        if (strncmp(variable, prefixes[i], strlen(prefixes[i])) == 0)
+            return true;
+    return false;
+}
+
+void host_add_environment(struct strbuf *out)
+{
+    const char *before = NULL;
+    const size_t begin = out->length;
+
+    for (;;) { /* the next one in order, as long as there is one: they are few */
+        const char *next = NULL;
+
+        for (char **v = environ; *v; v++)
+            if (is_read_by_libraries(*v) && (!before || strcmp(*v, before) > 0) &&
+                (!next || strcmp(*v, next) < 0))
+                next = *v;
+        if (!next)
+            return;
+        strbuf_addf(out, "%s%s", out->length > begin ? " " : "", next);
+        before = next;
+    }
+}
+
+static void add_known(struct strbuf *out, const char *name, const char *value)
+{
+    if (value[0] == '\0')
+        return;
+    strbuf_addf(out, ",\"%s\":", name);
+    strbuf_add_json(out, value);
 }
 
 void host_info_json(const struct host_info *host, struct strbuf *out)
 {
+    struct strbuf environment = STRBUF_INIT;
+
     strbuf_add(out, "{\"name\":");
     strbuf_add_json(out, host->name);
     strbuf_add(out, ",\"cpu\":");
@@ -69,6 +126,17 @@ void host_info_json(const struct host_info *host, struct strbuf *out)
     strbuf_add_json(out, host->kernel);
     if (isfinite(host->processor_quota))
         strbuf_addf(out, ",\"processor_quota\":%g", host->processor_quota);
+    if (isfinite(host->memory_limit))
+        strbuf_addf(out, ",\"memory_limit\":%.0f", host->memory_limit);
+    if (isfinite(host->load))
+        strbuf_addf(out, ",\"load\":%.2f", host->load);
+    add_known(out, "governor", host->governor);
+    add_known(out, "congestion_control", host->congestion_control);
+    host_add_environment(&environment);
+    strbuf_add(out, ",\"environment\":");
+    strbuf_add_json(out, strbuf_ok(&environment) ? environment.text : "");
+    out->failed = out->failed || !strbuf_ok(&environment);
+    strbuf_release(&environment);
     strbuf_add(out, ",\"compiler\":");
 #ifdef __clang__
     strbuf_add_json(out, "clang " __clang_version__);

@@ -15,6 +15,10 @@ struct host_info {
     unsigned cores;         /* host_cores */
     double processor_quota; /* of its control groups; INFINITY: none */
     uint64_t memory_bytes;
+    double memory_limit;         /* of its control groups, bytes; INFINITY: none */
+    double load;                 /* average over the last minute; NaN: not known */
+    char governor[32];           /* of processor 0; "": the kernel does not say */
+    char congestion_control[32]; /* TCP's default; likewise */
 };
 
 void host_info_read(struct host_info *ret);
@@ -23,9 +27,14 @@ void host_info_read(struct host_info *ret);
  * groups, rounded up; at least 1. */
 unsigned host_cores(void);
 
-/* {"name":..,"cpu":..,"cores":..,"memory_bytes":..,"kernel":..,"compiler":..}, and with a quota
- * "processor_quota":.. */
+/* {"name":..,"cpu":..,"cores":..,"memory_bytes":..,"kernel":..,"compiler":..,"load":..,
+ * "environment":..}, and where they are known or set "processor_quota", "memory_limit", "governor",
+ * "congestion_control". */
 void host_info_json(const struct host_info *host, struct strbuf *out);
+
+/* The environment's variables that libraries read on their own (threads, NCCL, gRPC), sorted:
+ * "GRPC_VERBOSITY=ERROR OMP_NUM_THREADS=1"; "" without any. */
+void host_add_environment(struct strbuf *out);
 
 /* Resident memory of this process now; 0 where /proc does not tell. */
 uint64_t host_rss_bytes(void);

@@ -4,6 +4,7 @@
 #include "tests/common/base/test_base.h"
 
 #include "common/base/clock.h"
+#include "common/base/host.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "common/base/parse.h"
@@ -49,6 +50,22 @@ START_TEST(error_keeps_status_and_text)
     ck_assert_int_eq(error_set(NULL, STATUS_IO, "x"), STATUS_IO);
     ck_assert_int_eq(error_set_errno(NULL, ENOMEM, "x"), STATUS_NO_MEMORY);
     ck_assert_int_eq(error_prefix(NULL, "x"), STATUS_INTERNAL);
+}
+END_TEST
+
+START_TEST(environment_that_libraries_read)
+{
+    struct strbuf text = STRBUF_INIT;
+
+    ck_assert_int_eq(setenv("NCCL_TEST_B", "2", 1), 0);
+    ck_assert_int_eq(setenv("NCCL_TEST_A", "1", 1), 0);
+    ck_assert_int_eq(setenv("XNCCL_TEST", "3", 1), 0);
+    ck_assert_int_eq(setenv("OMP_NUM_THREADS", "7", 1), 0);
+    host_add_environment(&text);
+    ck_assert_msg(strstr(text.text, "NCCL_TEST_A=1 NCCL_TEST_B=2 OMP_NUM_THREADS=7") != NULL, "%s",
+                  text.text);
+    ck_assert_ptr_null(strstr(text.text, "XNCCL"));
+    strbuf_release(&text);
 }
 END_TEST
 
@@ -205,6 +222,7 @@ TCase *text_cases(void)
     tcase_add_test(cases, status_of_errno);
     tcase_add_test(cases, error_keeps_status_and_text);
     tcase_add_test(cases, error_cuts_long_texts);
+    tcase_add_test(cases, environment_that_libraries_read);
     tcase_add_test(cases, strbuf_grows_and_resets);
     tcase_add_test(cases, strbuf_doubles_read_back);
     tcase_add_test(cases, strbuf_quotes_json_and_html);
