@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define WAIT_MS    60000
 #define ATTACK_MS  400000
@@ -36,16 +35,11 @@ static struct error err;
 static struct process server;
 static char port[8];
 
-static const char *python(void)
-{
-    return access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3" : "python3";
-}
-
 static bool has_stock_client(void)
 {
     struct process probe;
 
-    process_start(&probe, NULL, ARGS(python(), "-c", "import grpc"));
+    process_start(&probe, NULL, ARGS(support_python(), "-c", "import grpc"));
     if (process_wait(&probe, WAIT_MS) == 0)
         return true;
     support_skip_package("python3-grpcio");
@@ -115,7 +109,7 @@ static void attack_during_a_job(const char *mode, const char *folder)
     (void)snprintf(pid, sizeof(pid), "%d", (int)server.pid);
     start_job();
     process_start(&attack, NULL,
-                  ARGS(python(), support_source("tests/server/hostile.py"), mode, port, pid,
+                  ARGS(support_python(), support_source("tests/server/hostile.py"), mode, port, pid,
                        MEMORY_MIB, folder));
     rounds = train_during(&attack);
     code = process_wait(&attack, ATTACK_MS);
@@ -130,9 +124,9 @@ static void attack_during_a_job(const char *mode, const char *folder)
 
 static void run_stock_job(const char *folder)
 {
-    const char *output =
-        process_run(0, ATTACK_MS, NULL,
-                    ARGS(python(), support_source("tests/server/hostile.py"), "job", port, folder));
+    const char *output = process_run(
+        0, ATTACK_MS, NULL,
+        ARGS(support_python(), support_source("tests/server/hostile.py"), "job", port, folder));
 
     ck_assert_ptr_nonnull(strstr(output, "a good job"));
 }

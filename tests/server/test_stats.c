@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define WAIT_MS     20000
 #define SHARD_BYTES (RAW_COUNT * sizeof(float))
@@ -356,7 +355,7 @@ END_TEST
 
 START_TEST(test_a_stock_client_with_the_descriptor_set)
 {
-    const char *python = access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3" : "python3";
+    const char *python = support_python();
     struct process probe;
     char port[8];
 

@@ -126,6 +126,11 @@ const char *support_source(const char *name)
     return keep_path(root ? root : ".", name);
 }
 
+const char *support_python(void)
+{
+    return access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3" : "python3";
+}
+
 const char *support_program(const char *name)
 {
     const char *bin = getenv("SPARRING_BIN");

@@ -60,6 +60,9 @@ void support_skip_package(const char *package);
 /* Path inside the source tree ("tests/data/x"). */
 const char *support_source(const char *name);
 
+/* Python of the system, which has the packages that ./bootstrap --tests installs, before others. */
+const char *support_python(void);
+
 /* Path of one of our programs in the build ("sparring-worker"). */
 const char *support_program(const char *name);
 

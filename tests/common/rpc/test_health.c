@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define CHECK       "/grpc.health.v1.Health/Check"
 #define WATCH       "/grpc.health.v1.Health/Watch"
@@ -180,7 +179,7 @@ END_TEST
 
 START_TEST(stock_client)
 {
-    const char *python = access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3" : "python3";
+    const char *python = support_python();
     struct process probe;
     char port[8];
 
