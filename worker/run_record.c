@@ -216,38 +216,43 @@ static int compare_doubles(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Median of numerator[i] / denominator[i] (denominator NULL: 1) over the steady steps. */
-static double steady_median(const struct run_record *r, const double *numerator,
-                            const double *denominator)
+/* The steady steps among those that are kept; returns their number. */
+static size_t find_steady(const struct run_record *r, size_t *ret_first)
 {
     size_t kept = r->steps < r->capacity ? r->steps : r->capacity;
     size_t skip = r->steps / 10 > STEADY_SKIP_MIN ? r->steps / 10 : STEADY_SKIP_MIN;
-    size_t count;
-    double *values;
-    double median;
 
     if (skip >= kept || kept < r->steps) /* a long run's first steps are not kept anyway */
         skip = 0;
-    count = kept - skip;
-    values = count ? malloc(count * sizeof(double)) : NULL;
-    if (!values)
-        return 0;
-    for (size_t i = 0; i < count; i++)
-        values[i] = numerator[skip + i] / (denominator ? denominator[skip + i] : 1.0);
-    qsort(values, count, sizeof(double), compare_doubles);
-    median = (values[(count - 1) / 2] + values[count / 2]) / 2;
-    free(values);
-    return median;
+    *ret_first = skip;
+    return kept - skip;
 }
 
 double run_record_samples_per_second(const struct run_record *r)
 {
-    return steady_median(r, r->step_samples, r->step_seconds);
+    size_t first, count = find_steady(r, &first);
+    double samples = 0, seconds = 0;
+
+    for (size_t i = first; i < first + count; i++) {
+        samples += r->step_samples[i];
+        seconds += r->step_seconds[i];
+    }
+    return seconds > 0 ? samples / seconds : 0;
 }
 
 double run_record_step_ms(const struct run_record *r)
 {
-    return steady_median(r, r->step_seconds, NULL) * 1e3;
+    size_t first, count = find_steady(r, &first);
+    double *values = count ? malloc(count * sizeof(double)) : NULL;
+    double median;
+
+    if (!values)
+        return 0;
+    memcpy(values, r->step_seconds + first, count * sizeof(double));
+    qsort(values, count, sizeof(double), compare_doubles);
+    median = (values[(count - 1) / 2] + values[count / 2]) / 2;
+    free(values);
+    return median * 1e3;
 }
 
 static void add_configuration(const struct run_facts *facts, struct strbuf *out)
@@ -300,7 +305,7 @@ static enum status write_summary(struct run_record *r, const struct run_facts *f
     struct strbuf out = STRBUF_INIT;
     enum status status;
 
-    strbuf_add(&out, "{\"schema\":1");
+    strbuf_add(&out, "{\"schema\":2"); /* 1: samples_per_second was that of the median step */
     add_member(&out, "status", outcome->status);
     add_member(&out, "error", outcome->text);
     add_number(&out, "test_accuracy", outcome->evaluated ? outcome->test_accuracy : (double)NAN);

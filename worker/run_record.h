@@ -80,7 +80,8 @@ enum status run_record_step(struct run_record *r, const struct step_record *step
 enum status run_record_evaluation(struct run_record *r, uint64_t epoch, double loss,
                                   double accuracy, struct error *err);
 
-/* Median over the steady steps (all but the first max(5, 10 %)); 0 without steps. */
+/* Of the steady steps (all but the first max(5, 10 %)): their samples over their time, and their
+ * median time; 0 without steps. */
 double run_record_samples_per_second(const struct run_record *r);
 double run_record_step_ms(const struct run_record *r);
 

@@ -26,6 +26,7 @@
 struct compare_options {
     char out[OPTION_TEXT_MAX];
     int64_t repeats, nproc, deadline;
+    char verdict[OPTION_TEXT_MAX];
     char fail_if[OPTION_TEXT_MAX];
     char baseline[OPTION_TEXT_MAX];
     char programs[OPTION_TEXT_MAX];
@@ -47,7 +48,15 @@ static const struct option_spec specs[] = {
      .min = 0,
      .max = 1000,
      .metavar = "N",
-     .help = "Runs of each mode; 0: as the file says.  A verdict needs 3."},
+     .help =
+         "Blocks, each of one run of every mode; 0: as the file says.  A verdict on one pair of "
+         "modes needs 6."},
+    {.name = "verdict",
+     .kind = OPTION_TEXT,
+     .offset = AT(verdict),
+     .metavar = "PAIRS",
+     .help = "Pairs of modes to judge: A:B,... or all or none; by default as the file says.  It is "
+             "written down before the first run, and the more pairs the more blocks it takes."},
     {.name = "nproc",
      .kind = OPTION_INT,
      .offset = AT(nproc),
@@ -111,7 +120,9 @@ static enum status read_experiment(const char *path, const struct compare_option
         ret->repeats = options->repeats;
     if (options->deadline > 0)
         ret->deadline_seconds = options->deadline;
-    return STATUS_OK;
+    if (options->verdict[0] != '\0')
+        status = experiment_set_verdict(ret, options->verdict, err);
+    return status == STATUS_OK ? experiment_check_design(ret, err) : status;
 }
 
 /* "runs/quickstart-20261120T180405Z" for ".../quickstart.yaml". */
@@ -133,9 +144,9 @@ static void announce(const struct experiment *e, const char *out)
     struct strbuf text = STRBUF_INIT;
     struct strbuf line = STRBUF_INIT;
 
-    strbuf_addf(&line, "%s: %zu modes, %" PRId64 " run%s each, in turn; results in %s",
-                e->title[0] ? e->title : e->name, e->mode_count, e->repeats,
-                e->repeats == 1 ? "" : "s", out);
+    strbuf_addf(&line, "%s: %" PRId64 " block%s of %zu modes in an order of its own; results in %s",
+                e->design.title[0] ? e->design.title : e->name, e->repeats,
+                e->repeats == 1 ? "" : "s", e->mode_count, out);
     report_add_wrapped(&text, line.text, 0);
     (void)fprintf(stderr, "%s", text.text);
     strbuf_release(&text);

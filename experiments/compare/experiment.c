@@ -5,7 +5,10 @@
 #include "experiments/compare/experiment.h"
 
 #include "common/base/parse.h"
+#include "common/base/random.h"
+#include "experiments/report/paired.h"
 
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,10 +18,13 @@
 #define REPEATS_MAX  1000
 #define DEADLINE_MAX 604800 /* a week, in seconds */
 #define SEED_MAX     4294967295
+#define MARGIN_MAX   50   /* percent */
+#define STEADY_MAX   3600 /* seconds */
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-static const char *const top_keys[] = {"title", "nproc", "repeats", "deadline", "options", "modes"};
+static const char *const top_keys[] = {"title",  "nproc",          "repeats", "deadline", "verdict",
+                                       "margin", "steady_seconds", "options", "modes"};
 static const char *const mode_keys[] = {"name", "label", "nproc", "servers", "options"};
 
 /* Options of the worker that `compare` and `launch` set themselves. */
@@ -180,6 +186,53 @@ static enum status read_mode(const struct place *at, const char *path, struct ex
     return read_mode_key(at, rest, &e->modes[index], err);
 }
 
+static enum status read_number(const struct place *at, double high, double *ret, struct error *err)
+{
+    double value;
+
+    if (!parse_double(at->scalar->value, &value) || !(value > 0 && value <= high))
+        return error_set(err, STATUS_CONFIG,
+                         "%s:%u: '%s' must be a number above 0 and up to %g, not '%s'", at->file,
+                         at->scalar->line, at->scalar->path, high, at->scalar->value);
+    *ret = value;
+    return STATUS_OK;
+}
+
+/* Percent. */
+static enum status read_share(const struct place *at, double high, double *ret, struct error *err)
+{
+    enum status status = read_number(at, high, ret, err);
+
+    if (status == STATUS_OK)
+        *ret /= 100;
+    return status;
+}
+
+/* One name of a pair; the names may stand above the modes. */
+static enum status read_verdict(const struct place *at, const char *path, struct experiment *e,
+                                struct error *err)
+{
+    char pair[32], side[32];
+    const char *rest;
+    int64_t i, k;
+
+    e->has_verdict = true;
+    if (!path &&
+        (strcmp(at->scalar->value, "none") == 0 || strcmp(at->scalar->value, "all") == 0)) {
+        e->all_pairs = at->scalar->value[0] == 'a';
+        return STATUS_OK;
+    }
+    rest = path ? next_part(path, pair, sizeof(pair)) : NULL;
+    if (!rest || next_part(rest, side, sizeof(side)) || !parse_int64(pair, &i) ||
+        !parse_int64(side, &k) || k > 1)
+        return refuse(at, "must be none, all, or a list of pairs of modes", err);
+    if (i >= DESIGN_PAIRS_MAX)
+        return refuse(at, "is one pair too many (120)", err);
+    if ((size_t)i >= e->design.pair_count)
+        e->design.pair_count = (size_t)i + 1;
+    return read_text(at, e->design.pairs[i].names[k], sizeof(e->design.pairs[i].names[k]), err);
+}
+
 static enum status read_key(const struct place *at, struct experiment *e, struct error *err)
 {
     char key[64];
@@ -191,10 +244,16 @@ static enum status read_key(const struct place *at, struct experiment *e, struct
         return read_int(at, 0, SEED_MAX, &e->seed, err);
     if (strcmp(key, "options") == 0)
         return add_option(at, rest, &e->options, err);
+    if (strcmp(key, "verdict") == 0)
+        return read_verdict(at, rest, e, err);
     if (rest)
         return unknown_key(at, key, top_keys, COUNT_OF(top_keys), err);
     if (strcmp(key, "title") == 0)
-        return read_text(at, e->title, sizeof(e->title), err);
+        return read_text(at, e->design.title, sizeof(e->design.title), err);
+    if (strcmp(key, "margin") == 0)
+        return read_share(at, MARGIN_MAX, &e->design.margin, err);
+    if (strcmp(key, "steady_seconds") == 0)
+        return read_number(at, STEADY_MAX, &e->design.steady_seconds, err);
     if (strcmp(key, "nproc") == 0)
         return read_int(at, 1, NPROC_MAX, &e->nproc, err);
     if (strcmp(key, "repeats") == 0)
@@ -232,22 +291,168 @@ static enum status check_modes(struct experiment *e, struct error *err)
     return STATUS_OK;
 }
 
+static const char *find_sync(const struct experiment *e, const struct experiment_mode *mode)
+{
+    const struct experiment_options *both[] = {&mode->options, &e->options};
+
+    for (size_t k = 0; k < 2; k++)
+        for (size_t i = both[k]->length; i-- > 0;)
+            if (strcmp(both[k]->items[i].name, "sync") == 0)
+                return both[k]->items[i].value;
+    return "";
+}
+
+static void add_pair(struct experiment *e, size_t a, size_t b)
+{
+    struct design_pair *pair = &e->design.pairs[e->design.pair_count++];
+
+    memcpy(pair->names[0], e->modes[a].name, sizeof(pair->names[0]));
+    memcpy(pair->names[1], e->modes[b].name, sizeof(pair->names[1]));
+}
+
+static bool communicate(const struct experiment *e, size_t a, size_t b)
+{
+    return strcmp(find_sync(e, &e->modes[a]), "local") != 0 &&
+           strcmp(find_sync(e, &e->modes[b]), "local") != 0 &&
+           e->modes[a].nproc == e->modes[b].nproc;
+}
+
+static void add_all_pairs(struct experiment *e)
+{
+    for (size_t a = 0; a < e->mode_count; a++)
+        for (size_t b = a + 1; b < e->mode_count; b++)
+            if (communicate(e, a, b))
+                add_pair(e, a, b);
+}
+
+static void add_default_pair(struct experiment *e)
+{
+    size_t first = SIZE_MAX, second = SIZE_MAX; /* any two */
+
+    for (size_t a = 0; a < e->mode_count; a++) {
+        for (size_t b = a + 1; b < e->mode_count; b++) {
+            const char *one = find_sync(e, &e->modes[a]), *other = find_sync(e, &e->modes[b]);
+
+            if (!communicate(e, a, b))
+                continue;
+            if ((strcmp(one, "allreduce") == 0 && strcmp(other, "ps") == 0) ||
+                (strcmp(one, "ps") == 0 && strcmp(other, "allreduce") == 0)) {
+                add_pair(e, a, b);
+                return;
+            }
+            first = first == SIZE_MAX ? a : first;
+            second = second == SIZE_MAX ? b : second;
+        }
+    }
+    if (first != SIZE_MAX)
+        add_pair(e, first, second);
+}
+
+static bool has_mode(const struct experiment *e, const char *name)
+{
+    for (size_t i = 0; i < e->mode_count; i++)
+        if (strcmp(e->modes[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static enum status check_pairs(const struct experiment *e, struct error *err)
+{
+    struct design before;
+
+    for (size_t i = 0; i < e->design.pair_count; i++) {
+        const struct design_pair *pair = &e->design.pairs[i];
+
+        for (size_t k = 0; k < 2; k++)
+            if (!has_mode(e, pair->names[k]))
+                return error_set(err, STATUS_CONFIG,
+                                 "%s: the verdict names a mode '%s', which "
+                                 "there is not",
+                                 e->name, pair->names[k]);
+        if (strcmp(pair->names[0], pair->names[1]) == 0)
+            return error_set(err, STATUS_CONFIG, "%s: the verdict pairs '%s' with itself", e->name,
+                             pair->names[0]);
+        before = e->design;
+        before.pair_count = i;
+        if (design_has_pair(&before, pair->names[0], pair->names[1]))
+            return error_set(err, STATUS_CONFIG, "%s: the verdict has the pair '%s' and '%s' twice",
+                             e->name, pair->names[0], pair->names[1]);
+    }
+    return STATUS_OK;
+}
+
 enum status experiment_parse(const struct yaml_file *file, struct experiment *ret,
                              struct error *err)
 {
-    *ret = (struct experiment){.nproc = 2, .repeats = 5, .deadline_seconds = 600, .seed = 1};
+    enum status status;
+
+    *ret = (struct experiment){
+        .design = design_default(), .nproc = 2, .repeats = 10, .deadline_seconds = 600, .seed = 1};
     (void)snprintf(ret->name, sizeof(ret->name), "%s", file->name);
     for (size_t i = 0; i < file->length; i++) {
         struct place at = {file->name, &file->scalars[i]};
-        enum status status = read_key(&at, ret, err);
 
+        status = read_key(&at, ret, err);
         if (status != STATUS_OK)
             return status;
     }
-    return check_modes(ret, err);
+    status = check_modes(ret, err);
+    if (status != STATUS_OK)
+        return status;
+    if (ret->all_pairs)
+        add_all_pairs(ret);
+    else if (!ret->has_verdict)
+        add_default_pair(ret);
+    return check_pairs(ret, err);
 }
 
-size_t experiment_order(size_t repeat, size_t place, size_t modes)
+enum status experiment_set_verdict(struct experiment *e, const char *text, struct error *err)
 {
-    return (repeat + place) % modes;
+    e->design.pair_count = 0;
+    if (strcmp(text, "all") == 0)
+        add_all_pairs(e);
+    else if (strcmp(text, "none") != 0)
+        for (const char *p = text; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+            const size_t length = strcspn(p, ",");
+            const size_t first = strcspn(p, ":,");
+            struct design_pair *pair = &e->design.pairs[e->design.pair_count];
+
+            if (first >= length || first >= sizeof(pair->names[0]) ||
+                length - first - 1 >= sizeof(pair->names[1]) ||
+                e->design.pair_count == DESIGN_PAIRS_MAX)
+                return error_set(err, STATUS_INVALID,
+                                 "--verdict '%s' is neither none, nor all, nor A:B,... of modes",
+                                 text);
+            (void)snprintf(pair->names[0], sizeof(pair->names[0]), "%.*s", (int)first, p);
+            (void)snprintf(pair->names[1], sizeof(pair->names[1]), "%.*s",
+                           (int)(length - first - 1), p + first + 1);
+            e->design.pair_count++;
+        }
+    return check_pairs(e, err);
+}
+
+enum status experiment_check_design(struct experiment *e, struct error *err)
+{
+    const size_t pairs = e->design.pair_count;
+    const size_t least = pairs > 0 ? paired_least_blocks(pairs, e->design.level) : 0;
+
+    e->design.blocks = (uint64_t)e->repeats;
+    if (e->design.blocks >= least)
+        return STATUS_OK;
+    return error_set(err, STATUS_CONFIG,
+                     "%s: %" PRId64 " repeats cannot decide %zu pair%s of modes at a level of %g: "
+                     "it takes %zu (or verdict none, for figures alone)",
+                     e->name, e->repeats, pairs, pairs == 1 ? "" : "s", e->design.level, least);
+}
+
+void experiment_order(const struct experiment *e, size_t repeat,
+                      size_t ret_modes[EXPERIMENT_MODES_MAX])
+{
+    int64_t drawn[EXPERIMENT_MODES_MAX];
+    struct random random;
+
+    random_seed(&random, (uint64_t)e->seed * 1000003 + repeat);
+    random_permutation(&random, drawn, e->mode_count);
+    for (size_t i = 0; i < e->mode_count; i++)
+        ret_modes[i] = (size_t)drawn[i];
 }

@@ -3,8 +3,12 @@
  *
  *   title: Built-in digits, ring against parameter server     # of the report
  *   nproc: 2            # ranks of each run
- *   repeats: 5          # runs of each mode
+ *   repeats: 10         # blocks, each of one run of every mode, in an order drawn anew
  *   deadline: 120       # seconds a run may take
+ *   verdict: [[ring, ps-1]]  # pairs of modes; all; none; by default the first all-reduce mode and
+ *                       # the first parameter-server mode, else the first two that communicate
+ *   margin: 2           # percent up to which two modes count as equivalent
+ *   steady_seconds: 3   # that a run should have behind its first steps
  *   options:            # of sparring-worker, for all modes; seed is that of the first repeat
  *     model: mlp:784-128-10
  *   modes:
@@ -19,7 +23,9 @@
 
 #include "common/base/error.h"
 #include "common/option/option.h"
+#include "experiments/report/design.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -46,8 +52,10 @@ struct experiment_mode {
 };
 
 struct experiment {
-    char name[256]; /* of the file, for messages */
-    char title[256];
+    char name[256];       /* of the file, for messages */
+    struct design design; /* title, margin, pairs; blocks are the repeats in the end */
+    bool has_verdict;     /* the pairs are the file's own ... */
+    bool all_pairs;       /* ... and are all of those that communicate */
     int64_t nproc, repeats, deadline_seconds, seed;
     struct experiment_options options; /* without seed */
     struct experiment_mode modes[EXPERIMENT_MODES_MAX];
@@ -59,8 +67,15 @@ struct experiment {
 enum status experiment_parse(const struct yaml_file *file, struct experiment *ret,
                              struct error *err);
 
-/* Which mode runs at `place` (0 to modes - 1) of a repeat: each repeat begins one mode later, so no
- * mode always runs first, nor always behind the same other one. */
-size_t experiment_order(size_t repeat, size_t place, size_t modes);
+/* The pairs that get a verdict: "none", "all", or "A:B,..." of modes' names. */
+enum status experiment_set_verdict(struct experiment *e, const char *text, struct error *err);
+
+/* Can so few repeats decide that many pairs?  Fills in the design's blocks.  STATUS_CONFIG. */
+enum status experiment_check_design(struct experiment *e, struct error *err);
+
+/* The modes of a repeat in the order in which they run: a permutation, drawn from the experiment's
+ * seed and the repeat, so that it can be had again. */
+void experiment_order(const struct experiment *e, size_t repeat,
+                      size_t ret_modes[EXPERIMENT_MODES_MAX]);
 
 #endif

@@ -1,7 +1,8 @@
 /*
- * The runs of a match.  Repeats interleave the modes (ABC BCA CAB), so that a drift of the machine
- * meets all of them; all modes of one repeat share a seed.  Each run is a child process
- * `sparring launch ... -- sparring-worker ...` whose output is kept in the run directory.
+ * The runs of a match, block by block: a repeat runs every mode once, in an order drawn anew, so
+ * that a drift of the machine meets all of them, and no mode always follows the same one; all modes
+ * of one repeat share a seed.  Each run is a child process `sparring launch ... -- sparring-worker
+ * ...` whose output is kept in the run directory.
  */
 #include "experiments/compare/match.h"
 
@@ -109,7 +110,7 @@ static enum status write_attempt(const struct attempt_run *run, const char *outc
     if (status != STATUS_OK)
         return status;
     strbuf_add(&text, "{\"schema\":1,\"title\":");
-    strbuf_add_json(&text, run->request->experiment->title);
+    strbuf_add_json(&text, run->request->experiment->design.title);
     strbuf_add(&text, ",\"mode\":");
     strbuf_add_json(&text, run->mode->name);
     strbuf_add(&text, ",\"label\":");
@@ -295,13 +296,15 @@ static enum status run_all(const struct match_request *request, struct progress 
     for (size_t order = 0; order < (size_t)e->repeats * e->mode_count && status == STATUS_OK;
          order++) {
         size_t repeat = order / e->mode_count;
+        size_t modes[EXPERIMENT_MODES_MAX];
         struct attempt_run run = {.request = request,
                                   .repeat = repeat,
                                   .order = order,
                                   .command = STRBUF_INIT,
                                   .progress = progress};
 
-        run.mode_index = experiment_order(repeat, order % e->mode_count, e->mode_count);
+        experiment_order(e, repeat, modes);
+        run.mode_index = modes[order % e->mode_count];
         run.mode = &e->modes[run.mode_index];
         status = stop_requested()
                      ? error_set(err, STATUS_CANCELLED, "%s: no further run is started",
@@ -322,6 +325,8 @@ enum status match_run(const struct match_request *request, struct match_result *
 
     if (status == STATUS_OK)
         status = check_out(request->out, err);
+    if (status == STATUS_OK)
+        status = design_write(request->out, &request->experiment->design, err);
     if (status != STATUS_OK)
         return status;
     progress_open(&progress, "compare",

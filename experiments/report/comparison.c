@@ -44,7 +44,7 @@ double comparison_efficiency(const struct comparison *c, const struct mode *mode
 
 enum status comparison_make(const struct run_list *list, struct comparison *ret, struct error *err)
 {
-    struct comparison c = {.list = list};
+    struct comparison c = {.list = list, .design = &list->design};
     enum status status;
 
     if (list->length == 0)
@@ -53,10 +53,13 @@ enum status comparison_make(const struct run_list *list, struct comparison *ret,
     if (status == STATUS_OK)
         status = comparison_check_fairness(&c, err);
     if (status == STATUS_OK)
-        status = comparison_judge(&c, err);
-    if (status == STATUS_OK)
+        status = comparison_pair(&c, err);
+    if (status == STATUS_OK) {
+        comparison_judge(&c);
         comparison_add_conditions(&c);
-    if (status == STATUS_OK && (c.reasons.failed || c.warnings.failed || c.notes.failed))
+    }
+    if (status == STATUS_OK &&
+        (c.reasons.failed || c.warnings.failed || c.notes.failed || c.more_verdicts.failed))
         status = error_set(err, STATUS_NO_MEMORY, "no memory for the texts of the report");
     if (status != STATUS_OK) {
         comparison_release(&c);
@@ -85,5 +88,6 @@ void comparison_release(struct comparison *c)
     text_list_release(&c->reasons);
     text_list_release(&c->warnings);
     text_list_release(&c->notes);
+    text_list_release(&c->more_verdicts);
     *c = (struct comparison){0};
 }

@@ -5,7 +5,9 @@
 #ifndef SPARRING_EXPERIMENTS_REPORT_COMPARISON_H
 #define SPARRING_EXPERIMENTS_REPORT_COMPARISON_H
 
+#include "experiments/report/design.h"
 #include "experiments/report/metric.h"
+#include "experiments/report/paired.h"
 #include "experiments/report/run.h"
 #include "experiments/report/statistics.h"
 #include "experiments/report/text_list.h"
@@ -30,18 +32,24 @@ struct mode {
 };
 
 enum ratio_state {
-    RATIO_SEPARATE, /* the interval excludes 1 */
-    RATIO_TOGETHER, /* it does not */
-    RATIO_TOO_FEW,  /* fewer than STATISTICS_RUNS_MINIMUM runs of one of them */
-    RATIO_UNFAIR,   /* they differ in more than what is compared */
+    RATIO_FASTER,       /* one of them is */
+    RATIO_EQUIVALENT,   /* they differ by no more than the design's margin */
+    RATIO_UNDECIDED,    /* neither can be said */
+    RATIO_TOO_FEW,      /* with so few blocks neither ever could */
+    RATIO_UNFAIR,       /* they differ in more than what is compared */
+    RATIO_UNREGISTERED, /* nobody asked beforehand: a figure without a verdict */
 };
 
-/* Throughput of mode a over that of mode b. */
+/* Throughput of mode a over that of mode b, over the blocks in which both have a good run. */
 struct ratio {
-    size_t a, b; /* indices into modes */
-    double value;
+    size_t a, b;          /* indices into modes */
+    struct paired paired; /* of the logarithms */
+    double value;         /* the geometric mean of the blocks' ratios */
     struct interval interval;
-    double p;
+    double p;             /* that they do not differ; of registered ones, by Holm; else NaN */
+    double p_equivalence; /* that they differ by more than the margin; likewise */
+    size_t broken;        /* blocks with a run of one of them that failed */
+    bool is_registered;
     enum ratio_state state;
 };
 
@@ -58,6 +66,7 @@ struct condition {
 
 struct comparison {
     const struct run_list *list; /* borrowed */
+    const struct design *design; /* the list's */
     size_t *mode_of;             /* owned; mode of each run */
     struct run_metrics *metrics; /* owned; of each run, unspecified unless RUN_OK */
     double *outlier_scores;      /* owned; of each run's throughput among its mode's */
@@ -73,10 +82,11 @@ struct comparison {
     struct condition conditions[24];
     size_t condition_count;
     char title[256];
-    char place[128];    /* "On this host, over loopback" */
-    char verdict[1024]; /* one sentence */
-    char why[1024];     /* the sentence after it, or "" */
-    size_t match;       /* the ratio that the verdict is about, or SIZE_MAX */
+    char place[128];                /* "On this host, over loopback" */
+    char verdict[1024];             /* one sentence */
+    char why[2048];                 /* the sentences after it, or "" */
+    size_t match;                   /* the ratio that the verdict is about, or SIZE_MAX */
+    struct text_list more_verdicts; /* about further registered pairs */
 };
 
 /* Group, compute, judge.  `list` must outlive *ret. */
@@ -92,6 +102,9 @@ const struct mode *comparison_single(const struct comparison *c);
 double comparison_relative(const struct comparison *c, const struct mode *mode);
 double comparison_efficiency(const struct comparison *c, const struct mode *mode);
 
+/* Pairs that a verdict was asked for before the runs. */
+size_t comparison_registered(const struct comparison *c);
+
 /* Does its ring, alone or between the hosts of hier, stand on gRPC (--transport grpc)? */
 bool comparison_over_grpc(const struct mode *mode);
 
@@ -102,7 +115,8 @@ const char *comparison_carrier(const struct mode *mode);
 
 enum status comparison_group(struct comparison *c, struct error *err);          /* group.c */
 enum status comparison_check_fairness(struct comparison *c, struct error *err); /* fairness.c */
-enum status comparison_judge(struct comparison *c, struct error *err);          /* verdict.c */
+enum status comparison_pair(struct comparison *c, struct error *err);           /* pairs.c */
+void comparison_judge(struct comparison *c);                                    /* verdict.c */
 void comparison_add_conditions(struct comparison *c);                           /* conditions.c */
 
 /* False when a setting that must be the same differs between the modes; after check_fairness. */

@@ -17,7 +17,8 @@
 #define COUNT_OF(array)     (sizeof(array) / sizeof((array)[0]))
 #define NOISY_SHARE         0.10  /* interquartile range over median */
 #define SUMMARY_SHARE       0.001 /* throughput of the records against that of summary.json */
-#define UNEVEN_SHARE        0.80  /* throughput over all time against that of the median step */
+#define UNEVEN_SHARE        0.80  /* throughput against that of the median step */
+#define DRIFT_SHARE         0.05  /* throughput of a run's second half against the first */
 #define ACCURACY_DIFFERENCE 0.02
 
 static void add(struct comparison *c, const char *name, const char *format, ...)
@@ -94,6 +95,11 @@ static void add_place(struct comparison *c, const struct run *run)
     add(c, "host", "%s", shared(c, "host"));
     add(c, "processor", "%s", shared(c, "processor"));
     add(c, "cores", "%s", shared(c, "cores"));
+    add(c, "processor quota", "%s", shared(c, "processor_quota"));
+    add(c, "memory limit", "%s", shared(c, "memory_limit"));
+    add(c, "governor", "%s", shared(c, "governor"));
+    add(c, "congestion control", "%s", shared(c, "congestion_control"));
+    add(c, "environment", "%s", shared(c, "environment"));
     add(c, "kernel", "%s", shared(c, "kernel"));
     add(c, "program", "%s", shared(c, "program"));
     add(c, "commit", "%s", shared(c, "commit"));
@@ -110,13 +116,13 @@ static void add_runs(struct comparison *c)
         interleaved = interleaved && c->list->runs[i].has_attempt;
     }
     add(c, "runs", "%zu, %zu of them failed%s", c->list->length, failed,
-        interleaved ? "; the modes ran in turn, in a rotating order" : "");
+        interleaved ? "; the modes ran in blocks" : "");
 }
 
 static void warn_about_speed(struct comparison *c, const struct mode *m)
 {
     const struct spread *rate = &m->spreads[METRIC_samples_per_second];
-    double mean = m->spreads[METRIC_samples_per_second_mean].median;
+    double typical = m->spreads[METRIC_samples_per_second_median].median;
 
     if (m->failed > 0)
         text_list_addf(&c->warnings, "%zu of %zu runs of %s failed", m->failed, m->failed + rate->n,
@@ -126,20 +132,32 @@ static void warn_about_speed(struct comparison *c, const struct mode *m)
                        "the throughput of %s is noisy: the middle half of its runs spans %.0f %% "
                        "of the median",
                        m->name, 100 * (rate->q3 - rate->q1) / rate->median);
-    if (mean < UNEVEN_SHARE * rate->median)
+    if (rate->median < UNEVEN_SHARE * typical)
+        text_list_addf(
+            &c->warnings,
+            "the steps of %s are uneven: its throughput is %.0f %% of that of its median "
+            "step",
+            m->name, 100 * rate->median / typical);
+}
+
+static void warn_about_time(struct comparison *c, const struct mode *m)
+{
+    const double seconds = m->spreads[METRIC_steady_seconds].median;
+    const double drift = m->spreads[METRIC_drift].median;
+
+    if (c->list->has_design && seconds < c->design->steady_seconds)
         text_list_addf(&c->warnings,
-                       "the steps of %s are uneven: over all steady time its throughput is %.0f %% "
-                       "of that of its median step",
-                       m->name, 100 * mean / rate->median);
+                       "the runs of %s have %.2f s of steady time, less than the %.3g s planned",
+                       m->name, seconds, c->design->steady_seconds);
+    if (fabs(drift - 1) > DRIFT_SHARE)
+        text_list_addf(&c->warnings,
+                       "the runs of %s drift: their second half has %.2fx the throughput of the "
+                       "first",
+                       m->name, drift);
 }
 
 static void warn_about_processes(struct comparison *c, const struct mode *m)
 {
-    double residual = m->spreads[METRIC_tx_residual_bytes].median;
-
-    if (isfinite(residual) && residual != 0)
-        text_list_addf(&c->warnings, "%s sends %+.1f bytes per rank and step against its formula",
-                       m->name, residual);
     if (!m->first)
         return;
     if (m->first->manifest.cores > 0 && m->ranks + m->servers > (double)m->first->manifest.cores)
@@ -157,7 +175,8 @@ static void warn_about_processes(struct comparison *c, const struct mode *m)
 static void warn_about_run(struct comparison *c, size_t i)
 {
     const struct run *run = &c->list->runs[i];
-    double recorded = c->metrics[i].samples_per_second;
+    double recorded = run->summary.schema < 2 ? c->metrics[i].samples_per_second_median
+                                              : c->metrics[i].samples_per_second;
     double said = run->summary.samples_per_second;
 
     if (run->state == RUN_FAILED)
@@ -269,12 +288,13 @@ static void add_notes(struct comparison *c, const struct mode *mode)
             break;
         }
     }
-    text_list_addf(&c->notes,
-                   "The unit is the run: the median, the middle half (IQR) and the 95 %% bootstrap "
-                   "interval are over runs, because the steps of a run depend on each other. "
-                   "There is a verdict only when the interval excludes 1 and each mode has %d "
-                   "good runs or more. Outliers are flagged, never dropped.",
-                   STATISTICS_RUNS_MINIMUM);
+    text_list_addf(
+        &c->notes,
+        "The unit is the run, because the steps of a run depend on each other; the "
+        "ratio of two modes is taken within blocks of runs that are adjacent in time and "
+        "share a seed. Which pairs get a verdict was decided before the first run; the "
+        "other ratios are figures, and among many of them one differs by luck. Outliers "
+        "are flagged, never dropped.");
     text_list_addf(&c->notes, "The first 5 steps, or the first tenth of a run if that is more, are "
                               "left out of all times.");
 }
@@ -292,6 +312,7 @@ void comparison_add_conditions(struct comparison *c)
     add_runs(c);
     for (size_t i = 0; i < c->mode_count; i++) {
         warn_about_speed(c, &c->modes[i]);
+        warn_about_time(c, &c->modes[i]);
         warn_about_processes(c, &c->modes[i]);
     }
     for (size_t i = 0; i < c->list->length; i++)

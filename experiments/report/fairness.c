@@ -11,47 +11,49 @@
 #include "common/base/strbuf.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define VALUE_MAX       512
-#define FACTS_PER_RUN   96
+#define FACTS_PER_RUN   128
+#define SERVER_SETTINGS "server_settings"
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 /* What a comparison is about: these may differ between modes. */
-static const char *const design[] = {"sync",
-                                     "backend",
-                                     "servers",
-                                     "replicas",
-                                     "server_placement",
-                                     "server_weights",
-                                     "reduce",
-                                     "ps_update",
-                                     "bucket_cap_mb",
-                                     "consistency",
-                                     "staleness",
-                                     "backup_workers",
-                                     "asp_lr",
-                                     "delay_compensation",
-                                     "partition_bytes",
-                                     "transport",
-                                     "comm_hook",
-                                     "ps_transport",
-                                     "connections",
-                                     "priority",
-                                     "compression",
-                                     "compression_down",
-                                     "top_k",
-                                     "overlap_forward",
-                                     "powersgd_rank",
-                                     "powersgd_start_iter",
-                                     "powersgd_min_rate",
-                                     "broadcast_buffers",
-                                     "static_graph",
-                                     "join_divide",
-                                     "comm_cpu",
-                                     "devices"};
+static const char *const compared[] = {"sync",
+                                       "backend",
+                                       "servers",
+                                       "replicas",
+                                       "server_placement",
+                                       "server_weights",
+                                       "reduce",
+                                       "ps_update",
+                                       "bucket_cap_mb",
+                                       "consistency",
+                                       "staleness",
+                                       "backup_workers",
+                                       "asp_lr",
+                                       "delay_compensation",
+                                       "partition_bytes",
+                                       "transport",
+                                       "comm_hook",
+                                       "ps_transport",
+                                       "connections",
+                                       "priority",
+                                       "compression",
+                                       "compression_down",
+                                       "top_k",
+                                       "overlap_forward",
+                                       "powersgd_rank",
+                                       "powersgd_start_iter",
+                                       "powersgd_min_rate",
+                                       "broadcast_buffers",
+                                       "static_graph",
+                                       "join_divide",
+                                       "comm_cpu",
+                                       "devices"};
 
 /* What differs from run to run, or from process to process, without touching results. */
 static const char *const ignored[] = {
@@ -115,6 +117,29 @@ static void add_number(struct run_facts *f, const char *name, uint64_t value)
     add_fact(f, name, text);
 }
 
+static void add_limit(struct run_facts *f, const char *name, double value)
+{
+    char text[32] = "none";
+
+    if (isfinite(value))
+        (void)snprintf(text, sizeof(text), "%.9g", value);
+    add_fact(f, name, text);
+}
+
+/* "threads=2 tls=0", of servers that differ one behind the other. */
+static void add_servers(struct run_facts *f, const struct run *run)
+{
+    char text[VALUE_MAX] = "";
+    size_t length = 0;
+
+    for (size_t i = 0; i < run->server_count && length < sizeof(text); i++)
+        if (!strstr(text, run->servers[i].settings))
+            length += (size_t)snprintf(text + length, sizeof(text) - length, "%s%.400s",
+                                       length > 0 ? "; " : "", run->servers[i].settings);
+    if (run->server_count > 0)
+        add_fact(f, SERVER_SETTINGS, text);
+}
+
 /* Options of the manifest that nothing above has covered; '-' in names becomes '_'. */
 static void add_options(struct run_facts *f, json_t *options)
 {
@@ -130,7 +155,7 @@ static void add_options(struct run_facts *f, json_t *options)
         (void)snprintf(name, sizeof(name), "%s", key);
         for (char *p = name; *p; p++)
             *p = *p == '-' ? '_' : *p;
-        if (is_configuration(name) || is_listed(name, design, COUNT_OF(design)) ||
+        if (is_configuration(name) || is_listed(name, compared, COUNT_OF(compared)) ||
             is_listed(name, ignored, COUNT_OF(ignored)))
             continue;
         if (value && json_scalar_text(value, text, sizeof(text)))
@@ -178,7 +203,7 @@ static void gather(const struct run *run, struct run_facts *f)
     for (size_t i = 0; i < run_configuration_length; i++) {
         const struct json_field *field = &run_configuration_fields[i];
 
-        if (!is_listed(field->name, design, COUNT_OF(design)))
+        if (!is_listed(field->name, compared, COUNT_OF(compared)))
             add_configured(f, field->name, (const char *)&run->configuration + field->offset,
                            devices);
     }
@@ -188,6 +213,12 @@ static void gather(const struct run *run, struct run_facts *f)
     add_fact(f, "host", run->manifest.host);
     add_fact(f, "processor", run->manifest.cpu);
     add_number(f, "cores", run->manifest.cores);
+    add_limit(f, "processor_quota", run->manifest.processor_quota);
+    add_limit(f, "memory_limit", run->manifest.memory_limit);
+    add_fact(f, "governor", run->manifest.governor);
+    add_fact(f, "congestion_control", run->manifest.congestion_control);
+    add_fact(f, "environment", run->manifest.environment);
+    add_servers(f, run);
     add_fact(f, "kernel", run->manifest.kernel);
     add_fact(f, "program", run->manifest.program);
     add_fact(f, "commit", run->manifest.git);
@@ -247,7 +278,7 @@ static enum status join_values(const struct comparison *c, const struct run_fact
         if (c->mode_of[i] != mode)
             continue;
         value = find_value(&facts[i], name);
-        if (!value && c->list->runs[i].state == RUN_FAILED)
+        if (!value && (c->list->runs[i].state == RUN_FAILED || strcmp(name, SERVER_SETTINGS) == 0))
             continue;
         value = value ? value : "(not recorded)";
         if (text_list_find(&values, value) == SIZE_MAX)
@@ -284,13 +315,14 @@ static enum status fill_fact(struct comparison *c, const struct run_facts *facts
     return STATUS_OK;
 }
 
-/* One process alone has another world size, and so another number of steps, by design. */
+/* One process alone has another world size, and so another number of steps, by design; `sparring
+ * launch` sets OMP_NUM_THREADS for several. */
 static bool must_match(const struct comparison *c, const struct fact *fact, size_t mode)
 {
-    if (!fact->values[mode])
-        return false;
-    return c->modes[mode].role != MODE_SINGLE ||
-           (strcmp(fact->name, "world_size") != 0 && strcmp(fact->name, "steps") != 0);
+    static const char *const of_several[] = {"world_size", "steps", "environment"};
+
+    return fact->values[mode] && (c->modes[mode].role != MODE_SINGLE ||
+                                  !is_listed(fact->name, of_several, COUNT_OF(of_several)));
 }
 
 static bool differs(const struct comparison *c, const struct fact *fact, size_t a, size_t b)

@@ -40,7 +40,7 @@ void format_metric(enum metric_index index, double value, char text[FORMAT_MAX])
         (void)snprintf(text, FORMAT_MAX, "%s", FORMAT_UNKNOWN);
     else if (index == METRIC_test_accuracy)
         (void)snprintf(text, FORMAT_MAX, "%.2f %%", 100 * value);
-    else if (index == METRIC_peak_rss_bytes)
+    else if (index == METRIC_peak_rss_bytes || index == METRIC_total_rss_bytes)
         (void)snprintf(text, FORMAT_MAX, "%.1f MiB", value / MIB);
     else
         format_number(value, metric_specs[index].decimals, text);

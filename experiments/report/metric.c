@@ -98,7 +98,7 @@ enum status metric_step_times(const struct run *run, double **ret, size_t *ret_c
     return STATUS_OK;
 }
 
-/* Sum over ranks of the rank's median samples per second, and of its samples over its time. */
+/* Sum over ranks of the rank's samples over its time, and of the median of that of its steps. */
 static enum status throughput(const struct run *run, struct run_metrics *m, struct error *err)
 {
     for (size_t i = 0; i < run->rank_count; i++) {
@@ -120,11 +120,31 @@ static enum status throughput(const struct run *run, struct run_metrics *m, stru
                 rates[count++] = (double)rank->steps[s].samples / step_seconds;
         }
         statistics_sort(rates, count);
-        m->samples_per_second += statistics_quantile(rates, count, 0.5);
-        m->samples_per_second_mean += samples / seconds;
+        m->samples_per_second += samples / seconds;
+        m->samples_per_second_median += statistics_quantile(rates, count, 0.5);
         free(rates);
     }
     return STATUS_OK;
+}
+
+/* Sum over ranks of samples over time in one half of the steady steps. */
+static double half_throughput(const struct run *run, unsigned half)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < run->rank_count; i++) {
+        const struct records *rank = &run->ranks[i];
+        const size_t begin = metric_warm_up(rank->length);
+        const size_t middle = begin + (rank->length - begin) / 2;
+        double samples = 0, seconds = 0;
+
+        for (size_t s = half ? middle : begin; s < (half ? rank->length : middle); s++) {
+            samples += (double)rank->steps[s].samples;
+            seconds += (double)rank->steps[s].step_ns / NS_PER_SECOND;
+        }
+        sum += samples / seconds;
+    }
+    return sum;
 }
 
 static enum status percentiles(const struct run *run, struct run_metrics *m, struct error *err)
@@ -164,6 +184,7 @@ static void split(const struct run *run, struct run_metrics *m)
             rx += (double)step->rx_payload_bytes;
         }
     }
+    m->steady_seconds = m->step_ms_mean * count / (double)run->rank_count / 1e3;
     m->compute_ms = compute / count / NS_PER_MS;
     m->exposed_comm_ms = comm / count / NS_PER_MS;
     m->input_ms = input / count / NS_PER_MS;
@@ -178,7 +199,7 @@ static void split(const struct run *run, struct run_metrics *m)
 static void ends(const struct run *run, struct run_metrics *m)
 {
     double ranks = (double)run->rank_count;
-    double expected_tx = 0, expected_rx = 0, wire = 0, cpu = 0, peak = 0;
+    double expected_tx = 0, expected_rx = 0, wire = 0, cpu = 0, peak = 0, total = 0, samples = 0;
 
     for (size_t i = 0; i < run->rank_count; i++) {
         const struct end_record *end = &run->ranks[i].end;
@@ -189,6 +210,13 @@ static void ends(const struct run *run, struct run_metrics *m)
         cpu += end->cpu_seconds;
         if (!(end->peak_rss_bytes <= peak) && !isnan(peak)) /* one unknown: not known */
             peak = end->peak_rss_bytes;
+        total += end->peak_rss_bytes;
+        for (size_t s = 0; s < run->ranks[i].length; s++)
+            samples += (double)run->ranks[i].steps[s].samples;
+    }
+    for (size_t i = 0; i < run->server_count; i++) {
+        cpu += run->servers[i].end.cpu_seconds;
+        total += run->servers[i].end.peak_rss_bytes;
     }
     m->expected_tx_payload_bytes = expected_tx / ranks;
     m->expected_rx_payload_bytes = expected_rx / ranks;
@@ -196,7 +224,9 @@ static void ends(const struct run *run, struct run_metrics *m)
     m->rx_residual_bytes = m->rx_payload_bytes - m->expected_rx_payload_bytes;
     m->tx_wire_bytes = wire / ranks;
     m->cpu_seconds = cpu;
+    m->cpu_us_per_sample = cpu / samples * 1e6;
     m->peak_rss_bytes = peak;
+    m->total_rss_bytes = total;
 }
 
 static void server_bytes(const struct run *run, struct run_metrics *m)
@@ -273,6 +303,7 @@ enum status metric_compute(const struct run *run, struct run_metrics *ret, struc
     m.test_loss = run->summary.test_loss;
     m.wall_seconds = run->summary.wall_seconds;
     m.steps = (double)common_steps(run);
+    m.drift = half_throughput(run, 1) / half_throughput(run, 0);
     *ret = m;
     return STATUS_OK;
 }

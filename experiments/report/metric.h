@@ -14,7 +14,7 @@
 /* name, title, unit, decimals of its text, which direction is better (+1 more, -1 less, 0 none) */
 #define METRIC_LIST(X)                                                                             \
     X(samples_per_second, "throughput", "samples/s", 0, 1)                                         \
-    X(samples_per_second_mean, "throughput over all steady time", "samples/s", 0, 1)               \
+    X(samples_per_second_median, "throughput of the median step", "samples/s", 0, 1)               \
     X(step_ms_p50, "step time, median", "ms", 3, -1)                                               \
     X(step_ms_p95, "step time, 95th percentile", "ms", 3, -1)                                      \
     X(step_ms_p99, "step time, 99th percentile", "ms", 3, -1)                                      \
@@ -41,8 +41,12 @@
     X(test_loss, "test loss", "nats", 4, -1)                                                       \
     X(final_loss, "training loss at the end", "nats", 4, -1)                                       \
     X(peak_rss_bytes, "peak memory of the largest rank", "B", 0, -1)                               \
-    X(cpu_seconds, "processor time of all ranks", "s", 2, -1)                                      \
+    X(total_rss_bytes, "peak memory of ranks and servers together", "B", 0, -1)                    \
+    X(cpu_seconds, "processor time of ranks and servers", "s", 2, -1)                              \
+    X(cpu_us_per_sample, "processor time per sample, ranks and servers", "us", 2, -1)              \
     X(wall_seconds, "wall time", "s", 2, -1)                                                       \
+    X(steady_seconds, "steady time", "s", 2, 0)                                                    \
+    X(drift, "throughput of the second half over that of the first", "", 3, 0)                     \
     X(steps, "steps", "", 0, 0)
 
 /* NaN: the records do not tell. */

@@ -70,6 +70,24 @@ static const struct json_field start_fields[] = {
     {"host", FIELD_TEXT, offsetof(struct records, host), sizeof(((struct records *)0)->host), 0},
 };
 
+/* Settings of a server that change how fast it is; their names are those of server/record.h. */
+static void read_settings(const json_t *object, struct records *r)
+{
+    static const char *const names[] = {"threads", "share_memory", "tls",
+                                        "token",   "durable",      "environment"};
+    size_t length = 0;
+
+    for (size_t i = 0; i < COUNT_OF(names) && length < sizeof(r->settings); i++) {
+        const json_t *value = json_object_get(object, names[i]);
+        char text[256];
+
+        if (value && json_scalar_text(value, text, sizeof(text)))
+            length +=
+                (size_t)snprintf(r->settings + length, sizeof(r->settings) - length, "%s%s=%s",
+                                 length > 0 ? " " : "", names[i], text[0] ? text : "none");
+    }
+}
+
 void records_release(struct records *r)
 {
     if (!r)
@@ -152,6 +170,8 @@ static enum status add_record(const json_t *object, const struct json_place *pla
         return error_set(err, STATUS_DATA, "%s:%zu: 'kind' is missing", place->path, place->line);
     if (strcmp(kind, "step") == 0)
         return add_step(object, place, r, err);
+    if (strcmp(kind, "start") == 0)
+        read_settings(object, r);
     if (strcmp(kind, "start") == 0)
         return json_fields_read(object, place, start_fields, COUNT_OF(start_fields), r, err);
     if (strcmp(kind, "end") == 0)

@@ -38,6 +38,7 @@ struct end_record {
 struct records {
     unsigned index;            /* rank or server number */
     char host[256];            /* of the "start" line; "" without one */
+    char settings[512];        /* of a server's: "threads=2 tls=0 ..."; "" where it says none */
     struct step_record *steps; /* owned, in order of step */
     size_t length, capacity;
     struct evaluation last_evaluation;

@@ -154,6 +154,8 @@ void report_summarise(const struct report *r, struct strbuf *out)
     report_add_wrapped(out, c->verdict, 0);
     if (c->why[0] != '\0')
         report_add_wrapped(out, c->why, 0);
+    for (size_t i = 0; i < c->more_verdicts.length; i++)
+        report_add_wrapped(out, c->more_verdicts.texts[i], 0);
     for (size_t i = 0; i < r->list.length; i++)
         if (r->list.runs[i].state == RUN_FAILED)
             text_list_addf(&failed, "%s: %s", r->list.runs[i].name, r->list.runs[i].reason);

@@ -19,6 +19,7 @@
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 #define INDEX_MAX       65536
+#define BYTES_ROUNDING  1.0 /* per step: formulas may divide */
 
 #define TEXT_FIELD(type, member)                                                                   \
     {                                                                                              \
@@ -76,9 +77,16 @@ static const struct json_field host_fields[] = {
     TEXT_FIELD(run_manifest, cpu),
     TEXT_FIELD(run_manifest, kernel),
     OTHER_FIELD(run_manifest, cores, FIELD_COUNT),
+    OTHER_FIELD(run_manifest, processor_quota, FIELD_NUMBER),
+    OTHER_FIELD(run_manifest, memory_limit, FIELD_NUMBER),
+    OTHER_FIELD(run_manifest, load, FIELD_NUMBER),
+    TEXT_FIELD(run_manifest, governor),
+    TEXT_FIELD(run_manifest, congestion_control),
+    TEXT_FIELD(run_manifest, environment),
 };
 
 static const struct json_field summary_fields[] = {
+    OTHER_FIELD(run_summary, schema, FIELD_COUNT),
     TEXT_FIELD(run_summary, status),
     TEXT_FIELD(run_summary, error),
     OTHER_FIELD(run_summary, test_accuracy, FIELD_NUMBER),
@@ -294,6 +302,29 @@ static void judge_ranks(struct run *run)
     }
 }
 
+/* Bytes are counted as they go, and each way to synchronise has a formula for them: a run that does
+ * not follow it did something else than what it says.  The first steps are no exception. */
+static void judge_payload(struct run *run)
+{
+    for (size_t i = 0; i < run->rank_count; i++) {
+        const struct records *rank = &run->ranks[i];
+        const double sides[2] = {rank->end.expected_tx_payload_bytes,
+                                 rank->end.expected_rx_payload_bytes};
+
+        for (size_t s = 0; s < 2 && rank->length > 0; s++) {
+            double sum = 0;
+
+            for (size_t k = 0; k < rank->length; k++)
+                sum += (double)(s == 0 ? rank->steps[k].tx_payload_bytes
+                                       : rank->steps[k].rx_payload_bytes);
+            sum -= sides[s] * (double)rank->length; /* NaN: there is no formula */
+            if (fabs(sum) > BYTES_ROUNDING * (double)rank->length)
+                fail(run, "rank %u %s %+.1f bytes per step against its formula's %.1f", rank->index,
+                     s == 0 ? "sent" : "received", sum / (double)rank->length, sides[s]);
+        }
+    }
+}
+
 /* What ranks or servers left in their end records about a failure. */
 static void judge_ends(struct run *run, const char *kind, const struct records *all, size_t count)
 {
@@ -330,6 +361,7 @@ static void judge(struct run *run)
     judge_ranks(run);
     if (run->rank_count == 0)
         fail(run, "there is no rank<r>.jsonl");
+    judge_payload(run);
 }
 
 bool run_is_folder(const char *path)
@@ -370,6 +402,8 @@ enum status run_open(const char *path, struct run *ret, struct error *err)
                          "rank0.jsonl or " ATTEMPT_FILE,
                          path);
     run.manifest.parameters = run.manifest.parameter_bytes = unknown;
+    run.manifest.processor_quota = run.manifest.memory_limit = run.manifest.load = unknown;
+    (void)snprintf(run.manifest.environment, sizeof(run.manifest.environment), "(not recorded)");
     run.summary.test_accuracy = run.summary.test_loss = run.summary.samples_per_second = unknown;
     run.summary.step_ms_median = run.summary.wall_seconds = unknown;
     status = mem_strdup(path, &run.path, err);

@@ -7,6 +7,7 @@
 #define SPARRING_EXPERIMENTS_REPORT_RUN_H
 
 #include "common/base/error.h"
+#include "experiments/report/design.h"
 #include "experiments/report/json_fields.h"
 #include "experiments/report/records.h"
 
@@ -41,10 +42,15 @@ struct run_manifest {
     double parameters, parameter_bytes;
     char host[256], cpu[128], kernel[128];
     uint64_t cores;
+    double processor_quota, memory_limit; /* of control groups; NaN: none, or not recorded */
+    double load;                          /* when it began; NaN: not recorded */
+    char governor[32], congestion_control[32];
+    char environment[512]; /* what libraries read of it */
 };
 
 struct run_summary {
     char status[64], error[512];
+    uint64_t schema; /* 1: samples_per_second is that of the median step */
     double test_accuracy, test_loss, samples_per_second, step_ms_median, wall_seconds;
     uint64_t steps, epochs;
     uint64_t recoveries, samples_lost;
@@ -81,6 +87,9 @@ void run_release(struct run *run);
 struct run_list {
     struct run *runs; /* owned */
     size_t length, capacity;
+    struct design design; /* of the one folder that was added, if it had one */
+    bool has_design;
+    size_t folders; /* added so far */
 };
 
 /* `path` is a run directory, a folder with runs/ in it, or a folder of run directories. */

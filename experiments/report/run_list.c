@@ -79,6 +79,13 @@ enum status run_list_add(struct run_list *list, const char *path, struct error *
         return error_set_errno(err, errno, "cannot open '%s'", path);
     if (!S_ISDIR(info.st_mode))
         return error_set(err, STATUS_INVALID, "'%s' is not a folder", path);
+    status = design_read(path, &list->design, &list->has_design, err);
+    if (status != STATUS_OK)
+        return status;
+    if (list->folders++ > 0) { /* none of several says what was planned for all */
+        list->design = design_default();
+        list->has_design = false;
+    }
     if (run_is_folder(path))
         return add_run(list, path, err);
     status = file_join(below, sizeof(below), path, "runs", err);

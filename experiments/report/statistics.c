@@ -13,7 +13,6 @@
 #include <string.h>
 
 #define RESAMPLE_SEED  20240229u
-#define RANK_TEST_MAX  100
 #define LOW_QUANTILE   0.025
 #define HIGH_QUANTILE  0.975
 #define MAD_FACTOR     0.6745             /* third quartile of the normal distribution */
@@ -141,85 +140,6 @@ enum status statistics_ratio_interval(const double *a, size_t n_a, const double 
         status = bootstrap(a, n_a, b, n_b, &interval, err);
     if (status == STATUS_OK)
         *ret = interval;
-    return status;
-}
-
-/* Twice the midrank of each of the n values of `all` (an integer, also with ties). */
-static void double_midranks(const double *all, const double *sorted, size_t n, size_t *ranks)
-{
-    for (size_t i = 0; i < n; i++) {
-        size_t below = 0;
-        size_t equal = 0;
-
-        for (size_t j = 0; j < n; j++) {
-            below += sorted[j] < all[i];
-            equal += sorted[j] == all[i];
-        }
-        ranks[i] = 2 * below + equal + 1;
-    }
-}
-
-/* ways[k * width + s]: number of k-subsets of the ranks that sum to s, as doubles: exact up to
- * 2^53, and beyond with relative error far below what a p-value needs. */
-static double tail_share(const size_t *ranks, size_t n, size_t n_a, double *ways, size_t width)
-{
-    size_t observed = 0;
-    size_t doubled_mean = n_a * (n + 1); /* of the sum of n_a doubled ranks */
-    size_t distance;
-    double total = 0;
-    double tail = 0;
-
-    for (size_t i = 0; i < n_a; i++)
-        observed += ranks[i];
-    distance = observed > doubled_mean ? observed - doubled_mean : doubled_mean - observed;
-    ways[0] = 1;
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = n_a; k >= 1; k--)
-            for (size_t s = width - 1; s >= ranks[i]; s--)
-                ways[k * width + s] += ways[(k - 1) * width + s - ranks[i]];
-    for (size_t s = 0; s < width; s++) {
-        size_t away = s > doubled_mean ? s - doubled_mean : doubled_mean - s;
-
-        total += ways[n_a * width + s];
-        if (away >= distance)
-            tail += ways[n_a * width + s];
-    }
-    return tail / total;
-}
-
-enum status statistics_rank_test(const double *a, size_t n_a, const double *b, size_t n_b,
-                                 double *ret_p, struct error *err)
-{
-    size_t n = n_a + n_b;
-    size_t width = 2 * n * n_a + 1; /* sums of doubled ranks, the largest is below it */
-    double *all = NULL;
-    double *sorted = NULL;
-    double *ways = NULL;
-    size_t *ranks = NULL;
-    enum status status;
-
-    if (n_a == 0 || n_b == 0 || n > RANK_TEST_MAX) {
-        *ret_p = (double)NAN;
-        return STATUS_OK;
-    }
-    status = mem_calloc(n, sizeof(double), "a sample", &all, err);
-    if (status != STATUS_OK)
-        return status;
-    memcpy(all, a, n_a * sizeof(double));
-    memcpy(all + n_a, b, n_b * sizeof(double));
-    status = sorted_copy(all, n, &sorted, err);
-    if (status == STATUS_OK)
-        status = mem_calloc(n, sizeof(size_t), "ranks", &ranks, err);
-    if (status == STATUS_OK)
-        status = mem_calloc((n_a + 1) * width, sizeof(double), "a rank test", &ways, err);
-    if (status == STATUS_OK) {
-        double_midranks(all, sorted, n, ranks);
-        *ret_p = tail_share(ranks, n, n_a, ways, width);
-    }
-    free(all);
-    free(sorted);
-    free(ranks);
-    free(ways);
     return status;
 }
 

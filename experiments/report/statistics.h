@@ -49,12 +49,6 @@ enum status statistics_spread(const double *values, size_t n, struct spread *ret
 enum status statistics_ratio_interval(const double *a, size_t n_a, const double *b, size_t n_b,
                                       struct interval *ret, struct error *err);
 
-/* Two-sided exact p of the Mann-Whitney (Wilcoxon rank-sum) test, ties by midranks: the share of
- * all ways to deal the ranks out whose rank sum is at least as far from its mean.  NaN when either
- * is empty or there are more than 100 values.  Source: Mann and Whitney 1947. */
-enum status statistics_rank_test(const double *a, size_t n_a, const double *b, size_t n_b,
-                                 double *ret_p, struct error *err);
-
 /* Modified z-score of `value`: 0.6745 |value - median| / MAD; when the MAD is 0, the mean absolute
  * deviation takes its place (factor 0.7979); 0 when all values are equal or n < 3.
  * Source: Iglewicz and Hoaglin 1993.  STATUS_NO_MEMORY only. */

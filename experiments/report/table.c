@@ -164,7 +164,7 @@ static const struct row_spec row_specs[] = {
     {ROW_SECTION, "Speed", METRIC_COUNT, NULL},
     {ROW_METRIC, "samples/s, median", METRIC_samples_per_second, NULL},
     {ROW_QUARTILES, "middle half of the runs (IQR)", METRIC_samples_per_second, NULL},
-    {ROW_METRIC, "samples/s over all steady time", METRIC_samples_per_second_mean, NULL},
+    {ROW_METRIC, "samples/s of the median step", METRIC_samples_per_second_median, NULL},
     {ROW_SPECIAL, "relative to no communication", METRIC_COUNT, relative},
     {ROW_SPECIAL, "scaling efficiency (weak)", METRIC_COUNT, efficiency},
     {ROW_METRIC, NULL, METRIC_step_ms_p50, NULL},
@@ -198,8 +198,11 @@ static const struct row_spec row_specs[] = {
     {ROW_METRIC, "training loss at the end", METRIC_final_loss, NULL},
     {ROW_SECTION, "Resources", METRIC_COUNT, NULL},
     {ROW_METRIC, "peak memory of the largest rank", METRIC_peak_rss_bytes, NULL},
+    {ROW_METRIC, "of ranks and servers together", METRIC_total_rss_bytes, NULL},
     {ROW_METRIC, NULL, METRIC_cpu_seconds, NULL},
+    {ROW_METRIC, NULL, METRIC_cpu_us_per_sample, NULL},
     {ROW_METRIC, NULL, METRIC_wall_seconds, NULL},
+    {ROW_METRIC, NULL, METRIC_steady_seconds, NULL},
 };
 
 static void write_cell(const struct comparison *c, const struct row_spec *spec,
@@ -275,15 +278,16 @@ void table_release(struct table *t)
 
 const char *ratio_state_name(enum ratio_state state)
 {
-    static const char *const names[] = {"separate", "together", "too_few", "not_comparable"};
+    static const char *const names[] = {"faster",  "equivalent",     "undecided",
+                                        "too_few", "not_comparable", "not_asked"};
 
     return names[state];
 }
 
 const char *ratio_state_words(enum ratio_state state)
 {
-    static const char *const words[] = {"they differ", "the runs do not separate", "too few runs",
-                                        "not comparable"};
+    static const char *const words[] = {"they differ",    "equivalent",     "undecided",
+                                        "too few blocks", "not comparable", "-"};
 
     return words[state];
 }

@@ -1,103 +1,17 @@
 /*
- * The verdict: ratios of throughput between modes, and the sentence on top of the report.  The
- * sentence is about the first all-reduce mode and the first parameter-server mode in the order of
- * the experiment file, so the pair was chosen before the runs; without such a pair it is about the
- * first two contenders, else the first contender and the control.
+ * The sentences on top of the report: what the registered pairs (pairs.c) came to, and where the
+ * first one's difference is.
  */
 #include "experiments/report/comparison.h"
 
-#include "common/base/memory.h"
 #include "experiments/report/format.h"
 
+#include "common/base/strbuf.h"
+#include <inttypes.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-static enum status make_ratio(struct comparison *c, size_t a, size_t b, struct ratio *ret,
-                              struct error *err)
-{
-    const struct mode *first = &c->modes[a];
-    const struct mode *second = &c->modes[b];
-    const struct spread *over = &first->spreads[METRIC_samples_per_second];
-    const struct spread *under = &second->spreads[METRIC_samples_per_second];
-    struct ratio ratio = {.a = a, .b = b, .value = over->median / under->median};
-    enum status status;
-
-    status = statistics_ratio_interval(first->values[METRIC_samples_per_second], over->n,
-                                       second->values[METRIC_samples_per_second], under->n,
-                                       &ratio.interval, err);
-    if (status == STATUS_OK)
-        status = statistics_rank_test(first->values[METRIC_samples_per_second], over->n,
-                                      second->values[METRIC_samples_per_second], under->n, &ratio.p,
-                                      err);
-    if (status != STATUS_OK)
-        return status;
-    if (!comparison_is_fair(c, a, b))
-        ratio.state = RATIO_UNFAIR;
-    else if (!isfinite(ratio.interval.low) || !isfinite(ratio.interval.high))
-        ratio.state = RATIO_TOO_FEW;
-    else
-        ratio.state =
-            ratio.interval.low > 1 || ratio.interval.high < 1 ? RATIO_SEPARATE : RATIO_TOGETHER;
-    *ret = ratio;
-    return STATUS_OK;
-}
-
-static bool belong_together(const struct mode *a, const struct mode *b)
-{
-    return a->first && b->first && a->role != MODE_SINGLE && b->role != MODE_SINGLE &&
-           a->ranks == b->ranks;
-}
-
-static enum status make_ratios(struct comparison *c, struct error *err)
-{
-    enum status status =
-        mem_calloc(c->mode_count * c->mode_count, sizeof(*c->ratios), "ratios", &c->ratios, err);
-
-    for (size_t a = 0; a < c->mode_count && status == STATUS_OK; a++) {
-        for (size_t b = a + 1; b < c->mode_count && status == STATUS_OK; b++) {
-            if (!belong_together(&c->modes[a], &c->modes[b]))
-                continue;
-            status = make_ratio(c, a, b, &c->ratios[c->ratio_count], err);
-            if (status == STATUS_OK)
-                c->ratio_count++;
-        }
-    }
-    return status;
-}
-
-static bool has_sync(const struct mode *mode, const char *sync)
-{
-    return strcmp(mode->first->configuration.sync, sync) == 0;
-}
-
-/* How well a ratio suits the verdict: 3 all-reduce against parameter server, 2 two contenders,
- * 1 anything. */
-static int suitability(const struct comparison *c, const struct ratio *r)
-{
-    const struct mode *a = &c->modes[r->a];
-    const struct mode *b = &c->modes[r->b];
-
-    if ((has_sync(a, "allreduce") && has_sync(b, "ps")) ||
-        (has_sync(a, "ps") && has_sync(b, "allreduce")))
-        return 3;
-    return a->role == MODE_CONTENDER && b->role == MODE_CONTENDER ? 2 : 1;
-}
-
-static void choose_match(struct comparison *c)
-{
-    int best = 0;
-
-    c->match = SIZE_MAX;
-    for (size_t i = 0; i < c->ratio_count; i++) {
-        if (suitability(c, &c->ratios[i]) > best) {
-            best = suitability(c, &c->ratios[i]);
-            c->match = i;
-        }
-    }
-}
 
 bool comparison_over_grpc(const struct mode *mode)
 {
@@ -171,63 +85,159 @@ static void describe_place(struct comparison *c)
                                                             : "On this host");
 }
 
-static void count_text(const struct comparison *c, const struct ratio *r, char *text, size_t size)
+/* "1.41x (95 % interval 1.36 to 1.47)", of the faster one over the other. */
+static void ratio_text(const struct comparison *c, const struct ratio *r, char *text, size_t size)
 {
-    size_t a = c->modes[r->a].spreads[METRIC_samples_per_second].n;
-    size_t b = c->modes[r->b].spreads[METRIC_samples_per_second].n;
+    const bool turned = r->value < 1;
 
-    if (a == b)
-        (void)snprintf(text, size, "n=%zu runs each", a);
-    else
-        (void)snprintf(text, size, "n=%zu and %zu runs", a, b);
+    (void)snprintf(text, size, "%.2fx (%.3g %% interval %.2f to %.2f)",
+                   turned ? 1 / r->value : r->value, 100 * (1 - c->design->level),
+                   turned ? 1 / r->interval.high : r->interval.low,
+                   turned ? 1 / r->interval.low : r->interval.high);
 }
 
-static void write_verdict(struct comparison *c)
+/* "7 blocks (and 1 with a failed run)" */
+static void blocks_text(const struct ratio *r, char *text, size_t size)
 {
-    const struct ratio *r = &c->ratios[c->match];
-    bool first_wins = r->value >= 1;
+    if (r->broken > 0)
+        (void)snprintf(text, size, "%zu blocks (and %zu with a failed run)", r->paired.n,
+                       r->broken);
+    else
+        (void)snprintf(text, size, "%zu blocks", r->paired.n);
+}
+
+/* " (both over gRPC over TCP; server: 3 processes on 2 cores)": what two modes of one match may
+ * differ by beside their architecture. */
+static void add_circumstances(const struct comparison *c, const struct ratio *r,
+                              struct strbuf *text)
+{
+    const struct mode *modes[] = {&c->modes[r->a], &c->modes[r->b]};
+    const char *over[] = {comparison_carrier(modes[0]), comparison_carrier(modes[1])};
+    const bool known = over[0] && over[1];
+    const bool differs = known && strcmp(over[0], over[1]) != 0;
+    const bool one_host = strncmp(c->place, "Between hosts", strlen("Between hosts")) != 0;
+    const char *before = " (";
+
+    if (known && !differs) {
+        strbuf_addf(text, " (both over %s", over[0]);
+        before = "; ";
+    }
+    for (size_t k = 0; k < 2; k++) {
+        const double processes = modes[k]->ranks + modes[k]->servers;
+        const uint64_t cores = modes[k]->first->manifest.cores;
+        const bool competes = one_host && cores > 0 && processes > (double)cores;
+
+        if (!competes && !differs)
+            continue;
+        strbuf_addf(text, "%s%s: ", before, modes[k]->label);
+        if (competes)
+            strbuf_addf(text, "%.0f processes on %" PRIu64 " cores%s", processes, cores,
+                        differs ? ", " : "");
+        if (differs)
+            strbuf_add(text, over[k]);
+        before = "; ";
+    }
+    if (before[0] == ';')
+        strbuf_add(text, ")");
+}
+
+static void advice(const struct comparison *c, const struct ratio *r, char *text, size_t size)
+{
+    const size_t blocks = paired_blocks_to_decide(
+        &r->paired, c->design->level / (double)comparison_registered(c), log1p(c->design->margin));
+
+    if (blocks > r->paired.n)
+        (void)snprintf(text, size, "about %zu would probably decide", blocks);
+    else if (blocks > 0)
+        (void)snprintf(text, size, "a few more would probably decide");
+    else
+        (void)snprintf(text, size, "more than %d would be needed", PAIRED_BLOCKS_MAX);
+}
+
+static void write_sentence(const struct comparison *c, const struct ratio *r, struct strbuf *text)
+{
+    const bool first_wins = r->value >= 1;
     const char *faster = c->modes[first_wins ? r->a : r->b].label;
     const char *slower = c->modes[first_wins ? r->b : r->a].label;
-    double value = first_wins ? r->value : 1 / r->value;
-    double low = first_wins ? r->interval.low : 1 / r->interval.high;
-    double high = first_wins ? r->interval.high : 1 / r->interval.low;
-    char runs[64];
+    char ratio[96], blocks[64], more[64];
 
-    count_text(c, r, runs, sizeof(runs));
-    switch (r->state) {
-    case RATIO_SEPARATE:
-        (void)snprintf(c->verdict, sizeof(c->verdict),
-                       "%s: %s has %.2fx (95 %% interval %.2f to %.2f) the throughput of %s, %s.",
-                       c->place, faster, value, low, high, slower, runs);
-        break;
-    case RATIO_TOGETHER:
-        (void)snprintf(c->verdict, sizeof(c->verdict),
-                       "%s: the runs do not separate: %s has %.2fx (95 %% interval %.2f to %.2f) "
-                       "the throughput of %s, %s.",
-                       c->place, faster, value, low, high, slower, runs);
-        break;
-    case RATIO_TOO_FEW:
-        (void)snprintf(c->verdict, sizeof(c->verdict),
-                       "No verdict: it takes %d good runs of each mode, and there are %zu and %zu "
-                       "(by medians, %s has %.2fx the throughput of %s).",
-                       STATISTICS_RUNS_MINIMUM, c->modes[r->a].spreads[METRIC_samples_per_second].n,
-                       c->modes[r->b].spreads[METRIC_samples_per_second].n, faster, value, slower);
-        break;
-    case RATIO_UNFAIR:
-        (void)snprintf(c->verdict, sizeof(c->verdict),
-                       "No verdict: %s and %s are not comparable, see the reasons below.",
-                       c->modes[r->a].label, c->modes[r->b].label);
-        break;
+    if (r->state == RATIO_UNFAIR) {
+        strbuf_addf(text, "No verdict: %s and %s are not comparable, see the reasons below.",
+                    c->modes[r->a].label, c->modes[r->b].label);
+        return;
     }
+    if (r->state == RATIO_TOO_FEW) {
+        strbuf_addf(text,
+                    "No verdict on %s and %s: it takes %zu blocks in which both ran well, and "
+                    "there are %zu.",
+                    c->modes[r->a].label, c->modes[r->b].label,
+                    paired_least_blocks(comparison_registered(c), c->design->level), r->paired.n);
+        return;
+    }
+    ratio_text(c, r, ratio, sizeof(ratio));
+    blocks_text(r, blocks, sizeof(blocks));
+    strbuf_addf(text, "%s: ", c->place);
+    if (r->state == RATIO_EQUIVALENT)
+        strbuf_addf(text, "%s and %s are equivalent within %.3g %%: ", faster, slower,
+                    100 * c->design->margin);
+    else if (r->state == RATIO_UNDECIDED)
+        strbuf_add(text, "undecided: ");
+    strbuf_addf(text, "%s has %s the throughput of %s; %s", faster, ratio, slower, blocks);
+    advice(c, r, more, sizeof(more));
+    if (r->state == RATIO_FASTER)
+        strbuf_addf(text, ", p = %.2g", r->p);
+    else if (r->state == RATIO_UNDECIDED)
+        strbuf_addf(text, ", %s", more);
+    add_circumstances(c, r, text);
+    strbuf_add(text, ".");
+}
+
+static bool has_sync(const struct mode *mode, const char *sync)
+{
+    return strcmp(mode->first->configuration.sync, sync) == 0;
+}
+
+/* All-reduce against a parameter server, over the same transport? */
+static bool isolates_architecture(const struct comparison *c, const struct ratio *r)
+{
+    const struct mode *a = &c->modes[r->a], *b = &c->modes[r->b];
+    const char *over_a = comparison_carrier(a), *over_b = comparison_carrier(b);
+
+    return ((has_sync(a, "allreduce") && has_sync(b, "ps")) ||
+            (has_sync(a, "ps") && has_sync(b, "allreduce"))) &&
+           over_a && over_b && strcmp(over_a, over_b) == 0 && r->paired.n > 1 &&
+           comparison_is_fair(c, r->a, r->b);
+}
+
+/* What the architectures come to where their transports are equal, whatever the verdict is about.
+ */
+static void add_equal_transports(const struct comparison *c, struct strbuf *text)
+{
+    const char *before = " Over equal transports: ";
+
+    for (size_t i = 0; i < c->ratio_count; i++) {
+        const struct ratio *r = &c->ratios[i];
+        char ratio[96];
+
+        if (i == c->match || !isolates_architecture(c, r))
+            continue;
+        ratio_text(c, r, ratio, sizeof(ratio));
+        strbuf_addf(text, "%s%s, %s has %s the throughput of %s", before,
+                    comparison_carrier(&c->modes[r->a]),
+                    c->modes[r->value >= 1 ? r->a : r->b].label, ratio,
+                    c->modes[r->value >= 1 ? r->b : r->a].label);
+        before = "; ";
+    }
+    if (before[0] == ';')
+        strbuf_add(text, ".");
 }
 
 /* Where the difference is, from the parts of a step. */
 static void write_why(struct comparison *c)
 {
+    struct strbuf text = STRBUF_INIT;
     const struct mode *a = &c->modes[c->ratios[c->match].a];
     const struct mode *b = &c->modes[c->ratios[c->match].b];
-    const char *over_a = comparison_carrier(a);
-    const char *over_b = comparison_carrier(b);
     char sent_a[FORMAT_MAX];
     char sent_b[FORMAT_MAX];
     char sent[2 * FORMAT_MAX + 16];
@@ -240,31 +250,42 @@ static void write_why(struct comparison *c)
         (void)snprintf(sent, sizeof(sent), "%s bytes in both", sent_a);
     else
         (void)snprintf(sent, sizeof(sent), "%s and %s bytes", sent_a, sent_b);
-    (void)snprintf(
-        c->why, sizeof(c->why),
-        "In a step of %s, %.3f ms of %.3f ms are spent waiting for communication; in "
-        "one of %s, %.3f ms of %.3f ms. Each rank sends %s.%s",
-        a->label, a->spreads[METRIC_exposed_comm_ms].median, a->spreads[METRIC_step_ms_mean].median,
-        b->label, b->spreads[METRIC_exposed_comm_ms].median, b->spreads[METRIC_step_ms_mean].median,
-        sent,
-        over_a && over_b && strcmp(over_a, over_b) != 0 ? " Their transports differ: see the notes."
-                                                        : "");
+    strbuf_addf(&text,
+                "In a step of %s, %.3f ms of %.3f ms are spent waiting for communication; in "
+                "one of %s, %.3f ms of %.3f ms. Each rank sends %s.",
+                a->label, a->spreads[METRIC_exposed_comm_ms].median,
+                a->spreads[METRIC_step_ms_mean].median, b->label,
+                b->spreads[METRIC_exposed_comm_ms].median, b->spreads[METRIC_step_ms_mean].median,
+                sent);
+    add_equal_transports(c, &text);
+    (void)snprintf(c->why, sizeof(c->why), "%s", text.text);
+    c->notes.failed = c->notes.failed || !strbuf_ok(&text);
+    strbuf_release(&text);
 }
 
-enum status comparison_judge(struct comparison *c, struct error *err)
+void comparison_judge(struct comparison *c)
 {
-    enum status status = make_ratios(c, err);
+    struct strbuf text = STRBUF_INIT;
 
-    if (status != STATUS_OK)
-        return status;
-    choose_match(c);
     describe_place(c);
-    if (c->match != SIZE_MAX) {
-        write_verdict(c);
-        write_why(c);
-        return STATUS_OK;
+    if (c->match == SIZE_MAX) {
+        (void)snprintf(c->verdict, sizeof(c->verdict), "%s",
+                       c->list->has_design && c->design->pair_count == 0
+                           ? "No verdict was asked for: what follows are figures."
+                           : "No verdict: there are no two modes with good runs of equally many "
+                             "ranks.");
+        return;
     }
-    (void)snprintf(c->verdict, sizeof(c->verdict),
-                   "No verdict: there are no two modes with good runs of equally many ranks.");
-    return STATUS_OK;
+    write_sentence(c, &c->ratios[c->match], &text);
+    (void)snprintf(c->verdict, sizeof(c->verdict), "%s", text.text);
+    write_why(c);
+    for (size_t i = 0; i < c->ratio_count; i++) {
+        if (i == c->match || !c->ratios[i].is_registered)
+            continue;
+        strbuf_reset(&text);
+        write_sentence(c, &c->ratios[i], &text);
+        text_list_addf(&c->more_verdicts, "%s", text.text);
+    }
+    c->notes.failed = c->notes.failed || !strbuf_ok(&text);
+    strbuf_release(&text);
 }

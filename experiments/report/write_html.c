@@ -54,6 +54,8 @@ static void add_top(const struct report_content *r, struct strbuf *out)
     strbuf_add(out, "\n");
     if (c->why[0] != '\0')
         add_element(out, "p class=\"why\"", c->why);
+    for (size_t i = 0; i < c->more_verdicts.length; i++)
+        add_element(out, "p class=\"verdict\"", c->more_verdicts.texts[i]);
     strbuf_add(out, "\n");
 }
 
@@ -151,7 +153,8 @@ static void add_ratios(const struct comparison *c, struct strbuf *out)
         return;
     strbuf_add(out, "<h2>Mode against mode</h2>\n<div class=\"scroll\"><table><thead><tr>"
                     "<th>throughput of</th><th>over</th><th>ratio (95 % interval)</th>"
-                    "<th>p (rank test)</th><th>verdict</th></tr></thead>\n<tbody>\n");
+                    "<th>blocks</th><th>p (sign flips, Holm)</th><th>verdict</th></tr></thead>\n"
+                    "<tbody>\n");
     for (size_t i = 0; i < c->ratio_count; i++) {
         const struct ratio *ratio = &c->ratios[i];
         char text[2 * FORMAT_MAX];
@@ -160,6 +163,8 @@ static void add_ratios(const struct comparison *c, struct strbuf *out)
         add_element(out, "td", c->modes[ratio->a].label);
         add_element(out, "td", c->modes[ratio->b].label);
         format_ratio_interval(ratio->value, &ratio->interval, text);
+        add_element(out, "td", text);
+        format_number((double)ratio->paired.n, 0, text);
         add_element(out, "td", text);
         format_number(ratio->p, 4, text);
         add_element(out, "td", text);

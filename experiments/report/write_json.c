@@ -18,7 +18,7 @@ static void add_number(struct strbuf *out, const char *name, double value)
 {
     strbuf_add_json(out, name);
     if (isfinite(value))
-        strbuf_addf(out, ":%.9g", value);
+        strbuf_addf(out, ":%.15g", value);
     else
         strbuf_add(out, ":null");
 }
@@ -48,6 +48,10 @@ static void add_ratio(const struct comparison *c, const struct ratio *ratio, str
     strbuf_add(out, ",");
     add_number(out, "p", ratio->p);
     strbuf_add(out, ",");
+    add_number(out, "p_equivalence", ratio->p_equivalence);
+    strbuf_addf(out, ",\"blocks\":%zu,\"broken_blocks\":%zu,", ratio->paired.n, ratio->broken);
+    add_number(out, "deviation", ratio->paired.deviation);
+    strbuf_add(out, ",");
     add_text(out, "state", ratio_state_name(ratio->state));
     strbuf_add(out, "}");
 }
@@ -63,7 +67,8 @@ static void add_verdict(const struct comparison *c, struct strbuf *out)
         strbuf_add(out, "null");
     else
         add_ratio(c, &c->ratios[c->match], out);
-    strbuf_add(out, "}");
+    strbuf_addf(out, ",\"level\":%.9g,\"margin\":%.9g}", c->design->level, c->design->margin);
+    add_texts(out, "more_verdicts", &c->more_verdicts);
 }
 
 static void add_spread(const struct spread *s, struct strbuf *out)
@@ -112,7 +117,8 @@ static void add_run(const struct comparison *c, size_t i, struct strbuf *out)
     add_text(out, "folder", run->path);
     strbuf_add(out, ",");
     add_text(out, "mode", c->modes[c->mode_of[i]].name);
-    strbuf_addf(out, ",\"repeat\":%" PRIu64 ",", run->attempt.repeat);
+    strbuf_addf(out, ",\"repeat\":%" PRIu64 ",\"order\":%" PRIu64 ",", run->attempt.repeat,
+                run->attempt.order);
     add_text(out, "seed", run->configuration.seed);
     strbuf_add(out, ",");
     add_text(out, "state", run->state == RUN_OK ? "good" : "failed");

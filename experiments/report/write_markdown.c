@@ -81,8 +81,8 @@ static void add_ratios(const struct comparison *c, struct strbuf *out)
 {
     if (c->ratio_count == 0)
         return;
-    strbuf_add(out, "\n## Mode against mode\n\n| throughput of | over | ratio (95 % interval) | p "
-                    "(rank test) | verdict |\n|---|---|---:|---:|---|\n");
+    strbuf_add(out, "\n## Mode against mode\n\n| throughput of | over | ratio (95 % interval) | "
+                    "blocks | p (sign flips, Holm) | verdict |\n|---|---|---:|---:|---:|---|\n");
     for (size_t i = 0; i < c->ratio_count; i++) {
         const struct ratio *ratio = &c->ratios[i];
         char interval[2 * FORMAT_MAX];
@@ -94,7 +94,8 @@ static void add_ratios(const struct comparison *c, struct strbuf *out)
         add_plain(out, c->modes[ratio->a].label);
         strbuf_add(out, " | ");
         add_plain(out, c->modes[ratio->b].label);
-        strbuf_addf(out, " | %s | %s | %s |\n", interval, p, ratio_state_words(ratio->state));
+        strbuf_addf(out, " | %s | %zu | %s | %s |\n", interval, ratio->paired.n, p,
+                    ratio_state_words(ratio->state));
     }
 }
 
@@ -119,6 +120,11 @@ void write_markdown(const struct report_content *r, struct strbuf *out)
     strbuf_add(out, "**\n\n");
     add_plain(out, c->why);
     strbuf_add(out, "\n");
+    for (size_t i = 0; i < c->more_verdicts.length; i++) {
+        strbuf_add(out, "\n");
+        add_plain(out, c->more_verdicts.texts[i]);
+        strbuf_add(out, "\n");
+    }
     add_section(out, "Not comparable because", &c->reasons);
     add_failures(c, out);
     add_section(out, "Warnings", &c->warnings);

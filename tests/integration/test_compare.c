@@ -20,7 +20,7 @@ static struct error err;
 
 static const char match[] = "title: Real\n"
                             "nproc: 2\n"
-                            "repeats: 3\n"
+                            "repeats: 6\n"
                             "deadline: 120\n"
                             "options: {model: 'mlp:784-32-10', data: digits, steps: 40,\n"
                             "          batch-size: 16, lr: 0.05, threads: 1, device: cpu,\n"
@@ -49,7 +49,7 @@ START_TEST(test_match)
 
     ck_assert_msg(strstr(printed, "On this host, over loopback: ") != NULL, "%s", printed);
     assert_ok(report_read(&report, &out, 1, &err));
-    ck_assert_uint_eq(report.list.length, 15);
+    ck_assert_uint_eq(report.list.length, 30);
     ck_assert_uint_eq(c->mode_count, 5);
     ck_assert_msg(c->reasons.length == 0, "%s", c->reasons.length ? c->reasons.texts[0] : "");
     for (size_t i = 0; i < report.list.length; i++)
@@ -76,6 +76,10 @@ START_TEST(test_match)
         ck_assert_double_eq(c->modes[2].values[METRIC_final_loss][r], ring);
     }
     report_release(&report);
+    printed = process_run(
+        0, TIMEOUT_MS, NULL,
+        ARGS(support_python(), support_source("tests/experiments/report/verdict.py"), out));
+    ck_assert_msg(strstr(printed, "ring over ps-1: ") != NULL, "%s", printed);
 }
 END_TEST
 
@@ -86,6 +90,7 @@ START_TEST(test_options_of_the_launcher)
     static const char placed[] =
         "nproc: 2\n"
         "repeats: 1\n"
+        "verdict: none\n"
         "options: {model: 'mlp:784-8-10', steps: 10, threads: 1, device: cpu, sync: ps}\n"
         "modes:\n"
         "- {name: beside, options: {server-placement: colocated}}\n"
@@ -119,6 +124,7 @@ START_TEST(test_mode_that_fails)
 {
     static const char failing[] =
         "repeats: 1\n"
+        "verdict: none\n"
         "deadline: 60\n"
         "options: {model: 'mlp:784-8-10', steps: 10, threads: 1, device: cpu}\n"
         "modes:\n"
@@ -140,6 +146,7 @@ START_TEST(test_interrupt)
 {
     static const char endless[] =
         "repeats: 1\n"
+        "verdict: none\n"
         "options: {model: 'mlp:784-8-10', steps: 100000000, threads: 1, device: cpu}\n"
         "modes: [{name: ps, servers: 1, options: {sync: ps}}]\n";
     const char *out = support_path("out");

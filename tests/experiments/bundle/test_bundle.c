@@ -15,6 +15,7 @@
 static const char match[] = "title: a bundle's match\n"
                             "nproc: 2\n"
                             "repeats: 1\n"
+                            "verdict: none\n"
                             "deadline: 60\n"
                             "options: {model: mlp:784-16-10, data: digits, steps: 20, batch-size: "
                             "16, evaluate: never}\n"

@@ -6,6 +6,7 @@
  */
 #include "common/base/file.h"
 #include "experiments/compare/compare.h"
+#include "experiments/compare/experiment.h"
 #include "tests/experiments/report/synthetic.h"
 #include "tests/support/support.h"
 
@@ -47,7 +48,7 @@ static void prepare(void)
                                    "fi\n"
                                    "cp $root/ready/$mode/[mrs]*.json* $dir/\n";
     static const char experiment[] =
-        "title: Two\nnproc: 3\nrepeats: 3\ndeadline: 60\n"
+        "title: Two\nnproc: 3\nrepeats: 6\ndeadline: 60\n"
         "options: {model: 'mlp:4-2', seed: 40}\n"
         "modes:\n"
         "- {name: ring, label: ring all-reduce, options: {sync: allreduce}}\n"
@@ -127,19 +128,23 @@ START_TEST(test_whole_match)
 {
     char *commands;
     const char *line;
-    static const char *const order[] = {"ring-0", "ps-0", "ps-1", "ring-1", "ring-2", "ps-2"};
+    const struct experiment e = {.seed = 40, .mode_count = 2};
 
     prepare();
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 0);
     commands = read_text("commands");
     line = commands;
-    for (size_t i = 0; i < 6; i++) { /* interleaved, the order rotated, one seed per repeat */
+    for (size_t i = 0; i < 12; i++) { /* block by block, in the order drawn, a seed per block */
+        size_t modes[EXPERIMENT_MODES_MAX];
         char wanted[128];
+
+        experiment_order(&e, i / 2, modes);
 
         (void)snprintf(wanted, sizeof(wanted), "--seed=%zu --run-dir=", 40 + i / 2);
         ck_assert_msg(strstr(line, wanted) == strstr(line, "--seed="), "'%s' in '%s'", wanted,
                       line);
-        (void)snprintf(wanted, sizeof(wanted), "/out/runs/%s --", order[i]);
+        (void)snprintf(wanted, sizeof(wanted), "/out/runs/%s-%zu --",
+                       modes[i % 2] == 0 ? "ring" : "ps", i / 2);
         ck_assert_msg(memmem(line, strcspn(line, "\n"), wanted, strlen(wanted)) != NULL,
                       "'%s' in '%s'", wanted, line);
         line += strcspn(line, "\n") + 1;
@@ -147,7 +152,7 @@ START_TEST(test_whole_match)
     ck_assert_int_eq(*line, '\0');
     assert_has(commands, "launch --standalone --nproc-per-node=3 --servers=1 --run-dir=");
     assert_has(commands, "/sparring-worker --model=mlp:4-2 --sync=ps --seed=40");
-    assert_has(errors, "6/6 ps-2: ok");
+    assert_has(errors, "12/12 ");
     assert_has(output, "ring all-reduce has 1.39x");
     assert_has(output, "out/report.html\n");
     ck_assert_int_eq(access(support_path("out/report.html"), R_OK), 0);
@@ -173,14 +178,15 @@ END_TEST
 
 START_TEST(test_all_failed)
 {
-    static const char *const runs[] = {"fail-ring-0", "fail-ring-1", "fail-ring-2",
-                                       "fail-ps-0",   "fail-ps-1",   "fail-ps-2"};
-
     prepare();
-    for (size_t i = 0; i < 6; i++)
-        (void)support_write(runs[i], "", 0);
+    for (unsigned i = 0; i < 12; i++) {
+        char name[32];
+
+        (void)snprintf(name, sizeof(name), "fail-%s-%u", i % 2 ? "ring" : "ps", i / 2);
+        (void)support_write(name, "", 0);
+    }
     ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 1);
-    assert_has(errors, "all 6 runs failed");
+    assert_has(errors, "all 12 runs failed");
     ck_assert_int_eq(access(support_path("out/report.html"), R_OK), 0);
     release();
 }
@@ -219,9 +225,31 @@ END_TEST
 START_TEST(test_old_runs_are_not_mixed_in)
 {
     prepare();
-    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--repeats=1"), 0);
-    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--repeats=1"), 1);
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 0);
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), NULL), 1);
     assert_has(errors, "holds runs already: choose another --out");
+    release();
+}
+END_TEST
+
+/* What was asked is written down before the first run, and what cannot be answered is refused. */
+START_TEST(test_design)
+{
+    char *design;
+
+    prepare();
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--repeats=5"), 3);
+    assert_has(errors, "5 repeats cannot decide 1 pair of modes at a level of 0.05: it takes 6 (or "
+                       "verdict none, for figures alone)");
+    ck_assert_int_ne(access(support_path("out"), F_OK), 0);
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--verdict=ring:pss"), 3);
+    assert_has(errors, "the verdict names a mode 'pss', which there is not");
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--verdict=ring"), 2);
+    assert_has(errors, "--verdict 'ring' is neither none, nor all, nor A:B,... of modes");
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--verdict=ps:ring"), 0);
+    design = read_text("out/design.json");
+    assert_has(design, "\"blocks\":6,\"pairs\":[[\"ps\",\"ring\"]]");
+    free(design);
     release();
 }
 END_TEST
@@ -284,6 +312,7 @@ int main(void)
     tcase_add_test(cases, test_deadline);
     tcase_add_test(cases, test_interrupt);
     tcase_add_test(cases, test_old_runs_are_not_mixed_in);
+    tcase_add_test(cases, test_design);
     tcase_add_test(cases, test_gate_sets_the_exit_code);
     tcase_add_test(cases, test_wrong_words);
     tcase_add_test(cases, test_programs_and_out_that_are_not_there);

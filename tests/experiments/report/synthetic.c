@@ -131,7 +131,8 @@ static void write_servers(const struct synthetic_run *run, const char *path)
         strbuf_addf(&text,
                     "{\"kind\":\"start\",\"server\":%u,\"host\":\"node1\"}\n"
                     "{\"kind\":\"end\",\"status\":\"ok\",\"error\":\"\",\"rounds\":%u,"
-                    "\"rx_payload_bytes\":%.0f,\"tx_payload_bytes\":%.0f}\n",
+                    "\"rx_payload_bytes\":%.0f,\"tx_payload_bytes\":%.0f,"
+                    "\"peak_rss_bytes\":1000000,\"cpu_seconds\":0.25}\n",
                     k, run->steps, bytes, bytes);
         (void)snprintf(name, sizeof(name), "server%u.jsonl", k);
         write_file(path, name, &text);

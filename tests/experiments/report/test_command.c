@@ -70,7 +70,7 @@ static char *word(const char *text)
 
 START_TEST(test_report_into_its_own_folder)
 {
-    char *match = word(synthetic_match("m", 3));
+    char *match = word(synthetic_match("m", 6));
 
     ck_assert_int_eq(run_report(match, NULL, NULL), 0);
     assert_has(output, "On this host, over loopback: ring all-reduce has 1.42x");

@@ -85,91 +85,6 @@ START_TEST(test_bootstrap_as_in_python)
 }
 END_TEST
 
-static double rank_p(const double *a, size_t n_a, const double *b, size_t n_b)
-{
-    double p = -1;
-    struct error err = {0};
-
-    assert_ok(statistics_rank_test(a, n_a, b, n_b, &p, &err));
-    return p;
-}
-
-START_TEST(test_rank_test_by_hand)
-{
-    static const double low[] = {1, 2, 3, 4, 5};
-    static const double high[] = {6, 7, 8, 9, 10};
-    static const double tied_a[] = {1, 2, 3};
-    static const double tied_b[] = {2, 3, 4, 4};
-
-    /* Two of the 252 ways to pick 5 of 10 ranks are as extreme as 1..5: itself and 6..10. */
-    ck_assert_double_eq_tol(rank_p(low, 5, high, 5), 2.0 / 252, EXACT);
-    ck_assert_double_eq_tol(rank_p(low, 3, high, 3), 2.0 / 20, EXACT);
-    ck_assert_double_eq_tol(rank_p(ring, 5, server, 6), 2.0 / 462, EXACT);
-    ck_assert_double_eq_tol(rank_p(tied_a, 3, tied_b, 4), 7.0 / 35, EXACT);
-    ck_assert_double_eq_tol(rank_p(low, 5, low, 5), 1.0, EXACT);
-    ck_assert(isnan(rank_p(low, 0, high, 5)));
-}
-END_TEST
-
-/* The definition, by enumerating every subset of size n_a as a bit mask. */
-static double enumerate_p(const double *all, unsigned n, unsigned n_a)
-{
-    double ranks[16];
-    double observed = 0;
-    double mean = (double)n_a * (n + 1) / 2;
-    unsigned long extreme = 0;
-    unsigned long total = 0;
-
-    for (unsigned i = 0; i < n; i++) {
-        double below = 0;
-        double equal = 0;
-
-        for (unsigned k = 0; k < n; k++) {
-            below += all[k] < all[i];
-            equal += all[k] == all[i];
-        }
-        ranks[i] = below + (equal + 1) / 2;
-        observed += i < n_a ? ranks[i] : 0;
-    }
-    for (unsigned mask = 0; mask < 1u << n; mask++) {
-        double sum = 0;
-
-        if ((unsigned)__builtin_popcount(mask) != n_a)
-            continue;
-        for (unsigned i = 0; i < n; i++)
-            sum += mask >> i & 1 ? ranks[i] : 0;
-        total++;
-        extreme += fabs(sum - mean) >= fabs(observed - mean) - 1e-9;
-    }
-    return (double)extreme / (double)total;
-}
-
-START_TEST(test_rank_test_against_enumeration)
-{
-    for (int round = 0; round < 200; round++) {
-        unsigned n_a = 1 + (unsigned)(support_random() * 6);
-        unsigned n_b = 1 + (unsigned)(support_random() * 6);
-        double all[16];
-
-        for (unsigned i = 0; i < n_a + n_b; i++)
-            all[i] = floor(support_random() * 8); /* many ties */
-        ck_assert_double_eq_tol(rank_p(all, n_a, all + n_a, n_b), enumerate_p(all, n_a + n_b, n_a),
-                                1e-9);
-    }
-}
-END_TEST
-
-START_TEST(test_rank_test_at_its_limit)
-{
-    double values[101];
-
-    for (size_t i = 0; i < COUNT_OF(values); i++)
-        values[i] = (double)i;
-    ck_assert_double_le(rank_p(values, 50, values + 50, 50), 1e-20);
-    ck_assert(isnan(rank_p(values, 50, values + 50, 51)));
-}
-END_TEST
-
 static double outlier(const double *values, size_t n, double value)
 {
     double score = -1;
@@ -206,9 +121,6 @@ int main(void)
     tcase_add_test(cases, test_quantiles_of_little);
     tcase_add_test(cases, test_spread);
     tcase_add_test(cases, test_bootstrap_as_in_python);
-    tcase_add_test(cases, test_rank_test_by_hand);
-    tcase_add_test(cases, test_rank_test_against_enumeration);
-    tcase_add_test(cases, test_rank_test_at_its_limit);
     tcase_add_test(cases, test_outlier_scores);
     suite_add_tcase(suite, cases);
     return support_run(suite);

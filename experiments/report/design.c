@@ -1,0 +1,116 @@
+#include "experiments/report/design.h"
+
+#include "common/base/file.h"
+#include "experiments/report/json_fields.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct json_field fields[] = {
+    {"title", FIELD_TEXT, offsetof(struct design, title), sizeof(((struct design *)0)->title), 1},
+    {"level", FIELD_NUMBER, offsetof(struct design, level), 0, 1},
+    {"margin", FIELD_NUMBER, offsetof(struct design, margin), 0, 1},
+    {"steady_seconds", FIELD_NUMBER, offsetof(struct design, steady_seconds), 0, 1},
+    {"blocks", FIELD_COUNT, offsetof(struct design, blocks), 0, 1},
+};
+
+static enum status read_pairs(const char *path, const json_t *pairs, struct design *design,
+                              struct error *err)
+{
+    size_t i;
+    const json_t *pair;
+
+    if (!json_is_array(pairs) || json_array_size(pairs) > DESIGN_PAIRS_MAX)
+        return error_set(err, STATUS_DATA, "%s:1: 'pairs' must be a list of at most %d", path,
+                         DESIGN_PAIRS_MAX);
+    json_array_foreach(pairs, i, pair)
+    {
+        for (size_t k = 0; k < 2; k++) {
+            const char *name = json_string_value(json_array_get(pair, k));
+            char *to = design->pairs[i].names[k];
+
+            if (!name || strlen(name) >= sizeof(design->pairs[i].names[k]))
+                return error_set(err, STATUS_DATA, "%s:1: 'pairs' must hold two names each", path);
+            memcpy(to, name, strlen(name) + 1);
+        }
+        design->pair_count++;
+    }
+    return STATUS_OK;
+}
+
+struct design design_default(void)
+{
+    return (struct design){
+        .level = DESIGN_LEVEL, .margin = DESIGN_MARGIN, .steady_seconds = DESIGN_SECONDS};
+}
+
+enum status design_read(const char *folder, struct design *ret, bool *ret_found, struct error *err)
+{
+    struct design design = design_default();
+    char path[4096];
+    struct json_place place = {path, 1};
+    json_t *object = NULL;
+    enum status status = file_join(path, sizeof(path), folder, DESIGN_FILE, err);
+
+    *ret_found = false;
+    if (status == STATUS_OK)
+        status = json_file_read(path, &object, err);
+    if (status == STATUS_NOT_FOUND) {
+        *ret = design;
+        return STATUS_OK;
+    }
+    if (status == STATUS_OK)
+        status = json_fields_read(object, &place, fields, sizeof(fields) / sizeof(fields[0]),
+                                  &design, err);
+    if (status == STATUS_OK)
+        status = read_pairs(path, json_object_get(object, "pairs"), &design, err);
+    json_decref(object);
+    if (status != STATUS_OK)
+        return status;
+    if (!(design.level > 0 && design.level < 1 && design.margin > 0 && design.margin < 1))
+        return error_set(err, STATUS_DATA, "%s:1: 'level' and 'margin' must lie between 0 and 1",
+                         path);
+    *ret = design;
+    *ret_found = true;
+    return STATUS_OK;
+}
+
+enum status design_write(const char *folder, const struct design *design, struct error *err)
+{
+    struct strbuf text = STRBUF_INIT;
+    char path[4096];
+    enum status status = file_join(path, sizeof(path), folder, DESIGN_FILE, err);
+
+    if (status != STATUS_OK)
+        return status;
+    strbuf_add(&text, "{\"schema\":1,\"title\":");
+    strbuf_add_json(&text, design->title);
+    strbuf_addf(&text,
+                ",\"level\":%.17g,\"margin\":%.17g,\"steady_seconds\":%.17g,\"blocks\":%" PRIu64
+                ",\"pairs\":[",
+                design->level, design->margin, design->steady_seconds, design->blocks);
+    for (size_t i = 0; i < design->pair_count; i++) {
+        strbuf_add(&text, i > 0 ? ",[" : "[");
+        strbuf_add_json(&text, design->pairs[i].names[0]);
+        strbuf_add(&text, ",");
+        strbuf_add_json(&text, design->pairs[i].names[1]);
+        strbuf_add(&text, "]");
+    }
+    strbuf_add(&text, "]}\n");
+    status = file_write_text(path, &text, err);
+    strbuf_release(&text);
+    return status;
+}
+
+bool design_has_pair(const struct design *design, const char *a, const char *b)
+{
+    for (size_t i = 0; i < design->pair_count; i++) {
+        const struct design_pair *p = &design->pairs[i];
+
+        if ((strcmp(p->names[0], a) == 0 && strcmp(p->names[1], b) == 0) ||
+            (strcmp(p->names[0], b) == 0 && strcmp(p->names[1], a) == 0))
+            return true;
+    }
+    return false;
+}

@@ -1,0 +1,45 @@
+/*
+ * design: what was decided before the first run, so that the results cannot choose the question.
+ * `sparring compare` writes it beside runs/; a report of that folder holds itself to it.
+ */
+#ifndef SPARRING_EXPERIMENTS_REPORT_DESIGN_H
+#define SPARRING_EXPERIMENTS_REPORT_DESIGN_H
+
+#include "common/base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define DESIGN_FILE      "design.json"
+#define DESIGN_PAIRS_MAX 120 /* all of 16 modes */
+#define DESIGN_LEVEL     0.05
+#define DESIGN_MARGIN    0.02
+#define DESIGN_SECONDS   3.0
+
+struct design_pair {
+    char names[2][64]; /* of modes */
+};
+
+struct design {
+    char title[256];
+    double level;          /* of all verdicts together: the share of false ones that may be */
+    double margin;         /* relative difference up to which two modes count as equivalent */
+    double steady_seconds; /* least steady time of a run */
+    uint64_t blocks;       /* planned runs of each mode */
+    struct design_pair pairs[DESIGN_PAIRS_MAX]; /* those that get a verdict */
+    size_t pair_count;
+};
+
+/* Of runs that had none: no pairs, and the defaults above. */
+struct design design_default(void);
+
+/* FOLDER/design.json.  *ret_found: there is one; without, *ret is design_default.  STATUS_DATA when
+ * it is malformed. */
+enum status design_read(const char *folder, struct design *ret, bool *ret_found, struct error *err);
+enum status design_write(const char *folder, const struct design *design, struct error *err);
+
+/* Is it a registered pair, in either order? */
+bool design_has_pair(const struct design *design, const char *a, const char *b);
+
+#endif

@@ -1,0 +1,49 @@
+/*
+ * paired: two modes over blocks.  A block is one run of every mode, adjacent in time, with one
+ * seed; what one block has in common (a busy host, a warm processor) falls out of the ratio within
+ * it.  d is log(figure of the first / figure of the second) of a block, and everything here is
+ * about the mean of d.  Pure functions.
+ *
+ * Sources: Fisher 1935 (the sign-flip test), Student 1908, Schuirmann 1987 (two one-sided tests),
+ * Holm 1979; Abramowitz and Stegun 1964, 26.7.3 and 26.7.4 (Student's distribution).
+ */
+#ifndef SPARRING_EXPERIMENTS_REPORT_PAIRED_H
+#define SPARRING_EXPERIMENTS_REPORT_PAIRED_H
+
+#include "experiments/report/statistics.h"
+
+#include <stddef.h>
+
+#define PAIRED_BLOCKS_MAX 1000
+
+struct paired {
+    size_t n;                 /* blocks */
+    double mean, deviation;   /* of d; NaN: n is 0, or below 2 */
+    struct interval interval; /* of the mean, by Student's t; NaN with n below 2 */
+    double p_difference;      /* of the sign-flip test, two-sided; 1 with n of 0 */
+    double p_equivalence;     /* that the mean is beyond the margin; 1 with n below 2 */
+};
+
+/* `level` is that of the interval (0.05: 95 %), `margin` the largest log-ratio that counts as
+ * equal. n is at most PAIRED_BLOCKS_MAX.  STATUS_NO_MEMORY only. */
+enum status paired_compare(const double *d, size_t n, double level, double margin,
+                           struct paired *ret, struct error *err);
+
+/* P(|T| > t) of Student's distribution with so many degrees of freedom, t >= 0. */
+double paired_student_tail(double t, size_t freedom);
+
+/* t with P(|T| > t) = p, 0 < p < 1. */
+double paired_student_quantile(double p, size_t freedom);
+
+/* Holm's adjustment, in place: each p becomes the smallest level at which it is rejected. */
+void paired_holm(double *p, size_t count);
+
+/* Fewest blocks with which one of `pairs` can be found different at `level`: the sign-flip test of
+ * n blocks cannot go below 2 / 2^n, and Holm wants level / pairs of the first one. */
+size_t paired_least_blocks(size_t pairs, double level);
+
+/* Blocks with which such a pair would be decided, one way or the other, with a probability of 80 %:
+ * the normal approximation, at most PAIRED_BLOCKS_MAX; 0: more than that, or not known. */
+size_t paired_blocks_to_decide(const struct paired *p, double level, double margin);
+
+#endif
