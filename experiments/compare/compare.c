@@ -9,8 +9,9 @@
 #include "common/option/program.h"
 #include "experiments/compare/experiment.h"
 #include "experiments/compare/find.h"
-#include "experiments/compare/gate.h"
 #include "experiments/compare/match.h"
+#include "experiments/report/diff.h"
+#include "experiments/report/gate.h"
 #include "experiments/report/report.h"
 #include "experiments/subprocess/subprocess.h"
 
@@ -20,7 +21,6 @@
 #include <string.h>
 #include <time.h>
 
-#define EXIT_GATE          5
 #define DEFAULT_EXPERIMENT "quickstart"
 
 struct compare_options {
@@ -29,6 +29,7 @@ struct compare_options {
     char verdict[OPTION_TEXT_MAX];
     char fail_if[OPTION_TEXT_MAX];
     char baseline[OPTION_TEXT_MAX];
+    char ignore[OPTION_TEXT_MAX];
     char programs[OPTION_TEXT_MAX];
 };
 
@@ -84,7 +85,12 @@ static const struct option_spec specs[] = {
      .kind = OPTION_TEXT,
      .offset = AT(baseline),
      .metavar = "FILE",
-     .help = "The report.json of an earlier match, for --fail-if."},
+     .help = "The report.json of an earlier match, or its folder, for --fail-if."},
+    {.name = "ignore",
+     .kind = OPTION_TEXT,
+     .offset = AT(ignore),
+     .metavar = "NAME,...",
+     .help = "Settings that may differ from the baseline's, beside program, commit and seed."},
     {.name = "programs",
      .env = "SPARRING_PROGRAMS",
      .kind = OPTION_TEXT,
@@ -153,6 +159,35 @@ static void announce(const struct experiment *e, const char *out)
     strbuf_release(&line);
 }
 
+static enum status check_gate(const struct compare_options *options, const char *out,
+                              const struct comparison *c, bool *ret_failed, struct strbuf *text,
+                              struct error *err)
+{
+    json_t *before = NULL, *now = NULL;
+    struct gate gate;
+    enum status status = gate_parse(options->fail_if, &gate, err);
+
+    if (status != STATUS_OK)
+        return status;
+    if (options->baseline[0] == '\0')
+        return gate_check(&gate, c, ret_failed, text, err);
+    status = diff_load(options->baseline, &before, err);
+    if (status == STATUS_OK)
+        status = diff_report_of(c, &now, err);
+    if (status == STATUS_OK) {
+        const struct diff_request request = {.before = before,
+                                             .now = now,
+                                             .names = {options->baseline, out},
+                                             .ignore = options->ignore,
+                                             .gate = &gate};
+
+        status = diff_write(&request, ret_failed, text, err);
+    }
+    json_decref(before);
+    json_decref(now);
+    return status;
+}
+
 /* The report of everything in OUT/runs, and the gate; *ret_exit_code is compare's own. */
 static enum status conclude(const struct compare_options *options, const char *out,
                             int *ret_exit_code, struct error *err)
@@ -160,7 +195,6 @@ static enum status conclude(const struct compare_options *options, const char *o
     struct report report = {0};
     struct strbuf command = STRBUF_INIT;
     struct strbuf text = STRBUF_INIT;
-    struct gate gate;
     bool failed = false;
     char problem[512] = "";
     enum status status = report_read(&report, &out, 1, err);
@@ -175,15 +209,10 @@ static enum status conclude(const struct compare_options *options, const char *o
         if (problem[0] != '\0')
             log_warning("%s", problem);
     }
-    if (status == STATUS_OK && options->fail_if[0] != '\0') {
-        status = gate_parse(options->fail_if, &gate, err);
-        if (status == STATUS_OK)
-            status =
-                gate_check(&gate, &report.comparison,
-                           options->baseline[0] ? options->baseline : NULL, &failed, &text, err);
-    }
+    if (status == STATUS_OK && options->fail_if[0] != '\0')
+        status = check_gate(options, out, &report.comparison, &failed, &text, err);
     (void)printf("%s", text.text);
-    *ret_exit_code = failed ? EXIT_GATE : 0;
+    *ret_exit_code = failed ? GATE_EXIT_CODE : 0;
     strbuf_release(&command);
     strbuf_release(&text);
     report_release(&report);
@@ -225,8 +254,9 @@ static enum status check_options(const struct compare_options *options, struct e
 
     if (options->fail_if[0] != '\0')
         return gate_parse(options->fail_if, &gate, err);
-    if (options->baseline[0] != '\0')
-        return error_set(err, STATUS_INVALID, "--baseline goes with --fail-if METRIC:CHANGE");
+    if (options->baseline[0] != '\0' || options->ignore[0] != '\0')
+        return error_set(err, STATUS_INVALID,
+                         "--baseline and --ignore go with --fail-if METRIC:CHANGE");
     return STATUS_OK;
 }
 

@@ -56,7 +56,8 @@ struct ratio {
 /* One setting and the set of values that it has in the good runs of each mode, as a text. */
 struct fact {
     char name[64];
-    char **values; /* owned, one per mode; NULL: the mode has no good run */
+    bool is_compared; /* what a comparison is about: it may differ between modes */
+    char **values;    /* owned, one per mode; NULL: the mode has no good run */
 };
 
 struct condition {
@@ -110,6 +111,10 @@ bool comparison_over_grpc(const struct mode *mode);
 
 /* What carries a mode's bytes, in words ("shared memory", "TCP"); NULL: nothing, or not known. */
 const char *comparison_carrier(const struct mode *mode);
+
+/* Two modes by another figure, over the blocks in which both know it and it is not 0. */
+enum status comparison_pair_by(const struct comparison *c, const struct ratio *ratio,
+                               enum metric_index metric, struct paired *ret, struct error *err);
 
 /* ---- steps of comparison_make, each in a file of its own ---- */
 

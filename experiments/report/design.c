@@ -4,6 +4,7 @@
 #include "experiments/report/json_fields.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -101,6 +102,11 @@ enum status design_write(const char *folder, const struct design *design, struct
     status = file_write_text(path, &text, err);
     strbuf_release(&text);
     return status;
+}
+
+double design_log_margin(double margin)
+{
+    return -log1p(-margin);
 }
 
 bool design_has_pair(const struct design *design, const char *a, const char *b)

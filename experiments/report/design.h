@@ -23,10 +23,11 @@ struct design_pair {
 
 struct design {
     char title[256];
-    double level;          /* of all verdicts together: the share of false ones that may be */
-    double margin;         /* relative difference up to which two modes count as equivalent */
-    double steady_seconds; /* least steady time of a run */
-    uint64_t blocks;       /* planned runs of each mode */
+    double level;  /* of all verdicts together: the share of false ones that may be */
+    double margin; /* by how much of the faster one's throughput the slower of two equivalent modes
+                      may fall behind */
+    double steady_seconds;                      /* least steady time of a run */
+    uint64_t blocks;                            /* planned runs of each mode */
     struct design_pair pairs[DESIGN_PAIRS_MAX]; /* those that get a verdict */
     size_t pair_count;
 };
@@ -38,6 +39,9 @@ struct design design_default(void);
  * it is malformed. */
 enum status design_read(const char *folder, struct design *ret, bool *ret_found, struct error *err);
 enum status design_write(const char *folder, const struct design *design, struct error *err);
+
+/* A margin as the largest log-ratio, in either direction. */
+double design_log_margin(double margin);
 
 /* Is it a registered pair, in either order? */
 bool design_has_pair(const struct design *design, const char *a, const char *b);

@@ -155,8 +155,7 @@ static void add_options(struct run_facts *f, json_t *options)
         (void)snprintf(name, sizeof(name), "%s", key);
         for (char *p = name; *p; p++)
             *p = *p == '-' ? '_' : *p;
-        if (is_configuration(name) || is_listed(name, compared, COUNT_OF(compared)) ||
-            is_listed(name, ignored, COUNT_OF(ignored)))
+        if (is_configuration(name) || is_listed(name, ignored, COUNT_OF(ignored)))
             continue;
         if (value && json_scalar_text(value, text, sizeof(text)))
             add_fact(f, name, text);
@@ -203,9 +202,7 @@ static void gather(const struct run *run, struct run_facts *f)
     for (size_t i = 0; i < run_configuration_length; i++) {
         const struct json_field *field = &run_configuration_fields[i];
 
-        if (!is_listed(field->name, compared, COUNT_OF(compared)))
-            add_configured(f, field->name, (const char *)&run->configuration + field->offset,
-                           devices);
+        add_configured(f, field->name, (const char *)&run->configuration + field->offset, devices);
     }
     add_number(f, "world_size", run->manifest.world_size * devices);
     add_number(f, "steps", run->summary.steps);
@@ -253,6 +250,7 @@ static enum status add_name(struct comparison *c, const char *name, struct error
     if (status != STATUS_OK)
         return status;
     (void)snprintf(fact->name, sizeof(fact->name), "%s", name);
+    fact->is_compared = is_listed(name, compared, COUNT_OF(compared));
     c->fact_count++;
     return STATUS_OK;
 }
@@ -321,8 +319,9 @@ static bool must_match(const struct comparison *c, const struct fact *fact, size
 {
     static const char *const of_several[] = {"world_size", "steps", "environment"};
 
-    return fact->values[mode] && (c->modes[mode].role != MODE_SINGLE ||
-                                  !is_listed(fact->name, of_several, COUNT_OF(of_several)));
+    return fact->values[mode] && !fact->is_compared &&
+           (c->modes[mode].role != MODE_SINGLE ||
+            !is_listed(fact->name, of_several, COUNT_OF(of_several)));
 }
 
 static bool differs(const struct comparison *c, const struct fact *fact, size_t a, size_t b)

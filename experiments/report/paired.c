@@ -177,22 +177,33 @@ enum status paired_compare(const double *d, size_t n, double level, double margi
     return STATUS_OK;
 }
 
-void paired_holm(double *p, size_t count)
+static double *element(double *p, size_t stride, size_t i)
+{
+    return (double *)(void *)((char *)p + i * stride);
+}
+
+void paired_holm(double *p, size_t stride, size_t length, size_t hypotheses)
 {
     double reached = 0;
 
-    /* Each round takes the least of those not yet adjusted, which carry their sign. */
-    for (size_t left = count; left > 0; left--) {
-        size_t least = SIZE_MAX;
+    /* Each round takes the least of those not yet adjusted, which are then kept below 0. */
+    for (size_t left = hypotheses; left > 0; left--) {
+        double *least = NULL;
 
-        for (size_t i = 0; i < count; i++)
-            if (p[i] >= 0 && (least == SIZE_MAX || p[i] < p[least]))
-                least = i;
-        reached = fmax(reached, fmin(1, p[least] * (double)left));
-        p[least] = -1 - reached;
+        for (size_t i = 0; i < length; i++) {
+            double *other = element(p, stride, i);
+
+            if (*other >= 0 && (!least || *other < *least))
+                least = other;
+        }
+        if (!least)
+            break;
+        reached = fmax(reached, fmin(1, *least * (double)left));
+        *least = -1 - reached;
     }
-    for (size_t i = 0; i < count; i++)
-        p[i] = -1 - p[i];
+    for (size_t i = 0; i < length; i++)
+        if (*element(p, stride, i) < 0)
+            *element(p, stride, i) = -1 - *element(p, stride, i);
 }
 
 size_t paired_least_blocks(size_t pairs, double level)

@@ -35,8 +35,10 @@ double paired_student_tail(double t, size_t freedom);
 /* t with P(|T| > t) = p, 0 < p < 1. */
 double paired_student_quantile(double p, size_t freedom);
 
-/* Holm's adjustment, in place: each p becomes the smallest level at which it is rejected. */
-void paired_holm(double *p, size_t count);
+/* Holm's adjustment, in place: each p becomes the smallest level at which it is rejected.  `length`
+ * of them lie `stride` bytes apart; NaN is none.  `hypotheses` are as many as were asked for: at
+ * least those that are there; the others count as 1. */
+void paired_holm(double *p, size_t stride, size_t length, size_t hypotheses);
 
 /* Fewest blocks with which one of `pairs` can be found different at `level`: the sign-flip test of
  * n blocks cannot go below 2 / 2^n, and Holm wants level / pairs of the first one. */

@@ -35,11 +35,14 @@ static size_t find_run(const struct comparison *c, size_t mode, uint64_t block)
     return SIZE_MAX;
 }
 
-/* Logarithms of the ratios of all blocks in which both ran well; d has room for all runs. */
-static size_t collect(const struct comparison *c, struct ratio *r, double *d)
+/* Logarithms of the ratios of all blocks in which both ran well and have the figure; d has room for
+ * all runs. */
+static size_t collect(const struct comparison *c, const struct ratio *r, enum metric_index metric,
+                      double *d, size_t *ret_broken)
 {
     size_t n = 0;
 
+    *ret_broken = 0;
     for (size_t i = 0; i < c->list->length && n < PAIRED_BLOCKS_MAX; i++) {
         const uint64_t block = block_of(&c->list->runs[i]);
         size_t other;
@@ -49,27 +52,46 @@ static size_t collect(const struct comparison *c, struct ratio *r, double *d)
         other = find_run(c, r->b, block);
         if (other == SIZE_MAX)
             continue;
-        if (c->list->runs[i].state != RUN_OK || c->list->runs[other].state != RUN_OK)
-            r->broken++;
+        d[n] = log(metric_of(&c->metrics[i], metric) / metric_of(&c->metrics[other], metric));
+        if (c->list->runs[i].state == RUN_OK && c->list->runs[other].state == RUN_OK &&
+            isfinite(d[n]))
+            n++;
         else
-            d[n++] = log(c->metrics[i].samples_per_second / c->metrics[other].samples_per_second);
+            ++*ret_broken;
     }
     return n;
 }
 
-static enum status make_ratio(const struct comparison *c, double *scratch, struct ratio *r,
-                              struct error *err)
+static enum status pair_by(const struct comparison *c, const struct ratio *r,
+                           enum metric_index metric, struct paired *ret, size_t *ret_broken,
+                           struct error *err)
 {
-    const size_t n = collect(c, r, scratch);
-    enum status status =
-        paired_compare(scratch, n, c->design->level, log1p(c->design->margin), &r->paired, err);
+    double *d = NULL;
+    enum status status = mem_calloc(c->list->length, sizeof(double), "a pair of modes", &d, err);
+
+    if (status == STATUS_OK)
+        status = paired_compare(d, collect(c, r, metric, d, ret_broken), c->design->level,
+                                design_log_margin(c->design->margin), ret, err);
+    free(d);
+    return status;
+}
+
+enum status comparison_pair_by(const struct comparison *c, const struct ratio *ratio,
+                               enum metric_index metric, struct paired *ret, struct error *err)
+{
+    size_t broken;
+
+    return pair_by(c, ratio, metric, ret, &broken, err);
+}
+
+static enum status make_ratio(const struct comparison *c, struct ratio *r, struct error *err)
+{
+    enum status status = pair_by(c, r, METRIC_samples_per_second, &r->paired, &r->broken, err);
 
     if (status != STATUS_OK)
         return status;
     r->value = exp(r->paired.mean);
     r->interval = (struct interval){exp(r->paired.interval.low), exp(r->paired.interval.high)};
-    r->p = r->p_equivalence = (double)NAN;
-    r->state = RATIO_UNREGISTERED;
     return STATUS_OK;
 }
 
@@ -81,12 +103,9 @@ static bool belong_together(const struct mode *a, const struct mode *b)
 
 static enum status make_ratios(struct comparison *c, struct error *err)
 {
-    double *scratch = NULL;
     enum status status =
         mem_calloc(c->mode_count * c->mode_count, sizeof(*c->ratios), "ratios", &c->ratios, err);
 
-    if (status == STATUS_OK)
-        status = mem_calloc(c->list->length, sizeof(double), "a pair of modes", &scratch, err);
     for (size_t a = 0; a < c->mode_count && status == STATUS_OK; a++) {
         for (size_t b = a + 1; b < c->mode_count && status == STATUS_OK; b++) {
             struct ratio *r = &c->ratios[c->ratio_count];
@@ -94,12 +113,11 @@ static enum status make_ratios(struct comparison *c, struct error *err)
             if (!belong_together(&c->modes[a], &c->modes[b]))
                 continue;
             *r = (struct ratio){.a = a, .b = b};
-            status = make_ratio(c, scratch, r, err);
+            status = make_ratio(c, r, err);
             if (status == STATUS_OK)
                 c->ratio_count++;
         }
     }
-    free(scratch);
     return status;
 }
 
@@ -159,36 +177,16 @@ static void choose_match(struct comparison *c)
 /* ---- what can be said ---- */
 
 /* Holm over the registered pairs; those that never ran well count, too: they were asked for. */
-static enum status adjust(struct comparison *c, size_t registered, struct error *err)
+static void adjust(struct comparison *c, size_t registered)
 {
-    double *p[2] = {NULL, NULL};
-    size_t count = 0;
-    enum status status = mem_calloc(registered, sizeof(double), "p-values", &p[0], err);
+    for (size_t i = 0; i < c->ratio_count; i++) {
+        struct ratio *r = &c->ratios[i];
 
-    if (status == STATUS_OK)
-        status = mem_calloc(registered, sizeof(double), "p-values", &p[1], err);
-    for (size_t i = 0; i < registered && status == STATUS_OK; i++)
-        p[0][i] = p[1][i] = 1;
-    for (size_t i = 0; i < c->ratio_count && status == STATUS_OK; i++) {
-        if (!c->ratios[i].is_registered)
-            continue;
-        p[0][count] = c->ratios[i].paired.p_difference;
-        p[1][count++] = c->ratios[i].paired.p_equivalence;
+        r->p = r->is_registered ? r->paired.p_difference : (double)NAN;
+        r->p_equivalence = r->is_registered ? r->paired.p_equivalence : (double)NAN;
     }
-    if (status == STATUS_OK) {
-        paired_holm(p[0], registered);
-        paired_holm(p[1], registered);
-    }
-    count = 0;
-    for (size_t i = 0; i < c->ratio_count && status == STATUS_OK; i++) {
-        if (!c->ratios[i].is_registered)
-            continue;
-        c->ratios[i].p = p[0][count];
-        c->ratios[i].p_equivalence = p[1][count++];
-    }
-    free(p[0]);
-    free(p[1]);
-    return status;
+    paired_holm(&c->ratios->p, sizeof(*c->ratios), c->ratio_count, registered);
+    paired_holm(&c->ratios->p_equivalence, sizeof(*c->ratios), c->ratio_count, registered);
 }
 
 static enum ratio_state judge(const struct comparison *c, const struct ratio *r, size_t registered)
@@ -221,8 +219,8 @@ enum status comparison_pair(struct comparison *c, struct error *err)
     else
         register_by_rule(c);
     choose_match(c);
-    status = adjust(c, registered, err);
-    for (size_t i = 0; i < c->ratio_count && status == STATUS_OK; i++)
+    adjust(c, registered);
+    for (size_t i = 0; i < c->ratio_count; i++)
         c->ratios[i].state = judge(c, &c->ratios[i], registered);
-    return status;
+    return STATUS_OK;
 }

@@ -10,7 +10,9 @@
 #include "common/base/memory.h"
 #include "common/base/stop.h"
 #include "common/option/program.h"
+#include "experiments/report/diff.h"
 #include "experiments/report/figure.h"
+#include "experiments/report/gate.h"
 #include "experiments/report/table.h"
 #include "experiments/report/write.h"
 
@@ -168,6 +170,9 @@ void report_summarise(const struct report *r, struct strbuf *out)
 
 struct report_options {
     char out[OPTION_TEXT_MAX];
+    bool diff;
+    char fail_if[OPTION_TEXT_MAX];
+    char ignore[OPTION_TEXT_MAX];
 };
 
 static const struct option_spec specs[] = {
@@ -177,13 +182,29 @@ static const struct option_spec specs[] = {
      .metavar = "DIR",
      .help = "Where report.html, report.md, report.json and report.csv go; by default into the "
              "one folder named, when it holds runs/, else into ./report."},
+    {.name = "diff",
+     .kind = OPTION_BOOL,
+     .offset = offsetof(struct report_options, diff),
+     .help = "Hold the second of two reports (folders, or report.json) against the first, mode by "
+             "mode; nothing is written."},
+    {.name = "fail-if",
+     .kind = OPTION_TEXT,
+     .offset = offsetof(struct report_options, fail_if),
+     .metavar = "METRIC:CHANGE",
+     .help = "With --diff: this figure instead of throughput; exit code 5 when it has got worse by "
+             "more than that in a mode (throughput:-5%, step_ms_p50:+10%) and not by chance."},
+    {.name = "ignore",
+     .kind = OPTION_TEXT,
+     .offset = offsetof(struct report_options, ignore),
+     .metavar = "NAME,...",
+     .help = "With --diff: settings that may differ, beside program, commit and seed."},
     {0},
 };
 
 static const struct option_set options_set = {
     .program = "sparring report",
     .summary = "Make a report of run directories.",
-    .usage = "RUN... [--out DIR]",
+    .usage = "RUN... [--out DIR] | --diff BEFORE NOW [--fail-if METRIC:CHANGE] [--ignore NAME,...]",
     .tables = {{specs, 0}},
 };
 
@@ -234,6 +255,36 @@ static enum status make_report(const char *const *paths, size_t count, const cha
     return status;
 }
 
+static enum status write_diff(const struct report_options *o, const char *const *paths,
+                              int *ret_exit_code, struct error *err)
+{
+    json_t *reports[2] = {NULL, NULL};
+    struct strbuf text = STRBUF_INIT;
+    struct gate gate;
+    bool failed = false;
+    enum status status = STATUS_OK;
+
+    if (o->fail_if[0] != '\0')
+        status = gate_parse(o->fail_if, &gate, err);
+    for (size_t i = 0; i < 2 && status == STATUS_OK; i++)
+        status = diff_load(paths[i], &reports[i], err);
+    if (status == STATUS_OK) {
+        const struct diff_request request = {.before = reports[0],
+                                             .now = reports[1],
+                                             .names = {paths[0], paths[1]},
+                                             .ignore = o->ignore,
+                                             .gate = o->fail_if[0] != '\0' ? &gate : NULL};
+
+        status = diff_write(&request, &failed, &text, err);
+        (void)printf("%s", text.text);
+    }
+    *ret_exit_code = failed ? GATE_EXIT_CODE : 0;
+    json_decref(reports[0]);
+    json_decref(reports[1]);
+    strbuf_release(&text);
+    return status;
+}
+
 static enum status run(const void *parsed, const char *const *paths, size_t count,
                        int *ret_exit_code, struct error *err)
 {
@@ -241,12 +292,17 @@ static enum status run(const void *parsed, const char *const *paths, size_t coun
     char folder[OPTION_TEXT_MAX];
     enum status status = stop_install(err);
 
-    (void)ret_exit_code;
     if (status != STATUS_OK)
         return status;
     if (count == 0)
         return error_set(err, STATUS_INVALID,
                          "no run directory given; 'sparring report --help' explains");
+    if (o->diff && count != 2)
+        return error_set(err, STATUS_INVALID, "--diff takes two reports, BEFORE and NOW");
+    if (o->diff)
+        return write_diff(o, paths, ret_exit_code, err);
+    if (o->fail_if[0] != '\0' || o->ignore[0] != '\0')
+        return error_set(err, STATUS_INVALID, "--fail-if and --ignore go with --diff");
     default_folder(paths, count, folder, sizeof(folder));
     if (o->out[0] != '\0')
         (void)snprintf(folder, sizeof(folder), "%s", o->out);

@@ -79,9 +79,9 @@ static double resampled_median(struct random *random, const double *values, size
     return statistics_quantile(scratch, n, 0.5);
 }
 
-/* Percentile interval of median(a) / median(b), or of median(a) alone when b is NULL. */
-static enum status bootstrap(const double *a, size_t n_a, const double *b, size_t n_b,
-                             struct interval *ret, struct error *err)
+/* Percentile interval of the median. */
+static enum status bootstrap(const double *values, size_t n, struct interval *ret,
+                             struct error *err)
 {
     struct random *random = NULL;
     double *results = NULL;
@@ -92,19 +92,15 @@ static enum status bootstrap(const double *a, size_t n_a, const double *b, size_
     if (status == STATUS_OK)
         status = mem_calloc(STATISTICS_RESAMPLES, sizeof(double), "resamples", &results, err);
     if (status == STATUS_OK)
-        status = mem_calloc(n_a > n_b ? n_a : n_b, sizeof(double), "a resample", &scratch, err);
-    if (status != STATUS_OK)
-        goto out;
-    random_seed(random, RESAMPLE_SEED);
-    for (size_t i = 0; i < STATISTICS_RESAMPLES; i++) {
-        results[i] = resampled_median(random, a, n_a, scratch);
-        if (b)
-            results[i] /= resampled_median(random, b, n_b, scratch);
+        status = mem_calloc(n, sizeof(double), "a resample", &scratch, err);
+    if (status == STATUS_OK) {
+        random_seed(random, RESAMPLE_SEED);
+        for (size_t i = 0; i < STATISTICS_RESAMPLES; i++)
+            results[i] = resampled_median(random, values, n, scratch);
+        statistics_sort(results, STATISTICS_RESAMPLES);
+        ret->low = statistics_quantile(results, STATISTICS_RESAMPLES, LOW_QUANTILE);
+        ret->high = statistics_quantile(results, STATISTICS_RESAMPLES, HIGH_QUANTILE);
     }
-    statistics_sort(results, STATISTICS_RESAMPLES);
-    ret->low = statistics_quantile(results, STATISTICS_RESAMPLES, LOW_QUANTILE);
-    ret->high = statistics_quantile(results, STATISTICS_RESAMPLES, HIGH_QUANTILE);
-out:
     free(random);
     free(results);
     free(scratch);
@@ -123,23 +119,10 @@ enum status statistics_spread(const double *values, size_t n, struct spread *ret
     spread.q1 = statistics_quantile(sorted, n, 0.25);
     spread.q3 = statistics_quantile(sorted, n, 0.75);
     if (n >= STATISTICS_RUNS_MINIMUM)
-        status = bootstrap(sorted, n, NULL, 0, &spread.interval, err);
+        status = bootstrap(sorted, n, &spread.interval, err);
     free(sorted);
     if (status == STATUS_OK)
         *ret = spread;
-    return status;
-}
-
-enum status statistics_ratio_interval(const double *a, size_t n_a, const double *b, size_t n_b,
-                                      struct interval *ret, struct error *err)
-{
-    struct interval interval = {(double)NAN, (double)NAN};
-    enum status status = STATUS_OK;
-
-    if (n_a >= STATISTICS_RUNS_MINIMUM && n_b >= STATISTICS_RUNS_MINIMUM)
-        status = bootstrap(a, n_a, b, n_b, &interval, err);
-    if (status == STATUS_OK)
-        *ret = interval;
     return status;
 }
 

@@ -37,17 +37,12 @@ double statistics_quantile(const double *sorted, size_t n, double q);
 
 double statistics_mean(const double *values, size_t n); /* NaN when n is 0 */
 
-/* Everything of struct spread; `values` in any order, not changed.  The interval needs
- * STATISTICS_RUNS_MINIMUM values. */
+/* Everything of struct spread; `values` in any order, not changed.  The interval is a percentile
+ * bootstrap: STATISTICS_RESAMPLES times as many values are drawn anew with replacement, by a
+ * generator of fixed seed, so the same runs give the same interval.  It needs
+ * STATISTICS_RUNS_MINIMUM values.  Source: Efron and Tibshirani 1993, chapter 13. */
 enum status statistics_spread(const double *values, size_t n, struct spread *ret,
                               struct error *err);
-
-/* 95 % percentile bootstrap interval of median(a) / median(b): STATISTICS_RESAMPLES times both
- * samples are drawn anew with replacement, by a generator of fixed seed, so the same runs give the
- * same interval.  NaN with fewer than STATISTICS_RUNS_MINIMUM values in either.
- * Source: Efron and Tibshirani 1993, chapter 13. */
-enum status statistics_ratio_interval(const double *a, size_t n_a, const double *b, size_t n_b,
-                                      struct interval *ret, struct error *err);
 
 /* Modified z-score of `value`: 0.6745 |value - median| / MAD; when the MAD is 0, the mean absolute
  * deviation takes its place (factor 0.7979); 0 when all values are equal or n < 3.

@@ -143,8 +143,9 @@ static void add_circumstances(const struct comparison *c, const struct ratio *r,
 
 static void advice(const struct comparison *c, const struct ratio *r, char *text, size_t size)
 {
-    const size_t blocks = paired_blocks_to_decide(
-        &r->paired, c->design->level / (double)comparison_registered(c), log1p(c->design->margin));
+    const size_t blocks =
+        paired_blocks_to_decide(&r->paired, c->design->level / (double)comparison_registered(c),
+                                design_log_margin(c->design->margin));
 
     if (blocks > r->paired.n)
         (void)snprintf(text, size, "about %zu would probably decide", blocks);

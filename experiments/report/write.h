@@ -10,7 +10,7 @@
 #include "experiments/report/figure.h"
 #include "experiments/report/table.h"
 
-#define REPORT_SCHEMA 1
+#define REPORT_SCHEMA 2 /* 1: samples_per_second was that of the median step */
 
 struct report_content {
     const struct comparison *comparison;

@@ -1,5 +1,5 @@
 /*
- * report.json, schema 1: everything that the page shows, for programs.  Unknown numbers are null.
+ * report.json, schema 2: everything that the page shows, for programs.  Unknown numbers are null.
  */
 #include "experiments/report/write.h"
 
@@ -86,6 +86,24 @@ static void add_spread(const struct spread *s, struct strbuf *out)
     strbuf_add(out, "}");
 }
 
+/* Settings of its runs; several values of one are a list in one text. */
+static void add_facts(const struct comparison *c, const struct mode *m, struct strbuf *out)
+{
+    const char *before = "";
+
+    strbuf_add(out, ",\"facts\":{");
+    for (size_t i = 0; i < c->fact_count; i++) {
+        const char *value = c->facts[i].values[m - c->modes];
+
+        if (!value)
+            continue;
+        strbuf_add(out, before);
+        add_text(out, c->facts[i].name, value);
+        before = ",";
+    }
+    strbuf_add(out, "}");
+}
+
 static void add_mode(const struct comparison *c, const struct mode *m, struct strbuf *out)
 {
     static const char *const roles[] = {"contender", "control", "single"};
@@ -104,7 +122,9 @@ static void add_mode(const struct comparison *c, const struct mode *m, struct st
         strbuf_addf(out, "%s\"%s\":", k > 0 ? "," : "", metric_specs[k].name);
         add_spread(&m->spreads[k], out);
     }
-    strbuf_add(out, "}}");
+    strbuf_add(out, "}");
+    add_facts(c, m, out);
+    strbuf_add(out, "}");
 }
 
 static void add_run(const struct comparison *c, size_t i, struct strbuf *out)

@@ -259,7 +259,7 @@ START_TEST(test_gate_sets_the_exit_code)
     prepare();
     ck_assert_int_eq(
         run_compare(support_path("match.yaml"), out_word(), "--fail-if=throughput:+5%"), 5);
-    assert_has(output, "throughput:+5%: ring is 1.");
+    assert_has(output, "throughput:+5%: ring has 1.");
     assert_has(output, "FAILED");
     release();
 }
@@ -275,7 +275,7 @@ START_TEST(test_wrong_words)
     ck_assert_int_eq(run_compare(support_path("match.yaml"), "--fail-if=speed", NULL), 2);
     assert_has(errors, "is not METRIC:CHANGE");
     ck_assert_int_eq(run_compare(support_path("match.yaml"), "--baseline=x", NULL), 2);
-    assert_has(errors, "--baseline goes with --fail-if");
+    assert_has(errors, "--baseline and --ignore go with --fail-if");
     (void)support_write("bad.yaml", "modes:\n- {nam: x}\n", 18);
     ck_assert_int_eq(run_compare(support_path("bad.yaml"), NULL, NULL), 3);
     assert_has(errors, "bad.yaml:2: unknown key 'modes.0.nam', did you mean 'name'?");

@@ -104,7 +104,7 @@ START_TEST(test_wrong_words)
     ck_assert_int_eq(run_report(word("--help"), NULL, NULL), 0);
     assert_has(output, "--out");
     ck_assert_int_eq(run_report(word("--out=x"), word("--print-config"), NULL), 0);
-    assert_has(output, "out: x   # --out\n");
+    assert_has(output, "out: x       # --out\n");
     release();
 }
 END_TEST

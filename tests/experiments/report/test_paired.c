@@ -121,14 +121,23 @@ START_TEST(test_holm)
     double p[] = {0.01, 0.04, 0.03, 0.005};
     static const double adjusted[] = {0.03, 0.06, 0.06, 0.02};
     double large[] = {0.9, 0, 0.8};
+    struct {
+        double p, other;
+    } every_second[] = {{0.01, -7}, {(double)NAN, -7}, {0.02, -7}};
 
-    paired_holm(p, COUNT_OF(p));
+    paired_holm(p, sizeof(*p), COUNT_OF(p), COUNT_OF(p));
     for (size_t i = 0; i < COUNT_OF(p); i++)
         ck_assert_double_eq_tol(p[i], adjusted[i], EXACT);
-    paired_holm(large, COUNT_OF(large));
+    paired_holm(large, sizeof(*large), COUNT_OF(large), COUNT_OF(large));
     ck_assert_double_eq_tol(large[0], 1, EXACT);
     ck_assert_double_eq_tol(large[1], 0, EXACT);
     ck_assert_double_eq_tol(large[2], 1, EXACT);
+    paired_holm(&every_second->p, sizeof(*every_second), COUNT_OF(every_second), 4);
+    ck_assert_double_eq_tol(every_second[0].p, 0.04,
+                            EXACT); /* four were asked for, two are there */
+    ck_assert(isnan(every_second[1].p));
+    ck_assert_double_eq_tol(every_second[2].p, 0.06, EXACT);
+    ck_assert_double_eq(every_second[0].other, -7);
 }
 END_TEST
 

@@ -61,7 +61,7 @@ def judge(d, design):
     n, mean = len(d), sum(d) / len(d)
     error = math.sqrt(sum((x - mean) ** 2 for x in d) / (n - 1) / n)
     half = student_quantile(design["level"], n - 1) * error
-    room = math.log1p(design["margin"]) - abs(mean)
+    room = -math.log1p(-design["margin"]) - abs(mean)
     tail = student_tail(abs(room) / error, n - 1) / 2
     return {"ratio": math.exp(mean), "low": math.exp(mean - half), "high": math.exp(mean + half), "blocks": n,
             "p": sign_flips(d), "p_equivalence": tail if room > 0 else 1 - tail}

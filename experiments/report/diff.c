@@ -1,0 +1,371 @@
+#include "experiments/report/diff.h"
+
+#include "common/base/file.h"
+#include "common/base/memory.h"
+#include "experiments/report/design.h"
+#include "experiments/report/format.h"
+#include "experiments/report/json_fields.h"
+#include "experiments/report/paired.h"
+#include "experiments/report/report.h"
+#include "experiments/report/unpaired.h"
+#include "experiments/report/write.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define NOT_RECORDED "(not recorded)"
+
+/* ---- reading ---- */
+
+enum status diff_report_of(const struct comparison *c, json_t **ret, struct error *err)
+{
+    const struct report_content content = {.comparison = c, .command = ""};
+    struct strbuf text = STRBUF_INIT;
+    enum status status = STATUS_OK;
+
+    write_json(&content, &text);
+    *ret = strbuf_ok(&text) ? json_loadb(text.text, text.length, 0, NULL) : NULL;
+    if (!*ret)
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for a report");
+    strbuf_release(&text);
+    return status;
+}
+
+static enum status load_folder(const char *path, json_t **ret, struct error *err)
+{
+    struct report report = {0};
+    char file[4096];
+    enum status status = report_read(&report, &path, 1, err);
+
+    if (status == STATUS_OK) {
+        status = diff_report_of(&report.comparison, ret, err);
+    } else if (status == STATUS_NOT_FOUND &&
+               file_join(file, sizeof(file), path, "report.json", NULL) == STATUS_OK) {
+        struct error other = {0};
+
+        if (json_file_read(file, ret, &other) != STATUS_NOT_FOUND)
+            status = other.status;
+        if (status != STATUS_NOT_FOUND && status != STATUS_OK)
+            *err = other;
+    }
+    report_release(&report);
+    return status;
+}
+
+enum status diff_load(const char *path, json_t **ret, struct error *err)
+{
+    struct stat info;
+
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return load_folder(path, ret, err);
+    return json_file_read(path, ret, err);
+}
+
+static enum status check_schema(const json_t *report, const char *name, struct error *err)
+{
+    const json_int_t schema = json_integer_value(json_object_get(report, "schema"));
+
+    if (schema == REPORT_SCHEMA && json_is_array(json_object_get(report, "runs")) &&
+        json_is_array(json_object_get(report, "modes")))
+        return STATUS_OK;
+    if (schema == 1)
+        return error_set(err, STATUS_DATA,
+                         "'%s' is a report of schema 1, whose throughput is that of the median "
+                         "step: make it again from its runs with 'sparring report'",
+                         name);
+    return error_set(err, STATUS_DATA, "'%s' is not a report.json of schema %d", name,
+                     REPORT_SCHEMA);
+}
+
+/* ---- conditions ---- */
+
+static const json_t *find_mode(const json_t *report, const char *name)
+{
+    size_t i;
+    const json_t *mode;
+
+    json_array_foreach(json_object_get(report, "modes"), i, mode)
+    {
+        const char *other = json_string_value(json_object_get(mode, "name"));
+
+        if (name && other && strcmp(name, other) == 0)
+            return mode;
+    }
+    return NULL;
+}
+
+static const char *fact_of(const json_t *mode, const char *name)
+{
+    const char *value = json_string_value(json_object_get(json_object_get(mode, "facts"), name));
+
+    return value ? value : NOT_RECORDED;
+}
+
+static bool is_in(const char *list, const char *name)
+{
+    const size_t length = strlen(name);
+
+    for (const char *p = list; *p; p += strcspn(p, ",") + (p[strcspn(p, ",")] == ','))
+        if (strncmp(p, name, length) == 0 && (p[length] == ',' || p[length] == '\0'))
+            return true;
+    return false;
+}
+
+/* The program is what is judged, and other seeds are other draws of the same. */
+static bool may_differ(const struct diff_request *r, const char *name)
+{
+    return is_in("program,commit,seed", name) || is_in(r->ignore, name);
+}
+
+static bool differs(const json_t *before, const json_t *now, const char *name)
+{
+    return strcmp(fact_of(before, name), fact_of(now, name)) != 0;
+}
+
+/* Has an earlier mode, which both reports have, the same difference? */
+static bool was_told(const struct diff_request *r, size_t index, const char *name)
+{
+    const json_t *modes = json_object_get(r->now, "modes");
+    const json_t *now = json_array_get(modes, index);
+    const json_t *before = find_mode(r->before, json_string_value(json_object_get(now, "name")));
+
+    for (size_t i = 0; i < index; i++) {
+        const json_t *mode = json_array_get(modes, i);
+        const json_t *other =
+            find_mode(r->before, json_string_value(json_object_get(mode, "name")));
+
+        if (other && strcmp(fact_of(mode, name), fact_of(now, name)) == 0 &&
+            strcmp(fact_of(other, name), fact_of(before, name)) == 0)
+            return true;
+    }
+    return false;
+}
+
+static size_t tell_difference(const struct diff_request *r, size_t index, const json_t *before,
+                              const char *name, struct strbuf *out)
+{
+    const json_t *now = json_array_get(json_object_get(r->now, "modes"), index);
+    const bool may = may_differ(r, name);
+    struct strbuf line = STRBUF_INIT;
+
+    if (!differs(before, now, name) || was_told(r, index, name))
+        return 0;
+    strbuf_addf(&line, "%s: %s (%s) was '%s' and is '%s'", may ? "differs" : "NOT COMPARABLE", name,
+                json_string_value(json_object_get(now, "name")), fact_of(before, name),
+                fact_of(now, name));
+    report_add_wrapped(out, line.text, 0);
+    out->failed = out->failed || !strbuf_ok(&line);
+    strbuf_release(&line);
+    return !may;
+}
+
+/* Every setting that either has; returns those that may not differ and do. */
+static size_t tell_differences(const struct diff_request *r, struct strbuf *out)
+{
+    size_t count = 0, i;
+    const json_t *now;
+    const char *name;
+    json_t *value;
+
+    json_array_foreach(json_object_get(r->now, "modes"), i, now)
+    {
+        const json_t *before =
+            find_mode(r->before, json_string_value(json_object_get(now, "name")));
+
+        if (!before)
+            continue;
+        json_object_foreach(json_object_get(now, "facts"), name, value) count +=
+            tell_difference(r, i, before, name, out);
+        json_object_foreach(json_object_get(before, "facts"), name,
+                            value) if (!json_object_get(json_object_get(now, "facts"), name))
+            count += tell_difference(r, i, before, name, out);
+    }
+    return count;
+}
+
+static void tell_alone(const json_t *report, const json_t *other, const char *name,
+                       struct strbuf *out)
+{
+    size_t i;
+    const json_t *mode;
+
+    json_array_foreach(json_object_get(report, "modes"), i, mode)
+    {
+        const char *mode_name = json_string_value(json_object_get(mode, "name"));
+
+        if (mode_name && !find_mode(other, mode_name))
+            strbuf_addf(out, "only in %s: %s\n", name, mode_name);
+    }
+}
+
+/* ---- figures ---- */
+
+/* One mode in both. */
+struct pair {
+    const char *name; /* borrowed */
+    struct spread spreads[2];
+    struct unpaired unpaired;
+};
+
+/* Logarithms of the figure of its good runs; `values` has room for all runs of the report. */
+static size_t collect(const json_t *report, const char *mode, enum metric_index metric,
+                      double *values)
+{
+    size_t n = 0, i;
+    const json_t *run;
+
+    json_array_foreach(json_object_get(report, "runs"), i, run)
+    {
+        const char *name = json_string_value(json_object_get(run, "mode"));
+        const json_t *value =
+            json_object_get(json_object_get(run, "metrics"), metric_specs[metric].name);
+
+        if (name && strcmp(name, mode) == 0 && json_number_value(value) > 0 &&
+            n < UNPAIRED_RUNS_MAX / 2)
+            values[n++] = log(json_number_value(value));
+    }
+    return n;
+}
+
+static enum status make_pair(const struct diff_request *r, enum metric_index metric,
+                             struct pair *pair, struct error *err)
+{
+    const json_t *const reports[2] = {r->before, r->now};
+    struct sample samples[2] = {{NULL, 0}, {NULL, 0}};
+    double *values[2] = {NULL, NULL};
+    enum status status = STATUS_OK;
+
+    for (size_t k = 0; k < 2 && status == STATUS_OK; k++) {
+        status = mem_calloc(json_array_size(json_object_get(reports[k], "runs")), sizeof(double),
+                            "a mode's runs", &values[k], err);
+        if (status != STATUS_OK)
+            break;
+        samples[k] = (struct sample){values[k], collect(reports[k], pair->name, metric, values[k])};
+        status = statistics_spread(samples[k].values, samples[k].n, &pair->spreads[k], err);
+    }
+    if (status == STATUS_OK)
+        status = unpaired_compare(&samples[0], &samples[1], DESIGN_LEVEL,
+                                  design_log_margin(DESIGN_MARGIN), &pair->unpaired, err);
+    free(values[0]);
+    free(values[1]);
+    return status;
+}
+
+static const char *state_of(const struct pair *pair, size_t count, int better)
+{
+    const struct unpaired *u = &pair->unpaired;
+
+    if (!(u->least_p * (double)count <= DESIGN_LEVEL))
+        return "too few runs";
+    if (u->p_equivalence <= DESIGN_LEVEL)
+        return "equivalent";
+    if (u->p_difference > DESIGN_LEVEL)
+        return "undecided";
+    return better == 0 ? "differs" : (u->difference > 0) == (better > 0) ? "better" : "worse";
+}
+
+static void add_pair(const struct pair *pair, size_t count, enum metric_index metric,
+                     struct strbuf *out)
+{
+    const struct interval interval = {exp(pair->unpaired.interval.low),
+                                      exp(pair->unpaired.interval.high)};
+    char before[FORMAT_MAX], now[FORMAT_MAX], ratio[2 * FORMAT_MAX];
+
+    format_metric(metric, exp(pair->spreads[0].median), before);
+    format_metric(metric, exp(pair->spreads[1].median), now);
+    format_ratio_interval(exp(pair->unpaired.difference), &interval, ratio);
+    strbuf_addf(out, "%-15.31s %11s %11s  %-19s %6.2g  %s\n", pair->name, before, now, ratio,
+                pair->unpaired.p_difference, state_of(pair, count, metric_specs[metric].better));
+}
+
+static enum status check_gate(const struct gate *gate, const struct pair *pairs, size_t count,
+                              bool *ret_failed, struct strbuf *out, struct error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct unpaired *u = &pairs[i].unpaired;
+        const double ratio = exp(u->difference);
+
+        if (!(u->least_p * (double)count <= DESIGN_LEVEL))
+            return error_set(err, STATUS_CONFIG,
+                             "--fail-if %s: %zu and %zu good runs of %s that recorded it cannot "
+                             "tell a difference of %zu mode%s from chance",
+                             gate->text, pairs[i].spreads[0].n, pairs[i].spreads[1].n,
+                             pairs[i].name, count, count == 1 ? "" : "s");
+        if (!gate_is_past(gate, ratio))
+            continue;
+        *ret_failed = *ret_failed || u->p_difference <= DESIGN_LEVEL;
+        strbuf_addf(out, "%s: %s has %.3fx: %s\n", gate->text, pairs[i].name, ratio,
+                    u->p_difference <= DESIGN_LEVEL ? "FAILED" : "passed, it may be chance");
+    }
+    if (!*ret_failed)
+        strbuf_addf(out, "%s: passed\n", gate->text);
+    return STATUS_OK;
+}
+
+static enum status write_figures(const struct diff_request *r, bool *ret_failed, struct strbuf *out,
+                                 struct error *err)
+{
+    const enum metric_index metric = r->gate ? r->gate->metric : METRIC_samples_per_second;
+    const json_t *modes = json_object_get(r->now, "modes");
+    struct pair *pairs = NULL;
+    size_t count = 0, i;
+    const json_t *mode;
+    enum status status = mem_calloc(json_array_size(modes), sizeof(*pairs), "modes", &pairs, err);
+
+    if (status != STATUS_OK)
+        return status;
+    json_array_foreach(modes, i, mode)
+    {
+        pairs[count].name = json_string_value(json_object_get(mode, "name"));
+        if (!find_mode(r->before, pairs[count].name) || status != STATUS_OK)
+            continue;
+        status = make_pair(r, metric, &pairs[count], err);
+        if (pairs[count].spreads[0].n > 0 && pairs[count].spreads[1].n > 0)
+            count++;
+        else if (status == STATUS_OK)
+            strbuf_addf(out, "no run of %s in both that recorded %s\n", pairs[count].name,
+                        metric_specs[metric].name);
+    }
+    if (status == STATUS_OK && count == 0)
+        status = error_set(err, STATUS_CONFIG, "'%s' and '%s' share no mode with good runs",
+                           r->names[0], r->names[1]);
+    if (status == STATUS_OK) {
+        paired_holm(&pairs->unpaired.p_difference, sizeof(*pairs), count, count);
+        paired_holm(&pairs->unpaired.p_equivalence, sizeof(*pairs), count, count);
+        strbuf_addf(out, "%s\n%-15s %11s %11s  %-19s %6s\n", metric_specs[metric].title, "mode",
+                    "before", "now", "ratio (95 %)", "p");
+        for (i = 0; i < count; i++)
+            add_pair(&pairs[i], count, metric, out);
+        if (r->gate)
+            status = check_gate(r->gate, pairs, count, ret_failed, out, err);
+    }
+    free(pairs);
+    return status;
+}
+
+enum status diff_write(const struct diff_request *r, bool *ret_failed, struct strbuf *out,
+                       struct error *err)
+{
+    size_t differences;
+    enum status status = check_schema(r->before, r->names[0], err);
+
+    *ret_failed = false;
+    if (status == STATUS_OK)
+        status = check_schema(r->now, r->names[1], err);
+    if (status != STATUS_OK)
+        return status;
+    strbuf_addf(out, "before: %s\nnow:    %s\n", r->names[0], r->names[1]);
+    tell_alone(r->before, r->now, r->names[0], out);
+    tell_alone(r->now, r->before, r->names[1], out);
+    differences = tell_differences(r, out);
+    if (differences > 0)
+        return error_set(err, STATUS_CONFIG,
+                         "the reports were measured under other conditions, %zu of them; --ignore "
+                         "NAME,... lets those pass that do not matter",
+                         differences);
+    return write_figures(r, ret_failed, out, err);
+}

@@ -1,0 +1,142 @@
+/*
+ * --fail-if: what it accepts, and what it says of matches whose ratios are known.
+ */
+#include "experiments/report/gate.h"
+#include "experiments/report/report.h"
+#include "tests/experiments/report/synthetic.h"
+#include "tests/support/support.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static struct error err;
+static struct report report;
+static struct strbuf lines = STRBUF_INIT;
+
+static struct gate parse(const char *text)
+{
+    struct gate gate;
+
+    assert_ok(gate_parse(text, &gate, &err));
+    return gate;
+}
+
+START_TEST(test_parse)
+{
+    struct gate gate = parse("throughput:-5%");
+
+    ck_assert_int_eq(gate.metric, METRIC_samples_per_second);
+    ck_assert_double_eq(gate.change, -0.05);
+    gate = parse("step_ms_p50:+12.5%");
+    ck_assert_int_eq(gate.metric, METRIC_step_ms_p50);
+    ck_assert_double_eq(gate.change, 0.125);
+}
+END_TEST
+
+static const char *const wrong[][2] = {
+    {"", "is not METRIC:CHANGE"},
+    {"throughput", "is not METRIC:CHANGE"},
+    {"throughput:-5", "is not METRIC:CHANGE"},
+    {"throughput:%", "is not a change"},
+    {"throughput:x%", "is not a change"},
+    {"throughput:0%", "is not a change"},
+    {"throughput:nan%", "is not a change"},
+    {"speed:-5%", "unknown metric 'speed'"},
+    {":-5%", "unknown metric ''"},
+};
+
+START_TEST(test_wrong)
+{
+    struct gate gate;
+
+    assert_fails(gate_parse(wrong[_i][0], &gate, &err), STATUS_INVALID, wrong[_i][1]);
+}
+END_TEST
+
+static bool check(const char *text)
+{
+    struct gate gate = parse(text);
+    bool failed = false;
+
+    strbuf_reset(&lines);
+    assert_ok(gate_check(&gate, &report.comparison, &failed, &lines, &err));
+    return failed;
+}
+
+static void read_match(unsigned repeats)
+{
+    const char *path = synthetic_match("m", repeats);
+
+    assert_ok(report_read(&report, &path, 1, &err));
+}
+
+/* ring is 1.42 times as fast as ps-1. */
+START_TEST(test_first_mode_against_second)
+{
+    read_match(6);
+    ck_assert(!check("throughput:-5%"));
+    ck_assert_ptr_nonnull(strstr(lines.text, "ring has 1.4"));
+    ck_assert_ptr_nonnull(strstr(lines.text, "; 6 blocks, p = 0.031): passed\n"));
+    ck_assert(check("throughput:+5%"));
+    ck_assert_ptr_nonnull(strstr(lines.text, ": FAILED\n"));
+    ck_assert(check("step_ms_p50:-20%"));
+    ck_assert(!check("step_ms_p50:-40%"));
+    ck_assert(!check("tx_payload_bytes:+1%"));
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_noise_passes)
+{
+    static const double waits[] = {0.2, 0.5, 0.9, 0.3, 0.8, 0.4};
+    const char *path = synthetic_match("m", 6);
+
+    for (unsigned r = 0; r < 6; r++) {
+        char name[64];
+        struct synthetic_run run = synthetic_ring(name);
+
+        (void)snprintf(name, sizeof(name), "m/runs/ring-%u", r);
+        run.seed = 1 + r;
+        run.repeat = r;
+        run.comm_ms = waits[r] + 0.3;
+        (void)synthetic_write(&run);
+    }
+    assert_ok(report_read(&report, &path, 1, &err));
+    ck_assert(!check("throughput:-5%"));
+    ck_assert_ptr_nonnull(strstr(lines.text, "passed, it may be chance"));
+    report_release(&report);
+}
+END_TEST
+
+/* What cannot be told is an error and no pass. */
+START_TEST(test_what_cannot_be_told)
+{
+    struct gate gate = parse("throughput:+5%");
+    bool failed = false;
+
+    read_match(5);
+    assert_fails(gate_check(&gate, &report.comparison, &failed, &lines, &err), STATUS_CONFIG,
+                 "5 blocks with good runs of ring and ps-1 that recorded it");
+    report_release(&report);
+    read_match(6);
+    gate = parse("server_tx_payload_bytes:+1%");
+    assert_fails(gate_check(&gate, &report.comparison, &failed, &lines, &err), STATUS_CONFIG,
+                 "0 blocks with good runs of ring and ps-1 that recorded it");
+    report_release(&report);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("report gate");
+    TCase *cases = tcase_create("all");
+
+    tcase_set_timeout(cases, 100);
+    tcase_add_test(cases, test_parse);
+    tcase_add_loop_test(cases, test_wrong, 0, (int)(sizeof(wrong) / sizeof(wrong[0])));
+    tcase_add_test(cases, test_first_mode_against_second);
+    tcase_add_test(cases, test_noise_passes);
+    tcase_add_test(cases, test_what_cannot_be_told);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
