@@ -23,6 +23,9 @@
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
+_Static_assert(DESIGN_PAIRS_MAX == EXPERIMENT_MODES_MAX * (EXPERIMENT_MODES_MAX - 1) / 2,
+               "a design has room for all pairs");
+
 static const char *const top_keys[] = {"title",  "nproc",          "repeats", "deadline", "verdict",
                                        "margin", "steady_seconds", "options", "modes"};
 static const char *const mode_keys[] = {"name", "label", "nproc", "servers", "options"};

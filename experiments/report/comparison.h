@@ -80,7 +80,7 @@ struct comparison {
     struct text_list reasons;  /* why modes are not comparable */
     struct text_list warnings; /* what weakens a figure */
     struct text_list notes;    /* what to keep in mind when reading it */
-    struct condition conditions[24];
+    struct condition conditions[32];
     size_t condition_count;
     char title[256];
     char place[128];                /* "On this host, over loopback" */

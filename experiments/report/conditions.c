@@ -106,6 +106,21 @@ static void add_place(struct comparison *c, const struct run *run)
     add(c, "started", "%s", run->manifest.start);
 }
 
+/* Averages of one minute, which count the run before as well. */
+static void add_load(struct comparison *c)
+{
+    double low = (double)INFINITY, high = -(double)INFINITY;
+
+    for (size_t i = 0; i < c->list->length; i++) {
+        const double load = c->list->runs[i].manifest.load;
+
+        low = load < low ? load : low;
+        high = load > high ? load : high;
+    }
+    if (low <= high)
+        add(c, "load", "%.2f to %.2f when a run began", low, high);
+}
+
 static void add_runs(struct comparison *c)
 {
     size_t failed = 0;
@@ -293,7 +308,7 @@ static void add_notes(struct comparison *c, const struct mode *mode)
         "The unit is the run, because the steps of a run depend on each other; the "
         "ratio of two modes is taken within blocks of runs that are adjacent in time and "
         "share a seed. Which pairs get a verdict was decided before the first run; the "
-        "other ratios are figures, and among many of them one differs by luck. Outliers "
+        "other ratios are figures, and among many of them one differs by chance. Outliers "
         "are flagged, never dropped.");
     text_list_addf(&c->notes, "The first 5 steps, or the first tenth of a run if that is more, are "
                               "left out of all times.");
@@ -309,6 +324,7 @@ void comparison_add_conditions(struct comparison *c)
         add_job(c, mode->first);
         add_place(c, mode->first);
     }
+    add_load(c);
     add_runs(c);
     for (size_t i = 0; i < c->mode_count; i++) {
         warn_about_speed(c, &c->modes[i]);

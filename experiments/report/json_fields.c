@@ -6,6 +6,7 @@
 
 #include "common/base/file.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,11 +22,30 @@ static enum status bad_member(const struct json_place *place, const char *name, 
                      wanted);
 }
 
+/* FNV-1a (RFC 9923), 32 bits. */
+static uint32_t digest(const char *text)
+{
+    uint32_t hash = 0x811c9dc5u;
+
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x01000193u;
+    return hash;
+}
+
+static void copy_text(const char *from, char *text, size_t size)
+{
+    const size_t tail = strlen("...01234567") + 1;
+    const size_t length = (size_t)snprintf(text, size, "%s", from);
+
+    if (length >= size && size >= tail)
+        (void)snprintf(text + size - tail, tail, "...%08" PRIx32, digest(from));
+}
+
 int json_scalar_text(const json_t *value, char *text, size_t size)
 {
     switch (json_typeof(value)) {
     case JSON_STRING:
-        (void)snprintf(text, size, "%s", json_string_value(value));
+        copy_text(json_string_value(value), text, size);
         return 1;
     case JSON_INTEGER:
         (void)snprintf(text, size, "%" JSON_INTEGER_FORMAT, json_integer_value(value));

@@ -15,7 +15,7 @@ enum field_kind {
     FIELD_COUNT,       /* uint64_t; an integer >= 0 */
     FIELD_NANOSECONDS, /* int64_t; an integer >= 0 */
     FIELD_NUMBER,      /* double; null becomes NaN */
-    FIELD_TEXT,        /* char[size], cut when longer; numbers and booleans are written as text */
+    FIELD_TEXT,        /* char[size], by json_scalar_text */
 };
 
 struct json_field {
@@ -38,7 +38,8 @@ enum status json_fields_read(const json_t *object, const struct json_place *plac
                              struct error *err);
 
 /* A scalar as text: strings as they are, numbers with up to 9 digits, true and false, "" for null;
- * false when it is an object or array. */
+ * false when it is an object or array.  A string longer than `size` ends in a digest of the whole,
+ * so that two that differ behind the cut stay different. */
 int json_scalar_text(const json_t *value, char *text, size_t size);
 
 /* One line (without its end) as an object; the caller decrefs it. */

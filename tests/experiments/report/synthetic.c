@@ -73,9 +73,10 @@ static void write_manifest(const struct synthetic_run *run, const char *path)
     strbuf_add(&text, "},\"host\":{\"name\":");
     strbuf_add_json(&text, run->host);
     strbuf_addf(&text,
-                ",\"cpu\":\"A processor\",\"cores\":8,\"kernel\":\"Linux 6.1\"},\"world_size\":%u,"
-                "\"parameters\":101770,\"parameter_bytes\":%.0f,\"versions\":{}}\n",
-                run->ranks, SYNTHETIC_PARAMETER_BYTES);
+                ",\"cpu\":\"A processor\",\"cores\":8,\"load\":%u.25,"
+                "\"kernel\":\"Linux 6.1\"},\"world_size\":%u,\"parameters\":101770,"
+                "\"parameter_bytes\":%.0f,\"versions\":{}}\n",
+                run->repeat, run->ranks, SYNTHETIC_PARAMETER_BYTES);
     write_file(path, "manifest.json", &text);
     strbuf_release(&text);
 }

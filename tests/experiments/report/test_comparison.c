@@ -63,6 +63,7 @@ START_TEST(test_fair_match)
 {
     struct comparison *c = read_match(synthetic_match("m", 7));
     const struct ratio *match;
+    const char *load = "";
     double sum = 0;
 
     ck_assert_uint_eq(c->mode_count, 4);
@@ -92,6 +93,10 @@ START_TEST(test_fair_match)
     ck_assert_double_eq_tol(comparison_efficiency(c, &c->modes[0]),
                             (0.6 * 1.03 + 0.09) / (0.91 * 1.03 + 0.09), 1e-6);
     ck_assert(isnan(comparison_relative(c, &c->modes[3])));
+    for (size_t i = 0; i < c->condition_count; i++)
+        if (strcmp(c->conditions[i].name, "load") == 0)
+            load = c->conditions[i].value;
+    ck_assert_str_eq(load, "0.25 to 6.25 when a run began");
     report_release(&report);
 }
 END_TEST
@@ -207,7 +212,7 @@ START_TEST(test_undecided_and_equivalent)
 }
 END_TEST
 
-static void write_plan(const char *folder, const struct design_pair *pairs, size_t count)
+static void write_design(const char *folder, const struct design_pair *pairs, size_t count)
 {
     struct design design = design_default();
 
@@ -223,7 +228,7 @@ START_TEST(test_registered_pairs)
     const char *path = synthetic_match("m", 7);
     struct comparison *c;
 
-    write_plan(path, pairs, 2);
+    write_design(path, pairs, 2);
     c = read_match(path);
     ck_assert_str_eq(c->modes[c->ratios[c->match].a].name, "ps-1"); /* the first of the design */
     ck_assert_str_eq(c->modes[c->ratios[c->match].b].name, "control");
@@ -242,14 +247,14 @@ START_TEST(test_registered_pairs)
             ck_assert(isnan(r->p));
     }
     report_release(&report);
-    write_plan(path, pairs, 0);
+    write_design(path, pairs, 0);
     c = read_match(path);
     assert_said(c->verdict, "No verdict was asked for");
     report_release(&report);
 }
 END_TEST
 
-START_TEST(test_plan_that_is_broken)
+START_TEST(test_design_that_is_broken)
 {
     static const char *const designs[] = {
         "[]", "{}",
@@ -594,7 +599,7 @@ int main(void)
     tcase_add_test(cases, test_no_verdict_from_five_blocks);
     tcase_add_test(cases, test_undecided_and_equivalent);
     tcase_add_test(cases, test_registered_pairs);
-    tcase_add_loop_test(cases, test_plan_that_is_broken, 0, 5);
+    tcase_add_loop_test(cases, test_design_that_is_broken, 0, 5);
     tcase_add_test(cases, test_unfair_matches);
     tcase_add_test(cases, test_option_that_only_the_manifest_knows);
     tcase_add_test(cases, test_devices_count_as_ranks);

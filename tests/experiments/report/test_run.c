@@ -48,6 +48,24 @@ START_TEST(test_good_run)
 }
 END_TEST
 
+/* Settings that differ only behind what fits must not look the same. */
+START_TEST(test_text_that_is_cut_keeps_its_difference)
+{
+    char texts[2][32];
+
+    for (int i = 0; i < 2; i++) {
+        json_t *value = json_sprintf("OMP_PLACES=%040d", i);
+
+        ck_assert(json_scalar_text(value, texts[i], sizeof(texts[i])));
+        ck_assert_uint_eq(strlen(texts[i]), sizeof(texts[i]) - 1);
+        json_decref(value);
+    }
+    ck_assert_mem_eq(texts[0], "OMP_PLACES=000000000...", 23);
+    ck_assert_mem_eq(texts[1], "OMP_PLACES=000000000...", 23);
+    ck_assert_str_ne(texts[0], texts[1]);
+}
+END_TEST
+
 START_TEST(test_unknown_records_and_members_are_skipped)
 {
     const char *path = write_good();
@@ -255,6 +273,7 @@ int main(void)
 
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, test_good_run);
+    tcase_add_test(cases, test_text_that_is_cut_keeps_its_difference);
     tcase_add_test(cases, test_unknown_records_and_members_are_skipped);
     tcase_add_loop_test(cases, test_malformed_line, 0,
                         (int)(sizeof(bad_lines) / sizeof(bad_lines[0])));
