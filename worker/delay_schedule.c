@@ -10,6 +10,7 @@
 
 #define FILE_BYTES_MAX ((size_t)1 << 20)
 #define DELAY_MS_MAX   3600000u
+#define PERCENT_MAX    100000u
 #define WORDS_MAX      5
 
 /* One line in hand. */
@@ -23,7 +24,7 @@ struct line {
 static enum status refuse(const struct line *l, const char *what, struct error *err)
 {
     return error_set(err, STATUS_CONFIG,
-                     "%s:%u: %s (a rule is RANK STEP[-STEP] MS, or staleness "
+                     "%s:%u: %s (a rule is RANK STEP[-STEP] MS or P%%, or staleness "
                      "RANK STEP[-STEP] K)",
                      l->path, l->number, what);
 }
@@ -50,11 +51,46 @@ static bool read_steps(char *text, uint64_t *ret_first, uint64_t *ret_last)
     return good && *ret_first <= *ret_last;
 }
 
+static enum status add_staleness(struct delay_schedule *s, const struct line *l, unsigned rank,
+                                 uint64_t first, uint64_t last, struct error *err)
+{
+    uint64_t steps;
+
+    if (!read_number(l->words[3], CONSISTENCY_STALENESS_MAX, &steps))
+        return refuse(l, "no such staleness (at most 1000000)", err);
+    if (s->staleness_count == CONSISTENCY_RULES_MAX)
+        return refuse(l, "more than 1024 rules of staleness", err);
+    s->staleness[s->staleness_count++] = (struct exact_staleness){
+        .rank = rank, .first = first + 1, .last = last + 1, .steps = (uint32_t)steps};
+    return STATUS_OK;
+}
+
+static enum status add_delay(struct delay_schedule *s, const struct line *l, unsigned rank,
+                             uint64_t first, uint64_t last, struct error *err)
+{
+    struct delay_rule rule = {.rank = rank, .first = first, .last = last};
+    char *percent = strchr(l->words[2], '%');
+    bool is_share = percent && percent[1] == '\0';
+    uint64_t value;
+
+    if (is_share)
+        *percent = '\0';
+    if (!read_number(l->words[2], is_share ? PERCENT_MAX : DELAY_MS_MAX, &value))
+        return refuse(l,
+                      is_share ? "no such share (whole percent, at most 100000)"
+                               : "no such delay (whole milliseconds, at most an hour)",
+                      err);
+    rule.share = is_share ? (double)value / 100 : 0;
+    rule.delay_ns = is_share ? 0 : (int64_t)value * 1000000;
+    s->delays[s->delay_count++] = rule;
+    return STATUS_OK;
+}
+
 static enum status read_rule(struct delay_schedule *s, const struct line *l, unsigned world_size,
                              struct error *err)
 {
     bool exact = strcmp(l->words[0], "staleness") == 0;
-    uint64_t rank, first, last, value;
+    uint64_t rank, first, last;
 
     if (l->count != 3u + exact)
         return refuse(l, "a rule of another length", err);
@@ -62,22 +98,9 @@ static enum status read_rule(struct delay_schedule *s, const struct line *l, uns
         return refuse(l, "no such rank", err);
     if (!read_steps(l->words[1 + exact], &first, &last))
         return refuse(l, "no such steps", err);
-    if (!read_number(l->words[2 + exact], exact ? CONSISTENCY_STALENESS_MAX : DELAY_MS_MAX, &value))
-        return refuse(l,
-                      exact ? "no such staleness (at most 1000000)"
-                            : "no such delay (whole milliseconds, at most an hour)",
-                      err);
-    if (exact && s->staleness_count == CONSISTENCY_RULES_MAX)
-        return refuse(l, "more than 1024 rules of staleness", err);
     if (exact)
-        s->staleness[s->staleness_count++] = (struct exact_staleness){
-            .rank = (uint32_t)rank, .first = first + 1, .last = last + 1, .steps = (uint32_t)value};
-    else
-        s->delays[s->delay_count++] = (struct delay_rule){.rank = (unsigned)rank,
-                                                          .first = first,
-                                                          .last = last,
-                                                          .delay_ns = (int64_t)value * 1000000};
-    return STATUS_OK;
+        return add_staleness(s, l, (unsigned)rank, first, last, err);
+    return add_delay(s, l, (unsigned)rank, first, last, err);
 }
 
 static void add_hash(uint64_t *hash, const void *data, size_t size)
@@ -168,15 +191,25 @@ void delay_schedule_release(struct delay_schedule *s)
     *s = (struct delay_schedule){0};
 }
 
+static bool applies(const struct delay_rule *r, unsigned rank, uint64_t step)
+{
+    return r->rank == rank && r->first <= step && step <= r->last;
+}
+
 int64_t delay_schedule_ns(const struct delay_schedule *s, unsigned rank, uint64_t step)
 {
     int64_t sum_ns = 0;
 
-    for (size_t i = 0; i < s->delay_count; i++) {
-        const struct delay_rule *r = &s->delays[i];
-
-        if (r->rank == rank && r->first <= step && step <= r->last)
-            sum_ns += r->delay_ns;
-    }
+    for (size_t i = 0; i < s->delay_count; i++)
+        sum_ns += applies(&s->delays[i], rank, step) ? s->delays[i].delay_ns : 0;
     return sum_ns;
+}
+
+double delay_schedule_share(const struct delay_schedule *s, unsigned rank, uint64_t step)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < s->delay_count; i++)
+        sum += applies(&s->delays[i], rank, step) ? s->delays[i].share : 0;
+    return sum;
 }

@@ -3,7 +3,9 @@
  * file, one rule per line:
  *
  *   RANK STEP[-STEP] MS             the rank computes MS milliseconds longer in these steps, before
- *                                   their last gradients are handed over
+ *                                   their last gradients are handed over, asleep
+ *   RANK STEP[-STEP] P%             likewise, by P percent of its step before, busy: it is as much
+ *                                   slower as a slower program on the same core
  *   staleness RANK STEP[-STEP] K    the servers apply the rank's push of these steps after exactly
  * K other pushes since its read (asp, ssp)
  *
@@ -24,6 +26,7 @@ struct delay_rule {
     unsigned rank;
     uint64_t first, last; /* steps */
     int64_t delay_ns;
+    double share; /* of the step before */
 };
 
 struct delay_schedule {
@@ -39,7 +42,8 @@ enum status delay_schedule_read(const char *path, unsigned world_size, struct de
                                 struct error *err);
 void delay_schedule_release(struct delay_schedule *s); /* a zeroed one is allowed */
 
-/* How much longer the rank computes in that step. */
+/* How much longer the rank computes in that step: asleep, and busy as a share of a step. */
 int64_t delay_schedule_ns(const struct delay_schedule *s, unsigned rank, uint64_t step);
+double delay_schedule_share(const struct delay_schedule *s, unsigned rank, uint64_t step);
 
 #endif

@@ -172,6 +172,7 @@ const struct option_spec worker_sync_specs[] = {
      .kind = OPTION_TEXT,
      .offset = AT(delay_schedule),
      .metavar = "FILE",
-     .help = "Stragglers on purpose: lines 'RANK STEP[-STEP] MS' make a rank compute longer."},
+     .help = "Stragglers on purpose: lines 'RANK STEP[-STEP] MS' make a rank compute longer, "
+             "asleep, and with P% instead of MS by that share of a step, busy."},
     {0},
 };

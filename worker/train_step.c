@@ -38,6 +38,27 @@ static void linger(int64_t ns)
     }
 }
 
+/* The same, busy: as a program that takes so much longer on this core. */
+static void burn(int64_t ns)
+{
+    const int64_t until_ns = clock_now_ns() + ns;
+
+    while (clock_now_ns() < until_ns && !stop_requested())
+        continue;
+}
+
+/* What the delay schedule has for this step; the share is of the step before, without its own. */
+static void delay(struct trainer *t, uint64_t step)
+{
+    const int64_t own_ns = t->last_step_ns - t->burnt_ns;
+    const double share = delay_schedule_share(&t->delays, t->launch->rank, step);
+
+    linger(delay_schedule_ns(&t->delays, t->launch->rank, step));
+    t->burnt_ns = (int64_t)(share * (double)own_ns);
+    if (share > 0)
+        burn(t->burnt_ns);
+}
+
 /* What LayerDrop skips is drawn anew for each update, so that a run that goes on with a checkpoint
  * draws as one that was never interrupted.  The mixing is splitmix64's. */
 static void draw_layers(struct trainer *t, uint64_t step)
@@ -118,7 +139,7 @@ static enum status run_batches(struct trainer *t, struct step_record *step, bool
         if (status != STATUS_OK)
             return status;
         if (last) {
-            linger(delay_schedule_ns(&t->delays, t->launch->rank, step->step));
+            delay(t, step->step);
             model_plan_update(t->model, t->optimizer.config.learning_rate,
                               optimizer_step(t, step->step));
         }
@@ -299,6 +320,7 @@ enum status train_step(struct trainer *t, uint64_t index, bool *ret_go, bool *re
     step.begin_ns = started;
     step.step_ns = clock_now_ns() - started;
     step.optimizer_ns = step.step_ns - (updating - started);
+    t->last_step_ns = step.step_ns;
     after = sync_counters(t->sync);
     step.tx_payload_bytes = after.tx_payload_bytes - before.tx_payload_bytes;
     *ret_step = step;

@@ -26,6 +26,8 @@ START_TEST(test_rules)
                         "  1\t0- 5   # always\r\n"
                         "1 2-4 20\n"
                         "\n"
+                        "3 2- 5%\n"
+                        "3 4 20%\n"
                         "staleness 2 0-9 3\n"
                         "staleness 3 7 0",
                         &s));
@@ -37,6 +39,11 @@ START_TEST(test_rules)
     ck_assert_int_eq(delay_schedule_ns(&s, 1, 5), 5 * MS);
     ck_assert_int_eq(delay_schedule_ns(&s, 1, 4000000), 5 * MS);
     ck_assert_int_eq(delay_schedule_ns(&s, 2, 3), 0);
+    ck_assert_int_eq(delay_schedule_ns(&s, 3, 2), 0);
+    ck_assert_double_eq(delay_schedule_share(&s, 3, 1), 0);
+    ck_assert_double_eq(delay_schedule_share(&s, 3, 2), 0.05);
+    ck_assert_double_eq_tol(delay_schedule_share(&s, 3, 4), 0.25, 1e-15);
+    ck_assert_double_eq(delay_schedule_share(&s, 1, 3), 0);
     ck_assert_uint_eq(s.staleness_count, 2);
     ck_assert_uint_eq(s.staleness[0].rank, 2);
     ck_assert_uint_eq(s.staleness[0].steps, 3);
@@ -91,6 +98,10 @@ static const struct {
     {"0 99999999999999999999 10", "no such steps"},
     {"0 3 -10", "no such delay"},
     {"0 3 1.5", "no such delay"},
+    {"0 3 1.5%", "no such share"},
+    {"0 3 %", "no such share"},
+    {"0 3 5%%", "no such delay"},
+    {"0 3 100001%", "no such share (whole percent, at most 100000)"},
     {"0 3 3600001", "no such delay (whole milliseconds, at most an hour)"},
     {"staleness 0 3", "a rule of another length"},
     {"staleness 9 3 1", "no such rank"},
