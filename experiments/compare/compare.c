@@ -25,7 +25,7 @@
 
 struct compare_options {
     char out[OPTION_TEXT_MAX];
-    int64_t repeats, nproc, deadline;
+    int64_t repeats, until_decided, nproc, deadline;
     char verdict[OPTION_TEXT_MAX];
     char fail_if[OPTION_TEXT_MAX];
     char baseline[OPTION_TEXT_MAX];
@@ -52,6 +52,16 @@ static const struct option_spec specs[] = {
      .help =
          "Blocks, each of one run of every mode; 0: as the file says.  A verdict on one pair of "
          "modes needs 6."},
+    {.name = "until-decided",
+     .kind = OPTION_INT,
+     .offset = AT(until_decided),
+     .default_text = "0",
+     .min = 0,
+     .max = 1000,
+     .metavar = "MAX",
+     .help =
+         "Run half as many blocks more while the verdict is undecided, up to so many; 0: none.  "
+         "Each look at the runs has its part of the level."},
     {.name = "verdict",
      .kind = OPTION_TEXT,
      .offset = AT(verdict),
@@ -124,6 +134,7 @@ static enum status read_experiment(const char *path, const struct compare_option
             ret->modes[i].nproc = options->nproc;
     if (options->repeats > 0)
         ret->repeats = options->repeats;
+    ret->design.most_blocks = (uint64_t)options->until_decided;
     if (options->deadline > 0)
         ret->deadline_seconds = options->deadline;
     if (options->verdict[0] != '\0')
@@ -219,6 +230,33 @@ static enum status conclude(const struct compare_options *options, const char *o
     return status;
 }
 
+/* The planned blocks, and more while they leave the verdict open. */
+static enum status run_until_decided(const struct match_request *request,
+                                     struct match_result *result, struct error *err)
+{
+    const struct design *design = &request->experiment->design;
+    size_t blocks = design->blocks;
+    enum status status = match_run(request, 0, blocks, result, err);
+
+    while (status == STATUS_OK && blocks < design->most_blocks) {
+        const size_t left = design->most_blocks - blocks, step = design_step(design);
+        const size_t more = left < step ? left : step;
+        struct report report = {0};
+        bool is_decided = false;
+
+        status = report_read(&report, &request->out, 1, err);
+        if (status == STATUS_OK)
+            is_decided = comparison_is_decided(&report.comparison);
+        report_release(&report);
+        if (status != STATUS_OK || is_decided)
+            break;
+        (void)fprintf(stderr, "undecided after %zu blocks: %zu more\n", blocks, more);
+        status = match_run(request, blocks, more, result, err);
+        blocks += more;
+    }
+    return status;
+}
+
 static enum status run_match(const struct compare_options *options, const char *programs,
                              const char *path, int *ret_exit_code, struct error *err)
 {
@@ -236,7 +274,7 @@ static enum status run_match(const struct compare_options *options, const char *
         struct match_request request = {experiment, programs, out};
 
         announce(experiment, out);
-        status = match_run(&request, &result, err);
+        status = run_until_decided(&request, &result, err);
     }
     if (status == STATUS_OK)
         status = conclude(options, out, ret_exit_code, err);

@@ -26,8 +26,9 @@
 _Static_assert(DESIGN_PAIRS_MAX == EXPERIMENT_MODES_MAX * (EXPERIMENT_MODES_MAX - 1) / 2,
                "a design has room for all pairs");
 
-static const char *const top_keys[] = {"title",  "nproc",          "repeats", "deadline", "verdict",
-                                       "margin", "steady_seconds", "options", "modes"};
+static const char *const top_keys[] = {"title",   "nproc",  "repeats",        "deadline",
+                                       "verdict", "margin", "steady_seconds", "target_accuracy",
+                                       "options", "modes"};
 static const char *const mode_keys[] = {"name", "label", "nproc", "servers", "options"};
 
 /* Options of the worker that `compare` and `launch` set themselves. */
@@ -255,6 +256,8 @@ static enum status read_key(const struct place *at, struct experiment *e, struct
         return read_text(at, e->design.title, sizeof(e->design.title), err);
     if (strcmp(key, "margin") == 0)
         return read_share(at, MARGIN_MAX, &e->design.margin, err);
+    if (strcmp(key, "target_accuracy") == 0)
+        return read_share(at, 100, &e->design.target_accuracy, err);
     if (strcmp(key, "steady_seconds") == 0)
         return read_number(at, STEADY_MAX, &e->design.steady_seconds, err);
     if (strcmp(key, "nproc") == 0)
@@ -436,16 +439,26 @@ enum status experiment_set_verdict(struct experiment *e, const char *text, struc
 
 enum status experiment_check_design(struct experiment *e, struct error *err)
 {
-    const size_t pairs = e->design.pair_count;
-    const size_t least = pairs > 0 ? paired_least_blocks(pairs, e->design.level) : 0;
+    struct design *d = &e->design;
+    const size_t pairs = d->pair_count;
+    uint64_t most;
+    size_t least;
 
-    e->design.blocks = (uint64_t)e->repeats;
-    if (e->design.blocks >= least)
+    d->blocks = (uint64_t)e->repeats;
+    if (d->most_blocks > 0 && d->most_blocks <= d->blocks)
+        return error_set(err, STATUS_CONFIG,
+                         "%s: until %" PRIu64 " blocks is no more than the %" PRIu64
+                         " repeats there are",
+                         e->name, d->most_blocks, d->blocks);
+    most = d->most_blocks > 0 ? d->most_blocks : d->blocks;
+    least = pairs > 0 ? paired_least_blocks(pairs, design_level(d)) : 0;
+    if (most >= least)
         return STATUS_OK;
     return error_set(err, STATUS_CONFIG,
-                     "%s: %" PRId64 " repeats cannot decide %zu pair%s of modes at a level of %g: "
+                     "%s: %" PRIu64
+                     " repeats cannot decide %zu pair%s of modes at a level of %.3g: "
                      "it takes %zu (or verdict none, for figures alone)",
-                     e->name, e->repeats, pairs, pairs == 1 ? "" : "s", e->design.level, least);
+                     e->name, most, pairs, pairs == 1 ? "" : "s", design_level(d), least);
 }
 
 void experiment_order(const struct experiment *e, size_t repeat,

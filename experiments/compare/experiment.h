@@ -9,6 +9,7 @@
  *                       # the first parameter-server mode, else the first two that communicate
  *   margin: 2           # percent up to which two modes count as equivalent
  *   steady_seconds: 3   # that a run should have behind its first steps
+ *   target_accuracy: 95 # percent; the time to it decides between modes whose steps differ in worth
  *   options:            # of sparring-worker, for all modes; seed is that of the first repeat
  *     model: mlp:784-128-10
  *   modes:

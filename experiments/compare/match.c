@@ -287,14 +287,15 @@ static enum status check_programs(const char *folder, struct error *err)
     return STATUS_OK;
 }
 
-static enum status run_all(const struct match_request *request, struct progress *progress,
-                           struct match_result *result, struct error *err)
+static enum status run_blocks(const struct match_request *request, size_t first, size_t count,
+                              struct progress *progress, struct match_result *result,
+                              struct error *err)
 {
     const struct experiment *e = request->experiment;
     enum status status = STATUS_OK;
 
-    for (size_t order = 0; order < (size_t)e->repeats * e->mode_count && status == STATUS_OK;
-         order++) {
+    for (size_t order = first * e->mode_count;
+         order < (first + count) * e->mode_count && status == STATUS_OK; order++) {
         size_t repeat = order / e->mode_count;
         size_t modes[EXPERIMENT_MODES_MAX];
         struct attempt_run run = {.request = request,
@@ -316,23 +317,20 @@ static enum status run_all(const struct match_request *request, struct progress 
     return status;
 }
 
-enum status match_run(const struct match_request *request, struct match_result *ret,
-                      struct error *err)
+enum status match_run(const struct match_request *request, size_t first, size_t count,
+                      struct match_result *result, struct error *err)
 {
-    struct match_result result = {0};
     struct progress progress;
     enum status status = check_programs(request->programs, err);
 
-    if (status == STATUS_OK)
+    if (status == STATUS_OK && first == 0)
         status = check_out(request->out, err);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK && first == 0)
         status = design_write(request->out, &request->experiment->design, err);
     if (status != STATUS_OK)
         return status;
-    progress_open(&progress, "compare",
-                  (uint64_t)request->experiment->repeats * request->experiment->mode_count);
-    status = run_all(request, &progress, &result, err);
+    progress_open(&progress, "compare", count * request->experiment->mode_count);
+    status = run_blocks(request, first, count, &progress, result, err);
     progress_close(&progress);
-    *ret = result;
     return status;
 }

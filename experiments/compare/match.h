@@ -18,10 +18,11 @@ struct match_result {
     size_t started, failed;
 };
 
-/* Run all; a run that fails is reported with the end of its log and counted, and the match goes on.
- * STATUS_CANCELLED after a signal (what ran was stopped), STATUS_EXISTS when OUT/runs holds runs
- * already.  Blocks for as long as the runs take, each at most its deadline. */
-enum status match_run(const struct match_request *request, struct match_result *ret,
-                      struct error *err);
+/* Run `count` blocks from number `first` on; a run that fails is reported with the end of its log
+ * and counted, and the match goes on. STATUS_CANCELLED after a signal (what ran was stopped),
+ * STATUS_EXISTS when OUT/runs holds runs before the first block, which also writes the design.
+ * *result counts on.  Blocks for as long as the runs take, each at most its deadline. */
+enum status match_run(const struct match_request *request, size_t first, size_t count,
+                      struct match_result *result, struct error *err);
 
 #endif

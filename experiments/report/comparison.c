@@ -42,6 +42,23 @@ double comparison_efficiency(const struct comparison *c, const struct mode *mode
     return throughput_over(mode, comparison_single(c), mode->ranks);
 }
 
+static double cost_of(const struct comparison *c, const struct mode *mode, double seconds)
+{
+    if (!(c->price > 0))
+        return (double)NAN;
+    return c->price * mode->spreads[METRIC_hosts].median * seconds / 3600;
+}
+
+double comparison_cost_of_samples(const struct comparison *c, const struct mode *mode)
+{
+    return cost_of(c, mode, 1e6 / mode->spreads[METRIC_samples_per_second].median);
+}
+
+double comparison_cost_to_target(const struct comparison *c, const struct mode *mode)
+{
+    return cost_of(c, mode, mode->spreads[METRIC_seconds_to_target].median);
+}
+
 enum status comparison_make(const struct run_list *list, struct comparison *ret, struct error *err)
 {
     struct comparison c = {.list = list, .design = &list->design};

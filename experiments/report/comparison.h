@@ -37,12 +37,16 @@ enum ratio_state {
     RATIO_UNDECIDED,    /* neither can be said */
     RATIO_TOO_FEW,      /* with so few blocks neither ever could */
     RATIO_UNFAIR,       /* they differ in more than what is compared */
+    RATIO_NO_TARGET,    /* their steps differ in worth, and no accuracy was named to be reached */
     RATIO_UNREGISTERED, /* nobody asked beforehand: a figure without a verdict */
 };
 
-/* Throughput of mode a over that of mode b, over the blocks in which both have a good run. */
+/* Mode a over mode b, over the blocks in which both have a good run: throughput; or, where stale or
+ * dropped pushes or compression make a step worth less, the speed with which they reach the
+ * design's target accuracy, if it names one. */
 struct ratio {
-    size_t a, b;          /* indices into modes */
+    size_t a, b; /* indices into modes */
+    bool is_to_target;
     struct paired paired; /* of the logarithms */
     double value;         /* the geometric mean of the blocks' ratios */
     struct interval interval;
@@ -67,6 +71,7 @@ struct condition {
 
 struct comparison {
     const struct run_list *list; /* borrowed */
+    double price;                /* of a host for an hour; 0: not said */
     const struct design *design; /* the list's */
     size_t *mode_of;             /* owned; mode of each run */
     struct run_metrics *metrics; /* owned; of each run, unspecified unless RUN_OK */
@@ -103,11 +108,22 @@ const struct mode *comparison_single(const struct comparison *c);
 double comparison_relative(const struct comparison *c, const struct mode *mode);
 double comparison_efficiency(const struct comparison *c, const struct mode *mode);
 
+/* What the hosts cost for a million samples, and until the target accuracy, in the unit of the
+ * price; NaN: not known. */
+double comparison_cost_of_samples(const struct comparison *c, const struct mode *mode);
+double comparison_cost_to_target(const struct comparison *c, const struct mode *mode);
+
 /* Pairs that a verdict was asked for before the runs. */
 size_t comparison_registered(const struct comparison *c);
 
+/* Would more blocks change nothing about the registered pairs? */
+bool comparison_is_decided(const struct comparison *c);
+
 /* Does its ring, alone or between the hosts of hier, stand on gRPC (--transport grpc)? */
 bool comparison_over_grpc(const struct mode *mode);
+
+/* A step of it may bring less than one of bulk-synchronous sums of exact gradients. */
+bool comparison_trades_accuracy(const struct mode *mode);
 
 /* What carries a mode's bytes, in words ("shared memory", "TCP"); NULL: nothing, or not known. */
 const char *comparison_carrier(const struct mode *mode);

@@ -303,6 +303,12 @@ static void add_notes(struct comparison *c, const struct mode *mode)
             break;
         }
     }
+    if (design_looks(c->design) > 1)
+        text_list_addf(&c->notes,
+                       "The runs were to be looked at up to %" PRIu64
+                       " times, until the verdict is decided, so that the level of each look is "
+                       "%.3g %%.",
+                       design_looks(c->design), 100 * design_level(c->design));
     text_list_addf(
         &c->notes,
         "The unit is the run, because the steps of a run depend on each other; the "

@@ -13,7 +13,9 @@ static const struct json_field fields[] = {
     {"level", FIELD_NUMBER, offsetof(struct design, level), 0, 1},
     {"margin", FIELD_NUMBER, offsetof(struct design, margin), 0, 1},
     {"steady_seconds", FIELD_NUMBER, offsetof(struct design, steady_seconds), 0, 1},
+    {"target_accuracy", FIELD_NUMBER, offsetof(struct design, target_accuracy), 0, 0},
     {"blocks", FIELD_COUNT, offsetof(struct design, blocks), 0, 1},
+    {"most_blocks", FIELD_COUNT, offsetof(struct design, most_blocks), 0, 0},
 };
 
 static enum status read_pairs(const char *path, const json_t *pairs, struct design *design,
@@ -42,8 +44,10 @@ static enum status read_pairs(const char *path, const json_t *pairs, struct desi
 
 struct design design_default(void)
 {
-    return (struct design){
-        .level = DESIGN_LEVEL, .margin = DESIGN_MARGIN, .steady_seconds = DESIGN_SECONDS};
+    return (struct design){.level = DESIGN_LEVEL,
+                           .margin = DESIGN_MARGIN,
+                           .steady_seconds = DESIGN_SECONDS,
+                           .target_accuracy = (double)NAN};
 }
 
 enum status design_read(const char *folder, struct design *ret, bool *ret_found, struct error *err)
@@ -88,9 +92,13 @@ enum status design_write(const char *folder, const struct design *design, struct
     strbuf_add(&text, "{\"schema\":1,\"title\":");
     strbuf_add_json(&text, design->title);
     strbuf_addf(&text,
-                ",\"level\":%.17g,\"margin\":%.17g,\"steady_seconds\":%.17g,\"blocks\":%" PRIu64
-                ",\"pairs\":[",
+                ",\"level\":%.17g,\"margin\":%.17g,\"steady_seconds\":%.17g,\"blocks\":%" PRIu64,
                 design->level, design->margin, design->steady_seconds, design->blocks);
+    if (design_looks(design) > 1)
+        strbuf_addf(&text, ",\"most_blocks\":%" PRIu64, design->most_blocks);
+    if (isfinite(design->target_accuracy))
+        strbuf_addf(&text, ",\"target_accuracy\":%.17g", design->target_accuracy);
+    strbuf_add(&text, ",\"pairs\":[");
     for (size_t i = 0; i < design->pair_count; i++) {
         strbuf_add(&text, i > 0 ? ",[" : "[");
         strbuf_add_json(&text, design->pairs[i].names[0]);
@@ -102,6 +110,25 @@ enum status design_write(const char *folder, const struct design *design, struct
     status = file_write_text(path, &text, err);
     strbuf_release(&text);
     return status;
+}
+
+uint64_t design_step(const struct design *design)
+{
+    return (design->blocks + 1) / 2;
+}
+
+uint64_t design_looks(const struct design *design)
+{
+    const uint64_t step = design_step(design);
+
+    if (step == 0 || design->most_blocks <= design->blocks)
+        return 1;
+    return 1 + (design->most_blocks - design->blocks + step - 1) / step;
+}
+
+double design_level(const struct design *design)
+{
+    return design->level / (double)design_looks(design);
 }
 
 double design_log_margin(double margin)

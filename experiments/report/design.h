@@ -26,8 +26,11 @@ struct design {
     double level;  /* of all verdicts together: the share of false ones that may be */
     double margin; /* by how much of the faster one's throughput the slower of two equivalent modes
                       may fall behind */
-    double steady_seconds;                      /* least steady time of a run */
-    uint64_t blocks;                            /* planned runs of each mode */
+    double steady_seconds;  /* least steady time of a run */
+    double target_accuracy; /* that a mode must reach where its steps are not worth those of another
+                               one; NaN: none */
+    uint64_t blocks;        /* planned runs of each mode */
+    uint64_t most_blocks;   /* up to which more are run while a pair is undecided; blocks: none */
     struct design_pair pairs[DESIGN_PAIRS_MAX]; /* those that get a verdict */
     size_t pair_count;
 };
@@ -39,6 +42,12 @@ struct design design_default(void);
  * it is malformed. */
 enum status design_read(const char *folder, struct design *ret, bool *ret_found, struct error *err);
 enum status design_write(const char *folder, const struct design *design, struct error *err);
+
+/* After the planned blocks, and after every half as many more: how often the runs are looked at.
+ * The level is spent over the looks in equal parts, so that looking more often finds no more. */
+uint64_t design_looks(const struct design *design);
+uint64_t design_step(const struct design *design); /* blocks between two looks */
+double design_level(const struct design *design);  /* of one look */
 
 /* A margin as the largest log-ratio, in either direction. */
 double design_log_margin(double margin);

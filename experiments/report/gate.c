@@ -47,7 +47,7 @@ bool gate_is_past(const struct gate *gate, double ratio)
 enum status gate_check(const struct gate *gate, const struct comparison *c, bool *ret_failed,
                        struct strbuf *lines, struct error *err)
 {
-    const size_t least = paired_least_blocks(1, c->design->level);
+    const size_t least = paired_least_blocks(1, design_level(c->design));
     const char *first, *second;
     struct paired p;
     enum status status;
@@ -70,12 +70,12 @@ enum status gate_check(const struct gate *gate, const struct comparison *c, bool
                          "cannot tell a difference from chance: it takes %zu",
                          gate->text, p.n, first, second, least);
     is_past = gate_is_past(gate, ratio);
-    *ret_failed = is_past && p.p_difference <= c->design->level;
+    *ret_failed = is_past && p.p_difference <= design_level(c->design);
     strbuf_addf(lines,
                 "%s: %s has %.3fx that of %s (%.3g %% interval %.3f to %.3f; %zu blocks, p = "
                 "%.2g): %s\n",
-                gate->text, first, ratio, second, 100 * (1 - c->design->level), exp(p.interval.low),
-                exp(p.interval.high), p.n, p.p_difference,
+                gate->text, first, ratio, second, 100 * (1 - design_level(c->design)),
+                exp(p.interval.low), exp(p.interval.high), p.n, p.p_difference,
                 *ret_failed ? "FAILED"
                 : is_past   ? "passed, it may be chance"
                             : "passed");

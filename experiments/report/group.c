@@ -191,7 +191,8 @@ static enum status compute_figures(struct comparison *c, struct error *err)
 
     for (size_t i = 0; i < c->list->length && status == STATUS_OK; i++)
         if (c->list->runs[i].state == RUN_OK)
-            status = metric_compute(&c->list->runs[i], &c->metrics[i], err);
+            status =
+                metric_compute(&c->list->runs[i], c->design->target_accuracy, &c->metrics[i], err);
     for (size_t m = 0; m < c->mode_count; m++)
         for (int k = 0; k < METRIC_COUNT && status == STATUS_OK; k++)
             status = collect(c, m, (enum metric_index)k, err);

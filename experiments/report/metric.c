@@ -229,6 +229,26 @@ static void ends(const struct run *run, struct run_metrics *m)
     m->total_rss_bytes = total;
 }
 
+/* Different names in the start records; NaN: a process wrote none. */
+static double count_hosts(const struct run *run)
+{
+    const size_t total = run->rank_count + run->server_count;
+    double count = 0;
+
+    for (size_t i = 0; i < total; i++) {
+        const char *name =
+            i < run->rank_count ? run->ranks[i].host : run->servers[i - run->rank_count].host;
+        bool is_new = true;
+
+        for (size_t k = 0; k < i && is_new; k++)
+            is_new =
+                strcmp(name, k < run->rank_count ? run->ranks[k].host
+                                                 : run->servers[k - run->rank_count].host) != 0;
+        count += name[0] != '\0' ? is_new : (double)NAN;
+    }
+    return count;
+}
+
 static void server_bytes(const struct run *run, struct run_metrics *m)
 {
     double tx = 0, rx = 0;
@@ -284,7 +304,28 @@ static double final_loss(const struct run *run)
     return sum / count;
 }
 
-enum status metric_compute(const struct run *run, struct run_metrics *ret, struct error *err)
+/* Time of the steps of the rank that evaluates until it first found the target; NaN: it never did.
+ */
+static double seconds_to_target(const struct run *run, double target)
+{
+    for (size_t i = 0; i < run->rank_count; i++) {
+        const struct records *rank = &run->ranks[i];
+
+        for (size_t k = 0; k < rank->evaluation_count; k++) {
+            double ns = 0;
+
+            if (!(rank->evaluations[k].test_accuracy >= target))
+                continue;
+            for (size_t s = 0; s < rank->evaluations[k].steps; s++)
+                ns += (double)rank->steps[s].step_ns;
+            return ns > 0 ? ns / NS_PER_SECOND : (double)NAN;
+        }
+    }
+    return (double)NAN;
+}
+
+enum status metric_compute(const struct run *run, double target, struct run_metrics *ret,
+                           struct error *err)
 {
     struct run_metrics m = {0};
     enum status status;
@@ -299,8 +340,10 @@ enum status metric_compute(const struct run *run, struct run_metrics *ret, struc
     server_bytes(run, &m);
     drift(run, &m);
     m.final_loss = final_loss(run);
+    m.seconds_to_target = seconds_to_target(run, target);
     m.test_accuracy = run->summary.test_accuracy;
     m.test_loss = run->summary.test_loss;
+    m.hosts = count_hosts(run);
     m.wall_seconds = run->summary.wall_seconds;
     m.steps = (double)common_steps(run);
     m.drift = half_throughput(run, 1) / half_throughput(run, 0);

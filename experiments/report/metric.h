@@ -37,11 +37,13 @@
     X(late_share, "pushes that came late and were dropped", "share", 4, -1)                        \
     X(skipped_steps, "steps that late ranks skipped", "", 0, -1)                                   \
     X(rank_spread, "steps/s of the fastest rank over the slowest", "", 2, 0)                       \
+    X(seconds_to_target, "training time to the target accuracy", "s", 3, -1)                       \
     X(test_accuracy, "test accuracy", "share", 4, 1)                                               \
     X(test_loss, "test loss", "nats", 4, -1)                                                       \
     X(final_loss, "training loss at the end", "nats", 4, -1)                                       \
     X(peak_rss_bytes, "peak memory of the largest rank", "B", 0, -1)                               \
     X(total_rss_bytes, "peak memory of ranks and servers together", "B", 0, -1)                    \
+    X(hosts, "hosts", "", 0, -1)                                                                   \
     X(cpu_seconds, "processor time of ranks and servers", "s", 2, -1)                              \
     X(cpu_us_per_sample, "processor time per sample, ranks and servers", "us", 2, -1)              \
     X(wall_seconds, "wall time", "s", 2, -1)                                                       \
@@ -88,7 +90,9 @@ double metric_formula_bytes(const char *sync, double ranks, double parameter_byt
 enum status metric_step_times(const struct run *run, double **ret, size_t *ret_count,
                               struct error *err);
 
-/* Everything of struct run_metrics for a run that is RUN_OK. */
-enum status metric_compute(const struct run *run, struct run_metrics *ret, struct error *err);
+/* Everything of struct run_metrics for a run that is RUN_OK.  `target` is a test accuracy (0.95);
+ * NaN: there is none. */
+enum status metric_compute(const struct run *run, double target, struct run_metrics *ret,
+                           struct error *err);
 
 #endif

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
 #define NO_BLOCK UINT64_MAX
 
 /* What `sparring compare` counted; of other runs those with one seed belong together. */
@@ -70,7 +72,7 @@ static enum status pair_by(const struct comparison *c, const struct ratio *r,
     enum status status = mem_calloc(c->list->length, sizeof(double), "a pair of modes", &d, err);
 
     if (status == STATUS_OK)
-        status = paired_compare(d, collect(c, r, metric, d, ret_broken), c->design->level,
+        status = paired_compare(d, collect(c, r, metric, d, ret_broken), design_level(c->design),
                                 design_log_margin(c->design->margin), ret, err);
     free(d);
     return status;
@@ -86,13 +88,54 @@ enum status comparison_pair_by(const struct comparison *c, const struct ratio *r
 
 static enum status make_ratio(const struct comparison *c, struct ratio *r, struct error *err)
 {
-    enum status status = pair_by(c, r, METRIC_samples_per_second, &r->paired, &r->broken, err);
+    const struct ratio turned = {.a = r->b, .b = r->a}; /* less time is more speed */
+    enum status status;
+
+    r->is_to_target =
+        isfinite(c->design->target_accuracy) && (comparison_trades_accuracy(&c->modes[r->a]) ||
+                                                 comparison_trades_accuracy(&c->modes[r->b]));
+    status = r->is_to_target
+                 ? pair_by(c, &turned, METRIC_seconds_to_target, &r->paired, &r->broken, err)
+                 : pair_by(c, r, METRIC_samples_per_second, &r->paired, &r->broken, err);
 
     if (status != STATUS_OK)
         return status;
     r->value = exp(r->paired.mean);
     r->interval = (struct interval){exp(r->paired.interval.low), exp(r->paired.interval.high)};
     return STATUS_OK;
+}
+
+static bool is_exact(const char *compression)
+{
+    static const char *const names[] = {"", "none", "rows", "named"};
+
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (strcmp(compression, names[i]) == 0)
+            return true;
+    return false;
+}
+
+bool comparison_trades_accuracy(const struct mode *mode)
+{
+    static const char *const options[] = {"compression", "compression-down", "comm-hook"};
+    const struct run_configuration *f = mode->first ? &mode->first->configuration : NULL;
+
+    if (!f || strcmp(f->sync, "local") == 0)
+        return false;
+    if (strcmp(f->sync, "ps") == 0 &&
+        (strcmp(f->consistency, "asp") == 0 ||
+         (strcmp(f->consistency, "ssp") == 0 && strcmp(f->staleness, "0") != 0) ||
+         strtoul(f->backup_workers, NULL, 10) > 0))
+        return true;
+    for (size_t i = 0; i < COUNT_OF(options); i++) {
+        const json_t *option = json_object_get(mode->first->options, options[i]);
+        const json_t *value = json_object_get(option, "value");
+        char text[64] = "";
+
+        if (value && json_scalar_text(value, text, sizeof(text)) && !is_exact(text))
+            return true;
+    }
+    return false;
 }
 
 static bool belong_together(const struct mode *a, const struct mode *b)
@@ -191,15 +234,29 @@ static void adjust(struct comparison *c, size_t registered)
 
 static enum ratio_state judge(const struct comparison *c, const struct ratio *r, size_t registered)
 {
+    const double level = design_level(c->design);
+
     if (!r->is_registered)
         return RATIO_UNREGISTERED;
     if (!comparison_is_fair(c, r->a, r->b))
         return RATIO_UNFAIR;
-    if (r->paired.n < paired_least_blocks(registered, c->design->level))
+    if (!r->is_to_target && (comparison_trades_accuracy(&c->modes[r->a]) ||
+                             comparison_trades_accuracy(&c->modes[r->b])))
+        return RATIO_NO_TARGET;
+    if (r->paired.n < paired_least_blocks(registered, level))
         return RATIO_TOO_FEW;
-    if (r->p_equivalence <= c->design->level)
+    if (r->p_equivalence <= level)
         return RATIO_EQUIVALENT;
-    return r->p <= c->design->level ? RATIO_FASTER : RATIO_UNDECIDED;
+    return r->p <= level ? RATIO_FASTER : RATIO_UNDECIDED;
+}
+
+bool comparison_is_decided(const struct comparison *c)
+{
+    for (size_t i = 0; i < c->ratio_count; i++)
+        if (c->ratios[i].is_registered &&
+            (c->ratios[i].state == RATIO_UNDECIDED || c->ratios[i].state == RATIO_TOO_FEW))
+            return false;
+    return true;
 }
 
 size_t comparison_registered(const struct comparison *c)

@@ -93,7 +93,10 @@ void records_release(struct records *r)
     if (!r)
         return;
     free(r->steps);
+    free(r->evaluations);
     r->steps = NULL;
+    r->evaluations = NULL;
+    r->evaluation_count = 0;
     r->length = r->capacity = 0;
 }
 
@@ -121,6 +124,22 @@ static enum status add_step(const json_t *object, const struct json_place *place
     }
     r->steps[r->length++] = step;
     return STATUS_OK;
+}
+
+/* They are few: one per epoch. */
+static enum status add_evaluation(const json_t *object, const struct json_place *place,
+                                  struct records *r, struct error *err)
+{
+    struct evaluation *grown =
+        realloc(r->evaluations, (r->evaluation_count + 1) * sizeof(*r->evaluations));
+
+    if (!grown)
+        return error_set(err, STATUS_NO_MEMORY, "no memory for the evaluations of '%s'",
+                         place->path);
+    r->evaluations = grown;
+    grown[r->evaluation_count] = (struct evaluation){.steps = r->length};
+    return json_fields_read(object, place, evaluation_fields, COUNT_OF(evaluation_fields),
+                            &grown[r->evaluation_count++], err);
 }
 
 /* Two lists of numbers, the pushes one longer than the bounds. */
@@ -176,11 +195,8 @@ static enum status add_record(const json_t *object, const struct json_place *pla
         return json_fields_read(object, place, start_fields, COUNT_OF(start_fields), r, err);
     if (strcmp(kind, "end") == 0)
         return add_end(object, place, r, err);
-    if (strcmp(kind, "evaluation") == 0) {
-        r->evaluations++;
-        return json_fields_read(object, place, evaluation_fields, COUNT_OF(evaluation_fields),
-                                &r->last_evaluation, err);
-    }
+    if (strcmp(kind, "evaluation") == 0)
+        return add_evaluation(object, place, r, err);
     return STATUS_OK;
 }
 
@@ -238,7 +254,7 @@ static void set_unknown(struct end_record *end)
 enum status records_parse(const char *name, const char *text, size_t size, unsigned index,
                           struct records *ret, struct error *err)
 {
-    struct records records = {.index = index, .last_evaluation = {0, (double)NAN, (double)NAN}};
+    struct records records = {.index = index};
     enum status status;
 
     set_unknown(&records.end);

@@ -17,6 +17,7 @@
 
 struct evaluation {
     uint64_t epoch;
+    size_t steps;                    /* of this rank before it */
     double test_loss, test_accuracy; /* NaN: not known */
 };
 
@@ -41,8 +42,8 @@ struct records {
     char settings[512];        /* of a server's: "threads=2 tls=0 ..."; "" where it says none */
     struct step_record *steps; /* owned, in order of step */
     size_t length, capacity;
-    struct evaluation last_evaluation;
-    size_t evaluations;
+    struct evaluation *evaluations; /* owned, in order of epoch */
+    size_t evaluation_count;
     struct end_record end;
     bool was_cut; /* the last line was not complete */
 };

@@ -29,7 +29,11 @@ enum status report_read(struct report *r, const char *const *paths, size_t count
 
     for (size_t i = 0; i < count && status == STATUS_OK; i++)
         status = run_list_add(&r->list, paths[i], err);
-    return status == STATUS_OK ? comparison_make(&r->list, &r->comparison, err) : status;
+    if (status == STATUS_OK)
+        status = comparison_make(&r->list, &r->comparison, err);
+    if (status == STATUS_OK)
+        r->comparison.price = r->price;
+    return status;
 }
 
 void report_release(struct report *r)
@@ -170,6 +174,7 @@ void report_summarise(const struct report *r, struct strbuf *out)
 
 struct report_options {
     char out[OPTION_TEXT_MAX];
+    double price;
     bool diff;
     char fail_if[OPTION_TEXT_MAX];
     char ignore[OPTION_TEXT_MAX];
@@ -182,6 +187,15 @@ static const struct option_spec specs[] = {
      .metavar = "DIR",
      .help = "Where report.html, report.md, report.json and report.csv go; by default into the "
              "one folder named, when it holds runs/, else into ./report."},
+    {.name = "price",
+     .kind = OPTION_DOUBLE,
+     .offset = offsetof(struct report_options, price),
+     .default_text = "0",
+     .min = 0,
+     .max = 1e9,
+     .metavar = "AMOUNT",
+     .help = "Of a host for an hour, in any unit: adds what a million samples cost with each mode, "
+             "and to get to the experiment's target_accuracy."},
     {.name = "diff",
      .kind = OPTION_BOOL,
      .offset = offsetof(struct report_options, diff),
@@ -231,16 +245,18 @@ static void write_command(const char *const *paths, size_t count, const char *ou
     report_add_shell_word(command, out);
 }
 
-static enum status make_report(const char *const *paths, size_t count, const char *folder,
-                               struct error *err)
+static enum status make_report(const struct report_options *o, const char *const *paths,
+                               size_t count, const char *folder, struct error *err)
 {
-    struct report report = {0};
+    struct report report = {.price = o->price};
     struct strbuf command = STRBUF_INIT;
     struct strbuf text = STRBUF_INIT;
     char problem[512] = "";
     enum status status = report_read(&report, paths, count, err);
 
     write_command(paths, count, folder, &command);
+    if (o->price > 0)
+        strbuf_addf(&command, " --price %g", o->price);
     if (status == STATUS_OK)
         status = report_write(&report, folder, command.text, problem, sizeof(problem), err);
     if (status == STATUS_OK) {
@@ -299,6 +315,8 @@ static enum status run(const void *parsed, const char *const *paths, size_t coun
                          "no run directory given; 'sparring report --help' explains");
     if (o->diff && count != 2)
         return error_set(err, STATUS_INVALID, "--diff takes two reports, BEFORE and NOW");
+    if (o->diff && (o->price > 0 || o->out[0] != '\0'))
+        return error_set(err, STATUS_INVALID, "--diff prints: --out and --price go without it");
     if (o->diff)
         return write_diff(o, paths, ret_exit_code, err);
     if (o->fail_if[0] != '\0' || o->ignore[0] != '\0')
@@ -306,7 +324,7 @@ static enum status run(const void *parsed, const char *const *paths, size_t coun
     default_folder(paths, count, folder, sizeof(folder));
     if (o->out[0] != '\0')
         (void)snprintf(folder, sizeof(folder), "%s", o->out);
-    return make_report(paths, count, folder, err);
+    return make_report(o, paths, count, folder, err);
 }
 
 int report_main(int argc, char **argv)

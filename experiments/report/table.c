@@ -25,6 +25,26 @@ static void relative(const struct comparison *c, const struct mode *m, char text
     format_ratio(comparison_relative(c, m), text);
 }
 
+static void amount(double value, char text[2 * FORMAT_MAX])
+{
+    if (isfinite(value))
+        (void)snprintf(text, CELL_MAX, "%.4g", value);
+    else
+        (void)snprintf(text, CELL_MAX, "%s", FORMAT_UNKNOWN);
+}
+
+static void cost_of_samples(const struct comparison *c, const struct mode *m,
+                            char text[2 * FORMAT_MAX])
+{
+    amount(comparison_cost_of_samples(c, m), text);
+}
+
+static void cost_to_target(const struct comparison *c, const struct mode *m,
+                           char text[2 * FORMAT_MAX])
+{
+    amount(comparison_cost_to_target(c, m), text);
+}
+
 static void efficiency(const struct comparison *c, const struct mode *m, char text[2 * FORMAT_MAX])
 {
     double share = comparison_efficiency(c, m);
@@ -193,12 +213,16 @@ static const struct row_spec row_specs[] = {
     {ROW_METRIC, "late pushes, dropped (share)", METRIC_late_share, NULL},
     {ROW_METRIC, "steps that late ranks skipped", METRIC_skipped_steps, NULL},
     {ROW_SECTION, "Learning", METRIC_COUNT, NULL},
+    {ROW_METRIC, "time to the target accuracy (s)", METRIC_seconds_to_target, NULL},
     {ROW_METRIC, "test accuracy", METRIC_test_accuracy, NULL},
     {ROW_METRIC, "test loss", METRIC_test_loss, NULL},
     {ROW_METRIC, "training loss at the end", METRIC_final_loss, NULL},
     {ROW_SECTION, "Resources", METRIC_COUNT, NULL},
     {ROW_METRIC, "peak memory of the largest rank", METRIC_peak_rss_bytes, NULL},
     {ROW_METRIC, "of ranks and servers together", METRIC_total_rss_bytes, NULL},
+    {ROW_METRIC, "hosts", METRIC_hosts, NULL},
+    {ROW_SPECIAL, "cost of a million samples (--price)", METRIC_COUNT, cost_of_samples},
+    {ROW_SPECIAL, "cost to the target accuracy", METRIC_COUNT, cost_to_target},
     {ROW_METRIC, NULL, METRIC_cpu_seconds, NULL},
     {ROW_METRIC, NULL, METRIC_cpu_us_per_sample, NULL},
     {ROW_METRIC, NULL, METRIC_wall_seconds, NULL},
@@ -278,16 +302,23 @@ void table_release(struct table *t)
 
 const char *ratio_state_name(enum ratio_state state)
 {
-    static const char *const names[] = {"faster",  "equivalent",     "undecided",
-                                        "too_few", "not_comparable", "not_asked"};
+    static const char *const names[] = {"faster",         "equivalent", "undecided", "too_few",
+                                        "not_comparable", "no_target",  "not_asked"};
 
     return names[state];
 }
 
-const char *ratio_state_words(enum ratio_state state)
+const char *ratio_words(const struct ratio *ratio)
 {
-    static const char *const words[] = {"they differ",    "equivalent",     "undecided",
-                                        "too few blocks", "not comparable", "-"};
+    static const char *const words[][2] = {
+        {"they differ", "they differ in time to target"},
+        {"equivalent", "equivalent in time to target"},
+        {"undecided", "undecided in time to target"},
+        {"too few blocks", "too few blocks at the target"},
+        {"not comparable", "not comparable"},
+        {"no target accuracy", ""},
+        {"-", "- (speed to target)"},
+    };
 
-    return words[state];
+    return words[ratio->state][ratio->is_to_target];
 }

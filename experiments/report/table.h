@@ -28,9 +28,9 @@ struct table {
 enum status table_make(const struct comparison *c, struct table *ret, struct error *err);
 void table_release(struct table *t);
 
-/* "faster", "equivalent", "undecided", "too_few", "not_comparable", "not_asked": for report.json;
- * and as words. */
+/* "faster", "equivalent", "undecided", "too_few", "not_comparable", "no_target", "not_asked": for
+ * report.json; and as words. */
 const char *ratio_state_name(enum ratio_state state);
-const char *ratio_state_words(enum ratio_state state);
+const char *ratio_words(const struct ratio *ratio);
 
 #endif

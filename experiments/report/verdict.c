@@ -91,17 +91,17 @@ static void ratio_text(const struct comparison *c, const struct ratio *r, char *
     const bool turned = r->value < 1;
 
     (void)snprintf(text, size, "%.2fx (%.3g %% interval %.2f to %.2f)",
-                   turned ? 1 / r->value : r->value, 100 * (1 - c->design->level),
+                   turned ? 1 / r->value : r->value, 100 * (1 - design_level(c->design)),
                    turned ? 1 / r->interval.high : r->interval.low,
                    turned ? 1 / r->interval.low : r->interval.high);
 }
 
-/* "7 blocks (and 1 with a failed run)" */
+/* "7 blocks (and 1 with a run that failed)" */
 static void blocks_text(const struct ratio *r, char *text, size_t size)
 {
     if (r->broken > 0)
-        (void)snprintf(text, size, "%zu blocks (and %zu with a failed run)", r->paired.n,
-                       r->broken);
+        (void)snprintf(text, size, "%zu blocks (and %zu with a run that failed%s)", r->paired.n,
+                       r->broken, r->is_to_target ? " or missed the target" : "");
     else
         (void)snprintf(text, size, "%zu blocks", r->paired.n);
 }
@@ -143,9 +143,9 @@ static void add_circumstances(const struct comparison *c, const struct ratio *r,
 
 static void advice(const struct comparison *c, const struct ratio *r, char *text, size_t size)
 {
-    const size_t blocks =
-        paired_blocks_to_decide(&r->paired, c->design->level / (double)comparison_registered(c),
-                                design_log_margin(c->design->margin));
+    const size_t blocks = paired_blocks_to_decide(
+        &r->paired, design_level(c->design) / (double)comparison_registered(c),
+        design_log_margin(c->design->margin));
 
     if (blocks > r->paired.n)
         (void)snprintf(text, size, "about %zu would probably decide", blocks);
@@ -160,7 +160,7 @@ static void write_sentence(const struct comparison *c, const struct ratio *r, st
     const bool first_wins = r->value >= 1;
     const char *faster = c->modes[first_wins ? r->a : r->b].label;
     const char *slower = c->modes[first_wins ? r->b : r->a].label;
-    char ratio[96], blocks[64], more[64];
+    char ratio[96], blocks[128], more[64];
 
     if (r->state == RATIO_UNFAIR) {
         strbuf_addf(text, "No verdict: %s and %s are not comparable, see the reasons below.",
@@ -169,10 +169,20 @@ static void write_sentence(const struct comparison *c, const struct ratio *r, st
     }
     if (r->state == RATIO_TOO_FEW) {
         strbuf_addf(text,
-                    "No verdict on %s and %s: it takes %zu blocks in which both ran well, and "
+                    "No verdict on %s and %s: it takes %zu blocks in which both ran well%s, and "
                     "there are %zu.",
                     c->modes[r->a].label, c->modes[r->b].label,
-                    paired_least_blocks(comparison_registered(c), c->design->level), r->paired.n);
+                    paired_least_blocks(comparison_registered(c), design_level(c->design)),
+                    r->is_to_target ? " and reached the target accuracy" : "", r->paired.n);
+        return;
+    }
+    if (r->state == RATIO_NO_TARGET) {
+        strbuf_addf(
+            text,
+            "No verdict on %s and %s: with stale or dropped pushes or compression a step is "
+            "not worth the same, so what counts is the time to an accuracy, and the "
+            "experiment names no target_accuracy.",
+            c->modes[r->a].label, c->modes[r->b].label);
         return;
     }
     ratio_text(c, r, ratio, sizeof(ratio));
@@ -183,7 +193,11 @@ static void write_sentence(const struct comparison *c, const struct ratio *r, st
                     100 * c->design->margin);
     else if (r->state == RATIO_UNDECIDED)
         strbuf_add(text, "undecided: ");
-    strbuf_addf(text, "%s has %s the throughput of %s; %s", faster, ratio, slower, blocks);
+    if (r->is_to_target)
+        strbuf_addf(text, "%s reaches an accuracy of %.4g %% %s as fast as %s; %s", faster,
+                    100 * c->design->target_accuracy, ratio, slower, blocks);
+    else
+        strbuf_addf(text, "%s has %s the throughput of %s; %s", faster, ratio, slower, blocks);
     advice(c, r, more, sizeof(more));
     if (r->state == RATIO_FASTER)
         strbuf_addf(text, ", p = %.2g", r->p);

@@ -151,10 +151,12 @@ static void add_ratios(const struct comparison *c, struct strbuf *out)
 {
     if (c->ratio_count == 0)
         return;
-    strbuf_add(out, "<h2>Mode against mode</h2>\n<div class=\"scroll\"><table><thead><tr>"
-                    "<th>throughput of</th><th>over</th><th>ratio (95 % interval)</th>"
-                    "<th>blocks</th><th>p (sign flips, Holm)</th><th>verdict</th></tr></thead>\n"
-                    "<tbody>\n");
+    strbuf_addf(out,
+                "<h2>Mode against mode</h2>\n<div class=\"scroll\"><table><thead><tr>"
+                "<th>throughput of</th><th>over</th><th>ratio (%.3g %% interval)</th>"
+                "<th>blocks</th><th>p (sign flips, Holm)</th><th>verdict</th></tr></thead>\n"
+                "<tbody>\n",
+                100 * (1 - design_level(c->design)));
     for (size_t i = 0; i < c->ratio_count; i++) {
         const struct ratio *ratio = &c->ratios[i];
         char text[2 * FORMAT_MAX];
@@ -168,7 +170,7 @@ static void add_ratios(const struct comparison *c, struct strbuf *out)
         add_element(out, "td", text);
         format_number(ratio->p, 4, text);
         add_element(out, "td", text);
-        add_element(out, "td", ratio_state_words(ratio->state));
+        add_element(out, "td", ratio_words(ratio));
         strbuf_add(out, "</tr>\n");
     }
     strbuf_add(out, "</tbody></table></div>\n");

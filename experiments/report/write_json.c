@@ -40,6 +40,8 @@ static void add_ratio(const struct comparison *c, const struct ratio *ratio, str
     strbuf_add(out, ",");
     add_text(out, "under", c->modes[ratio->b].name);
     strbuf_add(out, ",");
+    add_text(out, "of", ratio->is_to_target ? "speed to the target accuracy" : "throughput");
+    strbuf_add(out, ",");
     add_number(out, "ratio", ratio->value);
     strbuf_add(out, ",");
     add_number(out, "low", ratio->interval.low);
@@ -67,7 +69,8 @@ static void add_verdict(const struct comparison *c, struct strbuf *out)
         strbuf_add(out, "null");
     else
         add_ratio(c, &c->ratios[c->match], out);
-    strbuf_addf(out, ",\"level\":%.9g,\"margin\":%.9g}", c->design->level, c->design->margin);
+    strbuf_addf(out, ",\"level\":%.9g,\"looks\":%" PRIu64 ",\"margin\":%.9g}", c->design->level,
+                design_looks(c->design), c->design->margin);
     add_texts(out, "more_verdicts", &c->more_verdicts);
 }
 
@@ -117,6 +120,10 @@ static void add_mode(const struct comparison *c, const struct mode *m, struct st
     add_number(out, "relative_to_control", comparison_relative(c, m));
     strbuf_add(out, ",");
     add_number(out, "scaling_efficiency", comparison_efficiency(c, m));
+    strbuf_add(out, ",");
+    add_number(out, "cost_per_million_samples", comparison_cost_of_samples(c, m));
+    strbuf_add(out, ",");
+    add_number(out, "cost_to_target", comparison_cost_to_target(c, m));
     strbuf_add(out, ",\"metrics\":{");
     for (int k = 0; k < METRIC_COUNT; k++) {
         strbuf_addf(out, "%s\"%s\":", k > 0 ? "," : "", metric_specs[k].name);

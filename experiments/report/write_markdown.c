@@ -81,8 +81,10 @@ static void add_ratios(const struct comparison *c, struct strbuf *out)
 {
     if (c->ratio_count == 0)
         return;
-    strbuf_add(out, "\n## Mode against mode\n\n| throughput of | over | ratio (95 % interval) | "
-                    "blocks | p (sign flips, Holm) | verdict |\n|---|---|---:|---:|---:|---|\n");
+    strbuf_addf(out,
+                "\n## Mode against mode\n\n| throughput of | over | ratio (%.3g %% interval) | "
+                "blocks | p (sign flips, Holm) | verdict |\n|---|---|---:|---:|---:|---|\n",
+                100 * (1 - design_level(c->design)));
     for (size_t i = 0; i < c->ratio_count; i++) {
         const struct ratio *ratio = &c->ratios[i];
         char interval[2 * FORMAT_MAX];
@@ -95,7 +97,7 @@ static void add_ratios(const struct comparison *c, struct strbuf *out)
         strbuf_add(out, " | ");
         add_plain(out, c->modes[ratio->b].label);
         strbuf_addf(out, " | %s | %zu | %s | %s |\n", interval, ratio->paired.n, p,
-                    ratio_state_words(ratio->state));
+                    ratio_words(ratio));
     }
 }
 

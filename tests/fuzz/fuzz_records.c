@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     for (size_t i = 1; i < records.length; i++)
         require(records.steps[i].step > records.steps[i - 1].step);
-    require(metric_compute(&run, &metrics, &err) == STATUS_OK);
+    require(metric_compute(&run, 0.5, &metrics, &err) == STATUS_OK);
     records_release(&records);
     return 0;
 }

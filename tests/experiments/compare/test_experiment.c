@@ -7,6 +7,7 @@
 #include "experiments/compare/find.h"
 #include "tests/support/support.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,6 +115,7 @@ static const char *const mistakes[][2] = {
     {"verdict: [[a]]\nmodes: [{name: a}]", "the verdict names a mode '', which there is not"},
     {"verdict: [[a, b], [b, a]]\nmodes: [{name: a}, {name: b}]", "has the pair 'b' and 'a' twice"},
     {"margin: 0\nmodes: [{name: a}]", "'margin' must be a number above 0 and up to 50"},
+    {"target_accuracy: 101\nmodes: [{name: a}]", "'target_accuracy' must be a number above 0 and"},
     {"steady_seconds: x\nmodes: [{name: a}]", "'steady_seconds' must be a number above 0"},
     {"modes:\n- {name: a-name-that-is-much-longer-than-any-folder}\n", "is longer than 31 bytes"},
 };
@@ -235,8 +237,11 @@ START_TEST(test_verdict)
     assert_ok(parse(modes)); /* the first of either kind */
     ck_assert_uint_eq(e.design.pair_count, 1);
     assert_pair(0, "p", "r");
-    (void)snprintf(text, sizeof(text), "%sverdict: [[s, c], [r, s]]\nmargin: 5\n", modes);
+    ck_assert(isnan(e.design.target_accuracy));
+    (void)snprintf(text, sizeof(text),
+                   "%sverdict: [[s, c], [r, s]]\nmargin: 5\ntarget_accuracy: 95\n", modes);
     assert_ok(parse(text));
+    ck_assert_double_eq_tol(e.design.target_accuracy, 0.95, 1e-12);
     ck_assert_uint_eq(e.design.pair_count, 2);
     assert_pair(0, "s", "c");
     assert_pair(1, "r", "s");
@@ -255,6 +260,19 @@ START_TEST(test_verdict)
     e.repeats = 7;
     assert_ok(experiment_check_design(&e, &err));
     ck_assert_uint_eq(e.design.blocks, 7);
+    e.design.most_blocks = 7;
+    assert_fails(experiment_check_design(&e, &err), STATUS_CONFIG,
+                 "until 7 blocks is no more than the 7 repeats there are");
+    e.design.most_blocks = 11; /* one look more: 2 / 2^7 is above 0.05 / 4 */
+    assert_ok(experiment_check_design(&e, &err));
+    ck_assert_uint_eq(design_looks(&e.design), 2);
+    ck_assert_uint_eq(design_step(&e.design), 4);
+    ck_assert_double_eq(design_level(&e.design), 0.025);
+    e.design.most_blocks = 12;
+    ck_assert_uint_eq(design_looks(&e.design), 3);
+    e.repeats = 3;
+    e.design.most_blocks = 7; /* three looks: 2 / 2^7 is above 0.05 / 6 */
+    assert_fails(experiment_check_design(&e, &err), STATUS_CONFIG, "7 repeats cannot decide 2 ");
 }
 END_TEST
 

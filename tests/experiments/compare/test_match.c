@@ -116,6 +116,11 @@ static void assert_has(const char *text, const char *part)
     ck_assert_msg(strstr(text, part) != NULL, "'%s' lacks '%s'", text, part);
 }
 
+static void assert_lacks(const char *text, const char *part)
+{
+    ck_assert_msg(strstr(text, part) == NULL, "'%s' has '%s'", text, part);
+}
+
 static const char *out_word(void)
 {
     static char word[4096];
@@ -254,6 +259,39 @@ START_TEST(test_design)
 }
 END_TEST
 
+/* Blocks are added until they decide, each once, and the level is that of one look of two. */
+START_TEST(test_until_decided)
+{
+    char *text;
+    size_t runs = 0;
+
+    prepare();
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--until-decided=6"), 3);
+    assert_has(errors, "until 6 blocks is no more than the 6 repeats there are");
+    ck_assert_int_eq(run_compare(support_path("match.yaml"), out_word(), "--until-decided=12"), 0);
+    assert_has(errors, "undecided after 6 blocks: 3 more\n"); /* 2 / 2^6 is above 0.05 / 3 */
+    assert_lacks(errors, "undecided after 9 blocks");
+    text = read_text("commands");
+    for (const char *p = text; (p = strstr(p, "launch ")); p++)
+        runs++;
+    ck_assert_uint_eq(runs, 18);
+    ck_assert_ptr_nonnull(strstr(text, "/ps-8 "));
+    free(text);
+    text = read_text("out/design.json");
+    assert_has(text, "\"blocks\":6,\"most_blocks\":12,");
+    free(text);
+    text = read_text("out/report.json");
+    assert_has(text, "\"state\":\"faster\"");
+    assert_has(text, "\"level\":0.05,\"looks\":3,");
+    free(text);
+    text = read_text("out/report.md");
+    assert_has(text, "looked at up to 3 times");
+    assert_has(text, "(98.3 % interval)");
+    free(text);
+    release();
+}
+END_TEST
+
 START_TEST(test_gate_sets_the_exit_code)
 {
     prepare();
@@ -313,6 +351,7 @@ int main(void)
     tcase_add_test(cases, test_interrupt);
     tcase_add_test(cases, test_old_runs_are_not_mixed_in);
     tcase_add_test(cases, test_design);
+    tcase_add_test(cases, test_until_decided);
     tcase_add_test(cases, test_gate_sets_the_exit_code);
     tcase_add_test(cases, test_wrong_words);
     tcase_add_test(cases, test_programs_and_out_that_are_not_there);

@@ -102,7 +102,7 @@ static void write_rank(const struct synthetic_run *run, const char *path, unsign
     strbuf_addf(&text, "{\"kind\":\"start\",\"rank\":%u,\"pid\":%u,\"host\":", rank, 100 + rank);
     strbuf_add_json(&text, run->host);
     strbuf_add(&text, "}\n");
-    for (unsigned s = 0; s < run->steps; s++)
+    for (unsigned s = 0; s < run->steps; s++) {
         strbuf_addf(&text,
                     "{\"kind\":\"step\",\"step\":%u,\"epoch\":0,\"loss\":%s,\"samples\":%u,"
                     "\"step_ns\":%.0f,\"input_ns\":%d,\"compute_ns\":%.0f,\"exposed_comm_ns\":%.0f,"
@@ -111,6 +111,13 @@ static void write_rank(const struct synthetic_run *run, const char *path, unsign
                     (run->compute_ms + run->comm_ms) * 1e6 + INPUT_NS + OPTIMIZER_NS + OTHER_NS,
                     INPUT_NS, run->compute_ms * 1e6, run->comm_ms * 1e6, OPTIMIZER_NS, bytes,
                     bytes);
+        if (rank == 0 && (s + 1 == run->steps / 2 || s + 1 == run->steps))
+            strbuf_addf(&text,
+                        "{\"kind\":\"evaluation\",\"epoch\":%u,\"test_loss\":0.125,"
+                        "\"test_accuracy\":%.9g}\n",
+                        s + 1 == run->steps ? 2 : 1,
+                        run->accuracy - (s + 1 == run->steps ? 0 : 0.05));
+    }
     strbuf_addf(&text,
                 "{\"kind\":\"end\",\"status\":\"ok\",\"steps\":%u,\"tx_wire_bytes\":%.0f,"
                 "\"rx_wire_bytes\":%.0f,\"expected_tx_payload_bytes\":%.0f,"
@@ -145,16 +152,19 @@ static void write_summary(const struct synthetic_run *run, const char *path)
 {
     struct strbuf text = STRBUF_INIT;
 
-    strbuf_addf(
-        &text,
-        "{\"schema\":1,\"status\":\"ok\",\"error\":\"\",\"test_accuracy\":%.9g,"
-        "\"test_loss\":0.125,\"steps\":%u,\"epochs\":1,\"world_size\":%u,"
-        "\"wall_seconds\":1.5,\"configuration\":{\"model\":\"%s\",\"data\":\"digits\","
-        "\"sync\":\"%s\",\"backend\":\"%s\",\"servers\":%u,\"batch_size\":%u,\"lr\":0.05,"
-        "\"seed\":%u,\"reduce\":\"fast\",\"ps_update\":\"server\",\"device\":\"cpu\"%s%s%s}}\n",
-        run->accuracy, run->steps, run->ranks, run->model, run->sync, run->backend, run->servers,
-        run->batch, run->seed, run->placement ? ",\"server_placement\":\"" : "",
-        run->placement ? run->placement : "", run->placement ? "\"" : "");
+    strbuf_addf(&text,
+                "{\"schema\":1,\"status\":\"ok\",\"error\":\"\",\"test_accuracy\":%.9g,"
+                "\"test_loss\":0.125,\"steps\":%u,\"epochs\":1,\"world_size\":%u,"
+                "\"wall_seconds\":1.5,\"configuration\":{\"model\":\"%s\",\"data\":\"digits\","
+                "\"sync\":\"%s\",\"backend\":\"%s\",\"servers\":%u,\"batch_size\":%u,\"lr\":0.05,"
+                "\"seed\":%u,\"reduce\":\"fast\",\"ps_update\":\"server\",\"device\":\"cpu\"",
+                run->accuracy, run->steps, run->ranks, run->model, run->sync, run->backend,
+                run->servers, run->batch, run->seed);
+    if (run->placement)
+        strbuf_addf(&text, ",\"server_placement\":\"%s\"", run->placement);
+    if (run->consistency)
+        strbuf_addf(&text, ",\"consistency\":\"%s\"", run->consistency);
+    strbuf_add(&text, "}}\n");
     write_file(path, "summary.json", &text);
     strbuf_release(&text);
 }

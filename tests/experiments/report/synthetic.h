@@ -17,10 +17,11 @@ struct synthetic_run {
     const char *outcome;
     const char *sync, *backend, *transport; /* transport NULL: not recorded */
     const char *placement;                  /* of the servers; NULL: not recorded */
+    const char *consistency;                /* likewise */
     unsigned servers, ranks, steps;
     double compute_ms, comm_ms; /* of every step; input takes 0.02, optimizer 0.06, other 0.01 ms */
     double loss;                /* of step 0; falls by half over the run */
-    double accuracy;
+    double accuracy;            /* at the end; after half of the steps 0.05 less */
     unsigned seed, batch;
     const char *host, *commit, *model;
     const char *checkpoint_every; /* NULL: none are made */

@@ -115,7 +115,7 @@ START_TEST(test_malformed_run_is_told)
 
     synthetic_append(support_path("m/runs/ps-1-2"), "rank0.jsonl", "oops\n");
     ck_assert_int_eq(run_report(match, NULL, NULL), 3);
-    assert_has(errors, "/runs/ps-1-2/rank0.jsonl:63: not JSON");
+    assert_has(errors, "/runs/ps-1-2/rank0.jsonl:65: not JSON");
     ck_assert_int_ne(access(support_path("m/report.html"), F_OK), 0);
     release();
 }

@@ -7,6 +7,7 @@
 #include "tests/support/support.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,7 +54,7 @@ START_TEST(test_known_run)
     known.sync = "ps";
     known.servers = 2;
     assert_ok(run_open(synthetic_write(&known), &run, &err));
-    assert_ok(metric_compute(&run, &m, &err));
+    assert_ok(metric_compute(&run, 0.9, &m, &err));
     /* A step takes 0.7 + 0.21 + 0.02 + 0.06 + 0.01 = 1 ms, two ranks with 64 samples each. */
     ck_assert_double_eq_tol(m.samples_per_second, 128000, EXACT);
     ck_assert_double_eq_tol(m.step_ms_p50, 1, EXACT);
@@ -75,6 +76,20 @@ START_TEST(test_known_run)
     ck_assert_double_eq_tol(m.cpu_us_per_sample, 1.5 / (2 * 60 * 64) * 1e6, EXACT);
     ck_assert_double_eq_tol(m.steady_seconds, 0.054, EXACT); /* the first 6 are warm-up */
     ck_assert_double_eq_tol(m.drift, 1, EXACT);
+    ck_assert_double_eq(m.hosts, 1);
+    ck_assert_double_eq_tol(m.seconds_to_target, 0.030, EXACT); /* 0.9125 after 30 steps */
+    assert_ok(metric_compute(&run, 0.95, &m, &err));
+    ck_assert_double_eq_tol(m.seconds_to_target, 0.060, EXACT);
+    assert_ok(metric_compute(&run, 0.97, &m, &err));
+    ck_assert(isnan(m.seconds_to_target));
+    assert_ok(metric_compute(&run, (double)NAN, &m, &err));
+    ck_assert(isnan(m.seconds_to_target));
+    (void)snprintf(run.ranks[1].host, sizeof(run.ranks[1].host), "node2");
+    assert_ok(metric_compute(&run, 0.9, &m, &err));
+    ck_assert_double_eq(m.hosts, 2);
+    run.servers[1].host[0] = '\0';
+    assert_ok(metric_compute(&run, 0.9, &m, &err));
+    ck_assert(isnan(m.hosts));
     /* The last 3 of 60 steps: 2.3 (1 - s/120) for s = 57, 58, 59. */
     ck_assert_double_eq_tol(m.final_loss, 2.3 * (1 - 58.0 / 120), 1e-8);
     ck_assert_double_eq(m.steps, 60);
@@ -124,7 +139,7 @@ START_TEST(test_throughput_against_a_plain_way)
         double bytes = 0;
 
         make_random(&run, ranks, steps);
-        assert_ok(metric_compute(&run, &m, &err));
+        assert_ok(metric_compute(&run, 0.9, &m, &err));
         for (size_t r = 0; r < 2; r++) {
             double rates[256];
             double samples = 0;
@@ -171,7 +186,7 @@ START_TEST(test_drift)
     assert_ok(run_open(path, &run, &err));
     for (size_t i = 0; i < run.ranks[1].length; i++)
         run.ranks[1].steps[i].step_ns *= 3;
-    assert_ok(metric_compute(&run, &m, &err));
+    assert_ok(metric_compute(&run, 0.9, &m, &err));
     ck_assert_double_eq(m.staleness_mean, 0.4);
     ck_assert_double_eq(m.late_share, 0.0625);
     ck_assert_double_eq_tol(m.rank_spread, 3, 1e-9);
@@ -194,7 +209,7 @@ START_TEST(test_unknown_figures_are_nan)
     assert_ok(run_open(path, &run, &err));
     run.ranks[0].end.peak_rss_bytes = (double)NAN;
     run.ranks[0].steps[59].loss = (double)NAN;
-    assert_ok(metric_compute(&run, &m, &err));
+    assert_ok(metric_compute(&run, 0.9, &m, &err));
     ck_assert(isnan(m.server_tx_payload_bytes));
     ck_assert(isnan(m.peak_rss_bytes));
     ck_assert(isnan(m.final_loss));

@@ -76,9 +76,11 @@ START_TEST(test_unknown_records_and_members_are_skipped)
                      "\"test_accuracy\":0.5,\"new\":{}}\n");
     assert_ok(run_open(path, &run, &err));
     ck_assert_int_eq(run.state, RUN_OK);
-    ck_assert_uint_eq(run.ranks[0].evaluations, 1);
-    ck_assert_double_eq(run.ranks[0].last_evaluation.test_accuracy, 0.5);
-    ck_assert(isnan(run.ranks[0].last_evaluation.test_loss));
+    ck_assert_uint_eq(run.ranks[0].evaluation_count, 3);
+    ck_assert_uint_eq(run.ranks[0].evaluations[0].steps, 30);
+    ck_assert_uint_eq(run.ranks[0].evaluations[2].steps, 60);
+    ck_assert_double_eq(run.ranks[0].evaluations[2].test_accuracy, 0.5);
+    ck_assert(isnan(run.ranks[0].evaluations[2].test_loss));
     release();
 }
 END_TEST

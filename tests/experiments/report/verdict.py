@@ -75,7 +75,10 @@ def main():
         attempt = json.loads((run / "attempt.json").read_text())
         if attempt["outcome"] == "ok":
             rates.setdefault(attempt["mode"], {})[attempt["repeat"]] = throughput(run)
-    named = [r for pair in design["pairs"] for r in report["ratios"] if {r["over"], r["under"]} == set(pair)]
+    step, more = (design["blocks"] + 1) // 2, design.get("most_blocks", 0) - design["blocks"]
+    design["level"] /= 1 + (math.ceil(more / step) if more > 0 else 0)  # of one look at the runs
+    named = [r for pair in design["pairs"] for r in report["ratios"]
+             if {r["over"], r["under"]} == set(pair) and r["of"] == "throughput"]
     found = []
     for r in named:
         over, under = rates[r["over"]], rates[r["under"]]

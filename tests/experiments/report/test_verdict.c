@@ -1,0 +1,278 @@
+/*
+ * Pairs of modes and what is said about them: blocks, registered pairs, transports, the time to an
+ * accuracy.
+ */
+#include "experiments/report/report.h"
+#include "tests/experiments/report/read_match.h"
+#include "tests/experiments/report/synthetic.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct error err;
+
+/* BASE/runs/MODE-REPEAT of a two-mode match: ring, or a parameter server of one server. */
+static void write_run(const char *base, bool is_ring, unsigned repeat, double comm_ms)
+{
+    char folder[64] = "";
+    struct synthetic_run run = synthetic_ring(folder);
+
+    (void)snprintf(folder, sizeof(folder), "%s/runs/%s-%u", base, is_ring ? "ring" : "ps", repeat);
+    run.repeat = repeat;
+    run.seed = 1 + repeat;
+    run.comm_ms = comm_ms;
+    if (!is_ring) {
+        run.mode = "ps";
+        run.label = "server";
+        run.mode_index = 1;
+        run.sync = "ps";
+        run.servers = 1;
+    }
+    (void)synthetic_write(&run);
+}
+
+/* Shared memory against sockets: no loopback in the verdict, and the reader is told. */
+START_TEST(test_transports_that_differ)
+{
+    struct comparison *c;
+
+    for (unsigned r = 0; r < 6; r++) {
+        char folder[64];
+        struct synthetic_run run = synthetic_ring(folder);
+
+        (void)snprintf(folder, sizeof(folder), "m/runs/shm-%u", r);
+        run.mode = "shm";
+        run.label = "all-reduce";
+        run.backend = "shm";
+        run.repeat = r;
+        run.seed = 1 + r;
+        (void)synthetic_write(&run);
+        write_run("m", false, r, 0.9);
+    }
+    c = read_match(support_path("m"));
+    ck_assert_msg(strncmp(c->verdict, "On this host: all-reduce has ", 29) == 0, "%s", c->verdict);
+    assert_said(c->verdict, " (all-reduce: shared memory; server: "
+                            "gRPC over TCP).");
+    assert_mentions(&c->notes, "all-reduce goes through shared memory, server through gRPC over "
+                               "TCP");
+    report_release(&report);
+}
+END_TEST
+
+/* The ring over gRPC against servers: the same transport, and named so. */
+START_TEST(test_ring_over_grpc)
+{
+    struct comparison *c;
+
+    for (unsigned r = 0; r < 6; r++) {
+        char folder[64];
+        struct synthetic_run run = synthetic_ring(folder);
+
+        (void)snprintf(folder, sizeof(folder), "m/runs/grpc-%u", r);
+        run.mode = "grpc";
+        run.label = "ring";
+        run.transport = "grpc";
+        run.repeat = r;
+        run.seed = 1 + r;
+        (void)synthetic_write(&run);
+        write_run("m", false, r, 0.9);
+    }
+    c = read_match(support_path("m"));
+    for (size_t m = 0; m < c->mode_count; m++)
+        ck_assert_str_eq(comparison_carrier(&c->modes[m]), "gRPC over TCP");
+    ck_assert_msg(strncmp(c->verdict, "On this host, over loopback: ", 29) == 0, "%s", c->verdict);
+    assert_said(c->verdict, " (both over gRPC over TCP).");
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_slower_first_mode_is_turned_round)
+{
+    struct comparison *c;
+
+    for (unsigned r = 0; r < 6; r++) {
+        write_run("m", true, r, 0.9 + r / 50.0);
+        write_run("m", false, r, 0.21);
+    }
+    c = read_match(support_path("m"));
+    ck_assert_double_lt(c->ratios[c->match].value, 1);
+    assert_said(c->verdict, ": server has 1.74x (95 % interval 1.70 to 1.78) the "
+                            "throughput of ring all-reduce; 6 blocks, p = 0.031 (");
+    report_release(&report);
+}
+END_TEST
+
+START_TEST(test_no_verdict_from_five_blocks)
+{
+    struct comparison *c = read_match(synthetic_match("m", 5));
+
+    ck_assert_int_eq(c->ratios[c->match].state, RATIO_TOO_FEW);
+    ck_assert_str_eq(c->verdict,
+                     "No verdict on ring all-reduce and parameter server (1 server): it "
+                     "takes 6 blocks in which both ran well, and there are 5.");
+    report_release(&report);
+    c = read_match(synthetic_match("one", 1));
+    ck_assert(isnan(c->ratios[c->match].interval.low));
+    report_release(&report);
+}
+END_TEST
+
+/* What a block has in common does not count, what its modes differ by does. */
+START_TEST(test_undecided_and_equivalent)
+{
+    static const double ring[] = {0.2, 0.5, 0.4, 0.2, 0.3, 0.4};
+    static const double apart[] = {0.25, 0.45, 0.3, 0.3, 0.2, 0.45};
+    struct comparison *c;
+
+    for (unsigned r = 0; r < 6; r++) {
+        write_run("m", true, r, ring[r]);
+        write_run("m", false, r, apart[r]);
+        write_run("near", true, r, ring[r]);
+        write_run("near", false, r, ring[r] + (r % 2 ? 0.002 : -0.002));
+    }
+    c = read_match(support_path("m"));
+    ck_assert_int_eq(c->ratios[c->match].state, RATIO_UNDECIDED);
+    assert_said(c->verdict, ": undecided: ");
+    assert_said(c->verdict, " would probably decide (");
+    report_release(&report);
+    c = read_match(support_path("near"));
+    ck_assert_int_eq(c->ratios[c->match].state, RATIO_EQUIVALENT);
+    assert_said(c->verdict, " are equivalent within 2 %: ");
+    report_release(&report);
+}
+END_TEST
+
+static void write_design(const char *folder, const struct design_pair *pairs, size_t count)
+{
+    struct design design = design_default();
+
+    design.pair_count = count;
+    memcpy(design.pairs, pairs, count * sizeof(*pairs));
+    assert_ok(design_write(folder, &design, &err));
+}
+
+/* Only what was asked for has a verdict, and the more was asked the more it takes. */
+START_TEST(test_registered_pairs)
+{
+    static const struct design_pair pairs[] = {{{"control", "ps-1"}}, {{"ring", "ps-1"}}};
+    const char *path = synthetic_match("m", 7);
+    struct comparison *c;
+
+    write_design(path, pairs, 2);
+    c = read_match(path);
+    ck_assert_str_eq(c->modes[c->ratios[c->match].a].name, "ps-1"); /* the first of the design */
+    ck_assert_str_eq(c->modes[c->ratios[c->match].b].name, "control");
+    ck_assert_uint_eq(c->more_verdicts.length, 1);
+    assert_mentions(&c->more_verdicts, "ring all-reduce has 1.42x");
+    for (size_t i = 0; i < c->ratio_count; i++) {
+        const struct ratio *r = &c->ratios[i];
+
+        ck_assert_int_eq(r->is_registered, strcmp(c->modes[r->a].name, "ps-1") == 0 ||
+                                               strcmp(c->modes[r->b].name, "ps-1") == 0);
+        ck_assert_int_eq(r->state, r->is_registered ? RATIO_FASTER : RATIO_UNREGISTERED);
+        ck_assert(isfinite(r->interval.low)); /* shown, verdict or not */
+        if (r->is_registered)
+            ck_assert_double_eq_tol(r->p, 2 * 2.0 / 128, 1e-9); /* Holm */
+        else
+            ck_assert(isnan(r->p));
+    }
+    report_release(&report);
+    write_design(path, pairs, 0);
+    c = read_match(path);
+    assert_said(c->verdict, "No verdict was asked for");
+    report_release(&report);
+}
+END_TEST
+
+/* Where pushes may be stale, the faster one is who reaches the accuracy first. */
+START_TEST(test_time_to_target)
+{
+    struct design design = design_default();
+    struct comparison *c;
+
+    for (unsigned r = 0; r < 7; r++) {
+        struct synthetic_run run = synthetic_ring("ring");
+        char folder[64];
+
+        for (int is_asp = 0; is_asp < 2; is_asp++) {
+            (void)snprintf(folder, sizeof(folder), "t/runs/%s-%u", is_asp ? "asp" : "ring", r);
+            run.folder = folder;
+            run.seed = run.repeat = r;
+            if (is_asp) {
+                run.mode = run.label = "asp";
+                run.mode_index = run.servers = 1;
+                run.sync = "ps";
+                run.consistency = "asp";
+                run.comm_ms = 0.11 + r / 1000.0; /* a step takes 0.9 ms, not 1 */
+                run.accuracy = 0.94;             /* 0.89 after half of the steps */
+            }
+            (void)synthetic_write(&run);
+        }
+    }
+    c = read_match(support_path("t"));
+    ck_assert_int_eq(c->ratios[c->match].state, RATIO_NO_TARGET);
+    ck_assert_double_eq_tol(c->ratios[c->match].value, 0.903, 0.001);
+    assert_said(c->verdict, "the experiment names no target_accuracy");
+    report_release(&report);
+    design.target_accuracy = 0.9;
+    design.pairs[design.pair_count++] = (struct design_pair){{"ring", "asp"}};
+    assert_ok(design_write(support_path("t"), &design, &err));
+    report.price = 3600;
+    c = read_match(support_path("t"));
+    ck_assert_int_eq(c->ratios[c->match].state, RATIO_FASTER);
+    ck_assert_double_eq_tol(c->ratios[c->match].value, 2 * 0.903, 0.002);
+    assert_said(c->verdict, "ring all-reduce reaches an accuracy of 90 % 1.81x (95 % interval ");
+    assert_said(c->verdict, ") as fast as asp; 7 blocks, p = 0.016");
+    ck_assert_double_eq_tol(comparison_cost_to_target(c, &c->modes[0]), 0.030, 1e-9);
+    ck_assert_double_eq_tol(comparison_cost_of_samples(c, &c->modes[0]), 1e6 / 128000, 1e-9);
+    ck_assert_double_eq_tol(comparison_cost_to_target(c, &c->modes[1]), 60 * 0.903e-3, 1e-9);
+    report_release(&report);
+    design.target_accuracy = 0.95; /* asp never does */
+    assert_ok(design_write(support_path("t"), &design, &err));
+    c = read_match(support_path("t"));
+    ck_assert_int_eq(c->ratios[c->match].state, RATIO_TOO_FEW);
+    assert_said(c->verdict, "in which both ran well and reached the target accuracy, and there "
+                            "are 0.");
+    ck_assert(isnan(comparison_cost_to_target(c, &c->modes[1])));
+    report_release(&report);
+    report.price = 0;
+}
+END_TEST
+
+START_TEST(test_design_that_is_broken)
+{
+    static const char *const designs[] = {
+        "[]", "{}",
+        "{\"title\":\"\",\"level\":0.05,\"margin\":0.02,\"steady_seconds\":3,\"blocks\":10}",
+        "{\"title\":\"\",\"level\":0.05,\"margin\":0.02,\"steady_seconds\":3,\"blocks\":10,"
+        "\"pairs\":[[\"a\"]]}",
+        "{\"title\":\"\",\"level\":0,\"margin\":0.02,\"steady_seconds\":3,\"blocks\":10,"
+        "\"pairs\":[]}"};
+    const char *path = synthetic_match("m", 1);
+
+    synthetic_replace(path, DESIGN_FILE, designs[_i]);
+    assert_fails(report_read(&report, &path, 1, &err), STATUS_DATA, DESIGN_FILE ":1: ");
+    report_release(&report);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("report verdict");
+    TCase *cases = tcase_create("all");
+
+    tcase_set_timeout(cases, 60);
+    tcase_add_test(cases, test_transports_that_differ);
+    tcase_add_test(cases, test_ring_over_grpc);
+    tcase_add_test(cases, test_slower_first_mode_is_turned_round);
+    tcase_add_test(cases, test_no_verdict_from_five_blocks);
+    tcase_add_test(cases, test_undecided_and_equivalent);
+    tcase_add_test(cases, test_registered_pairs);
+    tcase_add_test(cases, test_time_to_target);
+    tcase_add_loop_test(cases, test_design_that_is_broken, 0, 5);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}
