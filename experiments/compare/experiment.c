@@ -9,6 +9,7 @@
 #include "experiments/report/paired.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -297,15 +298,21 @@ static enum status check_modes(struct experiment *e, struct error *err)
     return STATUS_OK;
 }
 
-static const char *find_sync(const struct experiment *e, const struct experiment_mode *mode)
+static const char *find_option(const struct experiment *e, const struct experiment_mode *mode,
+                               const char *name)
 {
     const struct experiment_options *both[] = {&mode->options, &e->options};
 
     for (size_t k = 0; k < 2; k++)
         for (size_t i = both[k]->length; i-- > 0;)
-            if (strcmp(both[k]->items[i].name, "sync") == 0)
+            if (strcmp(both[k]->items[i].name, name) == 0)
                 return both[k]->items[i].value;
     return "";
+}
+
+static const char *find_sync(const struct experiment *e, const struct experiment_mode *mode)
+{
+    return find_option(e, mode, "sync");
 }
 
 static void add_pair(struct experiment *e, size_t a, size_t b)
@@ -437,13 +444,46 @@ enum status experiment_set_verdict(struct experiment *e, const char *text, struc
     return check_pairs(e, err);
 }
 
+struct named_mode {
+    const struct experiment *experiment;
+    const struct experiment_mode *mode;
+};
+
+static const char *option_of_mode(const void *mode, const char *name)
+{
+    const struct named_mode *m = mode;
+
+    return find_option(m->experiment, m->mode, name);
+}
+
+/* Without a target such a verdict would be refused after all runs. */
+static enum status check_target(const struct experiment *e, const char *name, struct error *err)
+{
+    for (size_t i = 0; i < e->mode_count; i++) {
+        const struct named_mode mode = {e, &e->modes[i]};
+
+        if (strcmp(e->modes[i].name, name) == 0 && design_trades_accuracy(option_of_mode, &mode))
+            return error_set(err, STATUS_CONFIG,
+                             "%s: with stale or dropped pushes or compression a step of '%s' is "
+                             "not worth one of another mode: a verdict needs target_accuracy (or "
+                             "verdict none, for figures alone)",
+                             e->name, name);
+    }
+    return STATUS_OK;
+}
+
 enum status experiment_check_design(struct experiment *e, struct error *err)
 {
+    enum status status = STATUS_OK;
     struct design *d = &e->design;
     const size_t pairs = d->pair_count;
     uint64_t most;
     size_t least;
 
+    for (size_t i = 0; i < 2 * pairs && !isfinite(d->target_accuracy) && status == STATUS_OK; i++)
+        status = check_target(e, d->pairs[i / 2].names[i % 2], err);
+    if (status != STATUS_OK)
+        return status;
     d->blocks = (uint64_t)e->repeats;
     if (d->most_blocks > 0 && d->most_blocks <= d->blocks)
         return error_set(err, STATUS_CONFIG,

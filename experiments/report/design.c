@@ -6,7 +6,10 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 static const struct json_field fields[] = {
     {"title", FIELD_TEXT, offsetof(struct design, title), sizeof(((struct design *)0)->title), 1},
@@ -129,6 +132,30 @@ uint64_t design_looks(const struct design *design)
 double design_level(const struct design *design)
 {
     return design->level / (double)design_looks(design);
+}
+
+static bool is_exact(const char *compression)
+{
+    static const char *const names[] = {"", "none", "rows", "named"};
+
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (strcmp(compression, names[i]) == 0)
+            return true;
+    return false;
+}
+
+bool design_trades_accuracy(const char *(*option)(const void *mode, const char *name),
+                            const void *mode)
+{
+    const char *sync = option(mode, "sync"), *consistency = option(mode, "consistency");
+
+    if (strcmp(sync, "ps") == 0)
+        return strcmp(consistency, "asp") == 0 ||
+               (strcmp(consistency, "ssp") == 0 && strcmp(option(mode, "staleness"), "0") != 0) ||
+               strtoul(option(mode, "backup-workers"), NULL, 10) > 0 ||
+               !is_exact(option(mode, "compression")) ||
+               !is_exact(option(mode, "compression-down"));
+    return strcmp(sync, "local") != 0 && !is_exact(option(mode, "comm-hook"));
 }
 
 double design_log_margin(double margin)

@@ -49,6 +49,12 @@ uint64_t design_looks(const struct design *design);
 uint64_t design_step(const struct design *design); /* blocks between two looks */
 double design_level(const struct design *design);  /* of one look */
 
+/* May a step of a mode bring less than one with exact sums of all gradients: stale or dropped
+ * pushes, or values that are rounded or left out on their way?  `option` has the value of an option
+ * of sparring-worker for the mode; "": not set. */
+bool design_trades_accuracy(const char *(*option)(const void *mode, const char *name),
+                            const void *mode);
+
 /* A margin as the largest log-ratio, in either direction. */
 double design_log_margin(double margin);
 

@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
-
 #define NO_BLOCK UINT64_MAX
 
 /* What `sparring compare` counted; of other runs those with one seed belong together. */
@@ -105,37 +103,24 @@ static enum status make_ratio(const struct comparison *c, struct ratio *r, struc
     return STATUS_OK;
 }
 
-static bool is_exact(const char *compression)
+static const char *option_of(const void *mode, const char *name)
 {
-    static const char *const names[] = {"", "none", "rows", "named"};
+    const struct run *run = ((const struct mode *)mode)->first;
+    const struct run_configuration *f = &run->configuration;
+    const json_t *option = json_object_get(run->options, name);
+    const char *value = json_string_value(json_object_get(option, "value"));
 
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (strcmp(compression, names[i]) == 0)
-            return true;
-    return false;
+    return strcmp(name, "sync") == 0             ? f->sync
+           : strcmp(name, "consistency") == 0    ? f->consistency
+           : strcmp(name, "staleness") == 0      ? f->staleness
+           : strcmp(name, "backup-workers") == 0 ? f->backup_workers
+           : value                               ? value
+                                                 : "";
 }
 
 bool comparison_trades_accuracy(const struct mode *mode)
 {
-    static const char *const options[] = {"compression", "compression-down", "comm-hook"};
-    const struct run_configuration *f = mode->first ? &mode->first->configuration : NULL;
-
-    if (!f || strcmp(f->sync, "local") == 0)
-        return false;
-    if (strcmp(f->sync, "ps") == 0 &&
-        (strcmp(f->consistency, "asp") == 0 ||
-         (strcmp(f->consistency, "ssp") == 0 && strcmp(f->staleness, "0") != 0) ||
-         strtoul(f->backup_workers, NULL, 10) > 0))
-        return true;
-    for (size_t i = 0; i < COUNT_OF(options); i++) {
-        const json_t *option = json_object_get(mode->first->options, options[i]);
-        const json_t *value = json_object_get(option, "value");
-        char text[64] = "";
-
-        if (value && json_scalar_text(value, text, sizeof(text)) && !is_exact(text))
-            return true;
-    }
-    return false;
+    return mode->first && design_trades_accuracy(option_of, mode);
 }
 
 static bool belong_together(const struct mode *a, const struct mode *b)

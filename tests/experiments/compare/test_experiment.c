@@ -228,6 +228,11 @@ static void assert_pair(size_t i, const char *a, const char *b)
 
 START_TEST(test_verdict)
 {
+    static const char *const inexact[][2] = {
+        {"", ", consistency: asp"},       {"", ", consistency: ssp, staleness: 4"},
+        {"", ", backup-workers: 1"},      {"", ", compression: fp16"},
+        {"", ", compression-down: topk"}, {", comm-hook: bf16", ""},
+    };
     static const char modes[] = "modes: [{name: c, options: {sync: local}}, {name: p, options: "
                                 "{sync: ps}}, {name: r, options: {sync: allreduce}}, {name: s, "
                                 "options: {sync: allreduce}}, {name: one, nproc: 1}]\n"
@@ -255,6 +260,19 @@ START_TEST(test_verdict)
     assert_ok(experiment_check_design(&e, &err));
     assert_ok(experiment_set_verdict(&e, "p:r,r:s", &err));
     assert_pair(1, "r", "s");
+    for (size_t i = 0; i < sizeof(inexact) / sizeof(inexact[0]); i++) {
+        (void)snprintf(text, sizeof(text),
+                       "modes: [{name: r, options: {sync: allreduce%s}}, {name: p, options: "
+                       "{sync: ps%s}}]\nrepeats: 6\n",
+                       inexact[i][0], inexact[i][1]);
+        assert_ok(parse(text));
+        assert_fails(experiment_check_design(&e, &err), STATUS_CONFIG,
+                     "a verdict needs target_accuracy (or verdict none, for figures alone)");
+        e.design.target_accuracy = 0.9;
+        assert_ok(experiment_check_design(&e, &err));
+    }
+    (void)snprintf(text, sizeof(text), "verdict: [[p, r], [r, s]]\n%s", modes);
+    assert_ok(parse(text));
     e.repeats = 6; /* 2 / 2^6 is above 0.05 / 2 */
     assert_fails(experiment_check_design(&e, &err), STATUS_CONFIG, "it takes 7 ");
     e.repeats = 7;
