@@ -58,8 +58,8 @@ struct trainer {
     struct consistency consistency;
     struct compression compression;
     struct delay_schedule delays;
-    int64_t last_step_ns,
-        burnt_ns; /* of the step before, and what of it that schedule took, busy */
+    int64_t last_step_ns; /* of the step before */
+    int64_t burnt_ns;     /* what of that the schedule took, busy */
     struct overlap overlap;
     struct wanted wanted;
     uint64_t total_steps;       /* updates of the whole run */

@@ -6,6 +6,8 @@
  */
 #include "common/base/cgroup.h"
 
+#include "common/base/parse.h"
+
 #include <limits.h>
 #include <math.h>
 #include <stdbool.h>
@@ -91,16 +93,6 @@ static double least_above(const struct limit *limit, const char *root, const cha
     }
 }
 
-static bool has_controller(const char *controllers, const char *name)
-{
-    const size_t length = strlen(name);
-
-    for (const char *c = controllers; *c; c += strcspn(c, ",") + (c[strcspn(c, ",")] == ','))
-        if (strncmp(c, name, length) == 0 && (c[length] == ',' || c[length] == '\0'))
-            return true;
-    return false;
-}
-
 static double find_least(const struct limit *limit, const char *root)
 {
     char line[PATH_MAX + 256];
@@ -121,7 +113,7 @@ static double find_least(const struct limit *limit, const char *root)
         path[strcspn(path, "\n")] = '\0';
         if (controllers[0] == '\0')
             least = fmin(least, least_above(limit, root, VERSION_2, path, true));
-        else if (has_controller(controllers, limit->controller))
+        else if (parse_list_has(controllers, limit->controller))
             least = fmin(least, least_above(limit, root, mount, path, false));
     }
     if (file)

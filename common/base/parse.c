@@ -91,3 +91,13 @@ bool parse_bytes(const char *text, uint64_t *ret)
     *ret = value;
     return true;
 }
+
+bool parse_list_has(const char *list, const char *word)
+{
+    const size_t length = strlen(word);
+
+    for (const char *p = list; *p; p += strcspn(p, ",") + (p[strcspn(p, ",")] == ','))
+        if (strncmp(p, word, length) == 0 && (p[length] == ',' || p[length] == '\0'))
+            return true;
+    return false;
+}

@@ -1,6 +1,7 @@
 /*
- * parse: text to numbers, whole text or nothing.  Each returns false on empty text, trailing
- * characters, overflow or a value outside the type, and leaves *ret untouched.
+ * parse: text to numbers, whole text or nothing, and words of lists.  A function with *ret returns
+ * false on empty text, trailing characters, overflow or a value outside the type, and leaves *ret
+ * untouched.
  */
 #ifndef SPARRING_COMMON_BASE_PARSE_H
 #define SPARRING_COMMON_BASE_PARSE_H
@@ -15,5 +16,8 @@ bool parse_bool(const char *text, bool *ret);       /* true false yes no on off 
 
 /* Bytes with an optional binary suffix: 4096, 64K, 64KiB, 256M, 1GiB (K = 1024). */
 bool parse_bytes(const char *text, uint64_t *ret);
+
+/* Is `word` one of the words of a list, "cpu,memory"? */
+bool parse_list_has(const char *list, const char *word);
 
 #endif

@@ -71,7 +71,7 @@ struct condition {
 
 struct comparison {
     const struct run_list *list; /* borrowed */
-    double price;                /* of a host for an hour; 0: not said */
+    double price;                /* of a host for an hour; 0, as made: not said */
     const struct design *design; /* the list's */
     size_t *mode_of;             /* owned; mode of each run */
     struct run_metrics *metrics; /* owned; of each run, unspecified unless RUN_OK */

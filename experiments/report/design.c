@@ -1,3 +1,6 @@
+/*
+ * design.json: read strictly, because a verdict rests on it, and written before the first run.
+ */
 #include "experiments/report/design.h"
 
 #include "common/base/file.h"

@@ -1,11 +1,15 @@
+/*
+ * Two reports as JSON, whether they were read or made just now: modes are found by name, conditions
+ * are the settings that report.json has of each mode, and figures are those of its runs.
+ */
 #include "experiments/report/diff.h"
 
 #include "common/base/file.h"
 #include "common/base/memory.h"
+#include "common/base/parse.h"
 #include "experiments/report/design.h"
 #include "experiments/report/format.h"
 #include "experiments/report/json_fields.h"
-#include "experiments/report/paired.h"
 #include "experiments/report/report.h"
 #include "experiments/report/unpaired.h"
 #include "experiments/report/write.h"
@@ -105,20 +109,10 @@ static const char *fact_of(const json_t *mode, const char *name)
     return value ? value : NOT_RECORDED;
 }
 
-static bool is_in(const char *list, const char *name)
-{
-    const size_t length = strlen(name);
-
-    for (const char *p = list; *p; p += strcspn(p, ",") + (p[strcspn(p, ",")] == ','))
-        if (strncmp(p, name, length) == 0 && (p[length] == ',' || p[length] == '\0'))
-            return true;
-    return false;
-}
-
 /* The program is what is judged, and other seeds are other draws of the same. */
 static bool may_differ(const struct diff_request *r, const char *name)
 {
-    return is_in("program,commit,seed", name) || is_in(r->ignore, name);
+    return parse_list_has("program,commit,seed", name) || parse_list_has(r->ignore, name);
 }
 
 static bool differs(const json_t *before, const json_t *now, const char *name)
@@ -127,7 +121,7 @@ static bool differs(const json_t *before, const json_t *now, const char *name)
 }
 
 /* Has an earlier mode, which both reports have, the same difference? */
-static bool was_told(const struct diff_request *r, size_t index, const char *name)
+static bool was_listed(const struct diff_request *r, size_t index, const char *name)
 {
     const json_t *modes = json_object_get(r->now, "modes");
     const json_t *now = json_array_get(modes, index);
@@ -145,14 +139,14 @@ static bool was_told(const struct diff_request *r, size_t index, const char *nam
     return false;
 }
 
-static size_t tell_difference(const struct diff_request *r, size_t index, const json_t *before,
+static size_t list_difference(const struct diff_request *r, size_t index, const json_t *before,
                               const char *name, struct strbuf *out)
 {
     const json_t *now = json_array_get(json_object_get(r->now, "modes"), index);
     const bool may = may_differ(r, name);
     struct strbuf line = STRBUF_INIT;
 
-    if (!differs(before, now, name) || was_told(r, index, name))
+    if (!differs(before, now, name) || was_listed(r, index, name))
         return 0;
     strbuf_addf(&line, "%s: %s (%s) was '%s' and is '%s'", may ? "differs" : "NOT COMPARABLE", name,
                 json_string_value(json_object_get(now, "name")), fact_of(before, name),
@@ -164,7 +158,7 @@ static size_t tell_difference(const struct diff_request *r, size_t index, const 
 }
 
 /* Every setting that either has; returns those that may not differ and do. */
-static size_t tell_differences(const struct diff_request *r, struct strbuf *out)
+static size_t list_differences(const struct diff_request *r, struct strbuf *out)
 {
     size_t count = 0, i;
     const json_t *now;
@@ -179,16 +173,16 @@ static size_t tell_differences(const struct diff_request *r, struct strbuf *out)
         if (!before)
             continue;
         json_object_foreach(json_object_get(now, "facts"), name, value) count +=
-            tell_difference(r, i, before, name, out);
+            list_difference(r, i, before, name, out);
         json_object_foreach(json_object_get(before, "facts"), name,
                             value) if (!json_object_get(json_object_get(now, "facts"), name))
-            count += tell_difference(r, i, before, name, out);
+            count += list_difference(r, i, before, name, out);
     }
     return count;
 }
 
-static void tell_alone(const json_t *report, const json_t *other, const char *name,
-                       struct strbuf *out)
+static void list_unmatched_modes(const json_t *report, const json_t *other, const char *name,
+                                 struct strbuf *out)
 {
     size_t i;
     const json_t *mode;
@@ -334,8 +328,8 @@ static enum status write_figures(const struct diff_request *r, bool *ret_failed,
         status = error_set(err, STATUS_CONFIG, "'%s' and '%s' share no mode with good runs",
                            r->names[0], r->names[1]);
     if (status == STATUS_OK) {
-        paired_holm(&pairs->unpaired.p_difference, sizeof(*pairs), count, count);
-        paired_holm(&pairs->unpaired.p_equivalence, sizeof(*pairs), count, count);
+        statistics_holm(&pairs->unpaired.p_difference, sizeof(*pairs), count, count);
+        statistics_holm(&pairs->unpaired.p_equivalence, sizeof(*pairs), count, count);
         strbuf_addf(out, "%s\n%-15s %11s %11s  %-19s %6s\n", metric_specs[metric].title, "mode",
                     "before", "now", "ratio (95 %)", "p");
         for (i = 0; i < count; i++)
@@ -359,9 +353,9 @@ enum status diff_write(const struct diff_request *r, bool *ret_failed, struct st
     if (status != STATUS_OK)
         return status;
     strbuf_addf(out, "before: %s\nnow:    %s\n", r->names[0], r->names[1]);
-    tell_alone(r->before, r->now, r->names[0], out);
-    tell_alone(r->now, r->before, r->names[1], out);
-    differences = tell_differences(r, out);
+    list_unmatched_modes(r->before, r->now, r->names[0], out);
+    list_unmatched_modes(r->now, r->before, r->names[1], out);
+    differences = list_differences(r, out);
     if (differences > 0)
         return error_set(err, STATUS_CONFIG,
                          "the reports were measured under other conditions, %zu of them; --ignore "

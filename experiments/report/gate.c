@@ -1,3 +1,6 @@
+/*
+ * A change that fails must be past the limit and more than chance: the test of the blocks decides.
+ */
 #include "experiments/report/gate.h"
 
 #include "common/base/parse.h"

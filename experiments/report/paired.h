@@ -4,8 +4,7 @@
  * it.  d is log(figure of the first / figure of the second) of a block, and everything here is
  * about the mean of d.  Pure functions.
  *
- * Sources: Fisher 1935 (the sign-flip test), Student 1908, Schuirmann 1987 (two one-sided tests),
- * Holm 1979; Abramowitz and Stegun 1964, 26.7.3 and 26.7.4 (Student's distribution).
+ * Source: Fisher 1935 (the sign-flip test).
  */
 #ifndef SPARRING_EXPERIMENTS_REPORT_PAIRED_H
 #define SPARRING_EXPERIMENTS_REPORT_PAIRED_H
@@ -28,17 +27,6 @@ struct paired {
  * equal. n is at most PAIRED_BLOCKS_MAX.  STATUS_NO_MEMORY only. */
 enum status paired_compare(const double *d, size_t n, double level, double margin,
                            struct paired *ret, struct error *err);
-
-/* P(|T| > t) of Student's distribution with so many degrees of freedom, t >= 0. */
-double paired_student_tail(double t, size_t freedom);
-
-/* t with P(|T| > t) = p, 0 < p < 1. */
-double paired_student_quantile(double p, size_t freedom);
-
-/* Holm's adjustment, in place: each p becomes the smallest level at which it is rejected.  `length`
- * of them lie `stride` bytes apart; NaN is none.  `hypotheses` are as many as were asked for: at
- * least those that are there; the others count as 1. */
-void paired_holm(double *p, size_t stride, size_t length, size_t hypotheses);
 
 /* Fewest blocks with which one of `pairs` can be found different at `level`: the sign-flip test of
  * n blocks cannot go below 2 / 2^n, and Holm wants level / pairs of the first one. */

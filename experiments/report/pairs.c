@@ -213,8 +213,8 @@ static void adjust(struct comparison *c, size_t registered)
         r->p = r->is_registered ? r->paired.p_difference : (double)NAN;
         r->p_equivalence = r->is_registered ? r->paired.p_equivalence : (double)NAN;
     }
-    paired_holm(&c->ratios->p, sizeof(*c->ratios), c->ratio_count, registered);
-    paired_holm(&c->ratios->p_equivalence, sizeof(*c->ratios), c->ratio_count, registered);
+    statistics_holm(&c->ratios->p, sizeof(*c->ratios), c->ratio_count, registered);
+    statistics_holm(&c->ratios->p_equivalence, sizeof(*c->ratios), c->ratio_count, registered);
 }
 
 static enum ratio_state judge(const struct comparison *c, const struct ratio *r, size_t registered)

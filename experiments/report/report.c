@@ -29,11 +29,7 @@ enum status report_read(struct report *r, const char *const *paths, size_t count
 
     for (size_t i = 0; i < count && status == STATUS_OK; i++)
         status = run_list_add(&r->list, paths[i], err);
-    if (status == STATUS_OK)
-        status = comparison_make(&r->list, &r->comparison, err);
-    if (status == STATUS_OK)
-        r->comparison.price = r->price;
-    return status;
+    return status == STATUS_OK ? comparison_make(&r->list, &r->comparison, err) : status;
 }
 
 void report_release(struct report *r)
@@ -248,12 +244,13 @@ static void write_command(const char *const *paths, size_t count, const char *ou
 static enum status make_report(const struct report_options *o, const char *const *paths,
                                size_t count, const char *folder, struct error *err)
 {
-    struct report report = {.price = o->price};
+    struct report report = {0};
     struct strbuf command = STRBUF_INIT;
     struct strbuf text = STRBUF_INIT;
     char problem[512] = "";
     enum status status = report_read(&report, paths, count, err);
 
+    report.comparison.price = o->price;
     write_command(paths, count, folder, &command);
     if (o->price > 0)
         strbuf_addf(&command, " --price %g", o->price);

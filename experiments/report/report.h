@@ -19,7 +19,6 @@ int report_main(int argc, char **argv);
 
 /* Runs and what they say.  The comparison points into the list: do not copy. */
 struct report {
-    double price; /* of a host for an hour, set before report_read; 0: not said */
     struct run_list list;
     struct comparison comparison;
 };

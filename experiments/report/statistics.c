@@ -17,6 +17,8 @@
 #define HIGH_QUANTILE  0.975
 #define MAD_FACTOR     0.6745             /* third quartile of the normal distribution */
 #define MEAN_AD_FACTOR 0.7978845608028654 /* sqrt(2 / pi) */
+#define PI             3.14159265358979323846
+#define TAIL_STEPS     200 /* bisections */
 
 static int compare_doubles(const void *a, const void *b)
 {
@@ -55,6 +57,16 @@ double statistics_mean(const double *values, size_t n)
     for (size_t i = 0; i < n; i++)
         sum += values[i];
     return sum / (double)n;
+}
+
+double statistics_deviation(const double *values, size_t n)
+{
+    const double mean = statistics_mean(values, n);
+    double sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += (values[i] - mean) * (values[i] - mean);
+    return n > 1 ? sqrt(sum / (double)(n - 1)) : (double)NAN;
 }
 
 static enum status sorted_copy(const double *values, size_t n, double **ret, struct error *err)
@@ -154,4 +166,98 @@ enum status statistics_outlier_score(const double *values, size_t n, double valu
     else
         *ret = mean_ad > 0 ? MEAN_AD_FACTOR * fabs(value - median) / mean_ad : 0;
     return STATUS_OK;
+}
+
+/* ---- intervals and tests ---- */
+
+/* Between t and -t, over half its terms' series: 1 + (a/b) c + (a (a+2))/(b (b+2)) c^2 + ... */
+static double series(double first, double c, size_t terms)
+{
+    double term = 1, sum = terms > 0 ? 1 : 0;
+
+    for (size_t i = 1; i < terms; i++) {
+        const double above = first + 2 * (double)(i - 1);
+
+        term *= above / (above + 1) * c;
+        sum += term;
+    }
+    return sum;
+}
+
+double statistics_student_tail(double t, size_t freedom)
+{
+    const double angle = atan(t / sqrt((double)freedom));
+    const double cosine = cos(angle);
+    const double square = cosine * cosine;
+    double inside;
+
+    if (freedom % 2 == 0)
+        inside = sin(angle) * series(1, square, freedom / 2);
+    else
+        inside = 2 / PI * (angle + sin(angle) * cosine * series(2, square, (freedom - 1) / 2));
+    return inside < 1 ? 1 - inside : 0;
+}
+
+double statistics_student_quantile(double p, size_t freedom)
+{
+    double low = 0, high = 1;
+
+    while (statistics_student_tail(high, freedom) > p)
+        high *= 2;
+    for (int i = 0; i < TAIL_STEPS && low < high; i++) {
+        const double middle = low + (high - low) / 2;
+
+        if (statistics_student_tail(middle, freedom) > p)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+struct interval statistics_mean_interval(double mean, double error, size_t freedom, double level)
+{
+    const double half = statistics_student_quantile(level, freedom) * error;
+
+    return (struct interval){mean - half, mean + half};
+}
+
+double statistics_p_beyond(double mean, double error, size_t freedom, double margin)
+{
+    const double room = margin - fabs(mean);
+    double tail;
+
+    if (error == 0)
+        return room > 0 ? 0 : 1;
+    tail = statistics_student_tail(fabs(room) / error, freedom) / 2;
+    return room > 0 ? tail : 1 - tail;
+}
+
+static double *element(double *p, size_t stride, size_t i)
+{
+    return (double *)(void *)((char *)p + i * stride);
+}
+
+void statistics_holm(double *p, size_t stride, size_t length, size_t hypotheses)
+{
+    double reached = 0;
+
+    /* Each round takes the least of those not yet adjusted, which are then kept below 0. */
+    for (size_t left = hypotheses; left > 0; left--) {
+        double *least = NULL;
+
+        for (size_t i = 0; i < length; i++) {
+            double *other = element(p, stride, i);
+
+            if (*other >= 0 && (!least || *other < *least))
+                least = other;
+        }
+        if (!least)
+            break;
+        reached = fmax(reached, fmin(1, *least * (double)left));
+        *least = -1 - reached;
+    }
+    for (size_t i = 0; i < length; i++)
+        if (*element(p, stride, i) < 0)
+            *element(p, stride, i) = -1 - *element(p, stride, i);
 }

@@ -36,6 +36,8 @@ void statistics_sort(double *values, size_t n);
 double statistics_quantile(const double *sorted, size_t n, double q);
 
 double statistics_mean(const double *values, size_t n); /* NaN when n is 0 */
+double statistics_deviation(const double *values,
+                            size_t n); /* of a sample; NaN when n is below 2 */
 
 /* Everything of struct spread; `values` in any order, not changed.  The interval is a percentile
  * bootstrap: STATISTICS_RESAMPLES times as many values are drawn anew with replacement, by a
@@ -49,5 +51,24 @@ enum status statistics_spread(const double *values, size_t n, struct spread *ret
  * Source: Iglewicz and Hoaglin 1993.  STATUS_NO_MEMORY only. */
 enum status statistics_outlier_score(const double *values, size_t n, double value, double *ret,
                                      struct error *err);
+
+/* P(|T| > t) of Student's distribution with so many degrees of freedom, t >= 0.
+ * Source: Abramowitz and Stegun 1964, 26.7.3 and 26.7.4. */
+double statistics_student_tail(double t, size_t freedom);
+
+/* t with P(|T| > t) = p, 0 < p < 1. */
+double statistics_student_quantile(double p, size_t freedom);
+
+/* Of a mean with the standard error `error`, by Student's t; level 0.05: 95 %. */
+struct interval statistics_mean_interval(double mean, double error, size_t freedom, double level);
+
+/* The larger p of two one-sided tests: that the mean is at least the margin, that it is at most its
+ * negative.  Source: Schuirmann 1987. */
+double statistics_p_beyond(double mean, double error, size_t freedom, double margin);
+
+/* Holm's adjustment (1979), in place: each p becomes the smallest level at which it is rejected.
+ * `length` of them lie `stride` bytes apart; NaN is none.  `hypotheses` are as many as were asked
+ * for: at least those that are there; the others count as 1. */
+void statistics_holm(double *p, size_t stride, size_t length, size_t hypotheses);
 
 #endif

@@ -8,7 +8,6 @@
 
 #include "common/base/memory.h"
 #include "common/base/random.h"
-#include "experiments/report/paired.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -141,37 +140,21 @@ static enum status permute(const struct sample *first, const struct sample *seco
     return status;
 }
 
-/* Square of the standard error of a mean. */
-static double square_error(const struct sample *s)
+static double error_of_mean(const struct sample *s)
 {
-    const double mean = statistics_mean(s->values, s->n);
-    double sum = 0;
-
-    for (size_t i = 0; i < s->n; i++)
-        sum += (s->values[i] - mean) * (s->values[i] - mean);
-    return sum / (double)(s->n - 1) / (double)s->n;
+    return statistics_deviation(s->values, s->n) / sqrt((double)s->n);
 }
 
 static void by_welch(const struct sample *first, const struct sample *second, double level,
                      double margin, struct unpaired *u)
 {
-    const double a = square_error(first), b = square_error(second), error = sqrt(a + b);
+    const double a = pow(error_of_mean(first), 2), b = pow(error_of_mean(second), 2);
     const double freedom =
         (a + b) * (a + b) / (a * a / (double)(first->n - 1) + b * b / (double)(second->n - 1));
-    const double room = margin - fabs(u->difference);
-    size_t whole;
-    double half, tail;
+    const size_t whole = freedom > 1 ? (size_t)freedom : 1; /* NaN without any spread */
 
-    if (error == 0) {
-        u->interval = (struct interval){u->difference, u->difference};
-        u->p_equivalence = room > 0 ? 0 : 1;
-        return;
-    }
-    whole = freedom > 1 ? (size_t)freedom : 1;
-    half = paired_student_quantile(level, whole) * error;
-    tail = paired_student_tail(fabs(room) / error, whole) / 2;
-    u->interval = (struct interval){u->difference - half, u->difference + half};
-    u->p_equivalence = room > 0 ? tail : 1 - tail;
+    u->interval = statistics_mean_interval(u->difference, sqrt(a + b), whole, level);
+    u->p_equivalence = statistics_p_beyond(u->difference, sqrt(a + b), whole, margin);
 }
 
 enum status unpaired_compare(const struct sample *first, const struct sample *second, double level,

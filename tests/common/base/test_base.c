@@ -165,6 +165,15 @@ START_TEST(parse_bytes_knows_suffixes)
 }
 END_TEST
 
+START_TEST(parse_list_finds_whole_words)
+{
+    ck_assert(parse_list_has("cpu", "cpu") && parse_list_has("cpuset,cpu", "cpu"));
+    ck_assert(parse_list_has("cpu,cpuacct", "cpuacct") && parse_list_has("a,,b,", "b"));
+    ck_assert(!parse_list_has("cpuset,cpuacct", "cpu") && !parse_list_has("", "cpu"));
+    ck_assert(!parse_list_has("xcpu,cp", "cpu"));
+}
+END_TEST
+
 START_TEST(memory_fails_with_a_text)
 {
     struct error err = {0};
@@ -228,6 +237,7 @@ TCase *text_cases(void)
     tcase_add_test(cases, strbuf_quotes_json_and_html);
     tcase_add_test(cases, parse_takes_whole_numbers_only);
     tcase_add_test(cases, parse_bytes_knows_suffixes);
+    tcase_add_test(cases, parse_list_finds_whole_words);
     tcase_add_test(cases, memory_fails_with_a_text);
     tcase_add_test(cases, clock_deadlines_saturate);
     tcase_add_test(cases, log_lines_are_harmless);

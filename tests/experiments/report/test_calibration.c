@@ -168,7 +168,7 @@ START_TEST(test_false_verdicts)
             }
         }
         of_one += p[0] <= DESIGN_LEVEL;
-        paired_holm(p, sizeof(*p), PAIRS, PAIRS);
+        statistics_holm(p, sizeof(*p), PAIRS, PAIRS);
         for (first = 0; first < PAIRS && p[first] > DESIGN_LEVEL; first++)
             continue;
         of_all += first < PAIRS;

@@ -1,6 +1,6 @@
 /*
- * Statistics against numpy 1.24 (quantiles), against the bootstrap written again in Python, and
- * against values worked out by hand.
+ * Statistics against numpy 1.24 (quantiles), against the bootstrap written again in Python, against
+ * tables (Student's distribution), and against values worked out by hand.
  */
 #include "experiments/report/statistics.h"
 #include "tests/support/support.h"
@@ -103,6 +103,53 @@ START_TEST(test_outlier_scores)
 }
 END_TEST
 
+START_TEST(test_student)
+{
+    static const struct {
+        size_t freedom;
+        double t; /* P(|T| > t) = 0.05 */
+    } table[] = {{1, 12.706204736432095}, {2, 4.302652729911275},   {4, 2.7764451051977987},
+                 {9, 2.2621571627409915}, {30, 2.0422724563012373}, {999, 1.962341461133449}};
+
+    for (size_t i = 0; i < COUNT_OF(table); i++)
+        ck_assert_double_eq_tol(statistics_student_quantile(0.05, table[i].freedom), table[i].t,
+                                1e-9);
+    ck_assert_double_eq_tol(statistics_student_tail(1, 1), 0.5, EXACT); /* Cauchy's */
+    ck_assert_double_eq_tol(statistics_student_tail(1, 2), 1 - 1 / sqrt(3.0), EXACT);
+    for (size_t freedom = 1; freedom < 60; freedom++) {
+        ck_assert_double_eq_tol(statistics_student_tail(0, freedom), 1, EXACT);
+        for (double p = 0.001; p < 1; p += 0.0997)
+            ck_assert_double_eq_tol(
+                statistics_student_tail(statistics_student_quantile(p, freedom), freedom), p, 1e-9);
+    }
+}
+END_TEST
+
+START_TEST(test_holm)
+{
+    double p[] = {0.01, 0.04, 0.03, 0.005};
+    static const double adjusted[] = {0.03, 0.06, 0.06, 0.02};
+    double large[] = {0.9, 0, 0.8};
+    struct {
+        double p, other;
+    } every_second[] = {{0.01, -7}, {(double)NAN, -7}, {0.02, -7}};
+
+    statistics_holm(p, sizeof(*p), COUNT_OF(p), COUNT_OF(p));
+    for (size_t i = 0; i < COUNT_OF(p); i++)
+        ck_assert_double_eq_tol(p[i], adjusted[i], EXACT);
+    statistics_holm(large, sizeof(*large), COUNT_OF(large), COUNT_OF(large));
+    ck_assert_double_eq_tol(large[0], 1, EXACT);
+    ck_assert_double_eq_tol(large[1], 0, EXACT);
+    ck_assert_double_eq_tol(large[2], 1, EXACT);
+    statistics_holm(&every_second->p, sizeof(*every_second), COUNT_OF(every_second), 4);
+    ck_assert_double_eq_tol(every_second[0].p, 0.04,
+                            EXACT); /* four were asked for, two are there */
+    ck_assert(isnan(every_second[1].p));
+    ck_assert_double_eq_tol(every_second[2].p, 0.06, EXACT);
+    ck_assert_double_eq(every_second[0].other, -7);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("report statistics");
@@ -114,6 +161,8 @@ int main(void)
     tcase_add_test(cases, test_spread);
     tcase_add_test(cases, test_bootstrap_as_in_python);
     tcase_add_test(cases, test_outlier_scores);
+    tcase_add_test(cases, test_student);
+    tcase_add_test(cases, test_holm);
     suite_add_tcase(suite, cases);
     return support_run(suite);
 }

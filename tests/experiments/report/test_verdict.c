@@ -34,25 +34,32 @@ static void write_run(const char *base, bool is_ring, unsigned repeat, double co
     (void)synthetic_write(&run);
 }
 
-/* Shared memory against sockets: no loopback in the verdict, and the reader is told. */
-START_TEST(test_transports_that_differ)
+/* Six blocks of an all-reduce and of write_run's server. */
+static struct comparison *read_against_server(const char *label, const char *backend,
+                                              const char *transport)
 {
-    struct comparison *c;
-
     for (unsigned r = 0; r < 6; r++) {
         char folder[64];
         struct synthetic_run run = synthetic_ring(folder);
 
-        (void)snprintf(folder, sizeof(folder), "m/runs/shm-%u", r);
-        run.mode = "shm";
-        run.label = "all-reduce";
-        run.backend = "shm";
+        (void)snprintf(folder, sizeof(folder), "m/runs/allreduce-%u", r);
+        run.mode = "allreduce";
+        run.label = label;
+        run.backend = backend;
+        run.transport = transport;
         run.repeat = r;
         run.seed = 1 + r;
         (void)synthetic_write(&run);
         write_run("m", false, r, 0.9);
     }
-    c = read_match(support_path("m"));
+    return read_match(support_path("m"));
+}
+
+/* Shared memory against sockets: no loopback in the verdict, and the reader is told. */
+START_TEST(test_transports_that_differ)
+{
+    struct comparison *c = read_against_server("all-reduce", "shm", NULL);
+
     ck_assert_msg(strncmp(c->verdict, "On this host: all-reduce has ", 29) == 0, "%s", c->verdict);
     assert_said(c->verdict, " (all-reduce: shared memory; server: "
                             "gRPC over TCP).");
@@ -65,22 +72,8 @@ END_TEST
 /* The ring over gRPC against servers: the same transport, and named so. */
 START_TEST(test_ring_over_grpc)
 {
-    struct comparison *c;
+    struct comparison *c = read_against_server("ring", "ring", "grpc");
 
-    for (unsigned r = 0; r < 6; r++) {
-        char folder[64];
-        struct synthetic_run run = synthetic_ring(folder);
-
-        (void)snprintf(folder, sizeof(folder), "m/runs/grpc-%u", r);
-        run.mode = "grpc";
-        run.label = "ring";
-        run.transport = "grpc";
-        run.repeat = r;
-        run.seed = 1 + r;
-        (void)synthetic_write(&run);
-        write_run("m", false, r, 0.9);
-    }
-    c = read_match(support_path("m"));
     for (size_t m = 0; m < c->mode_count; m++)
         ck_assert_str_eq(comparison_carrier(&c->modes[m]), "gRPC over TCP");
     ck_assert_msg(strncmp(c->verdict, "On this host, over loopback: ", 29) == 0, "%s", c->verdict);
@@ -220,8 +213,8 @@ START_TEST(test_time_to_target)
     design.target_accuracy = 0.9;
     design.pairs[design.pair_count++] = (struct design_pair){{"ring", "asp"}};
     assert_ok(design_write(support_path("t"), &design, &err));
-    report.price = 3600;
     c = read_match(support_path("t"));
+    c->price = 3600;
     ck_assert_int_eq(c->ratios[c->match].state, RATIO_FASTER);
     ck_assert_double_eq_tol(c->ratios[c->match].value, 2 * 0.903, 0.002);
     assert_said(c->verdict, "ring all-reduce reaches an accuracy of 90 % 1.81x (95 % interval ");
@@ -236,9 +229,9 @@ START_TEST(test_time_to_target)
     ck_assert_int_eq(c->ratios[c->match].state, RATIO_TOO_FEW);
     assert_said(c->verdict, "in which both ran well and reached the target accuracy, and there "
                             "are 0.");
+    c->price = 3600;
     ck_assert(isnan(comparison_cost_to_target(c, &c->modes[1])));
     report_release(&report);
-    report.price = 0;
 }
 END_TEST
 
