@@ -22,6 +22,7 @@
 #include <sys/stat.h>
 
 #define NOT_RECORDED "(not recorded)"
+#define DIFF_MARGIN  0.03 /* what two times of measuring one program differ by; see METRICS.md */
 
 /* ---- reading ---- */
 
@@ -198,16 +199,19 @@ static void list_unmatched_modes(const json_t *report, const json_t *other, cons
 
 /* ---- figures ---- */
 
-/* One mode in both. */
+/* One mode in both: before, now. */
 struct pair {
-    const char *name; /* borrowed */
+    const char *name;  /* borrowed */
+    double *values[2]; /* owned */
+    struct sample samples[2];
     struct spread spreads[2];
     struct unpaired unpaired;
 };
 
-/* Logarithms of the figure of its good runs; `values` has room for all runs of the report. */
+/* Logarithms of the figure of its good runs in the order in which they ran; `values` and `orders`
+ * have room for all runs of the report. */
 static size_t collect(const json_t *report, const char *mode, enum metric_index metric,
-                      double *values)
+                      double *values, double *orders)
 {
     size_t n = 0, i;
     const json_t *run;
@@ -215,45 +219,85 @@ static size_t collect(const json_t *report, const char *mode, enum metric_index 
     json_array_foreach(json_object_get(report, "runs"), i, run)
     {
         const char *name = json_string_value(json_object_get(run, "mode"));
-        const json_t *value =
-            json_object_get(json_object_get(run, "metrics"), metric_specs[metric].name);
+        const double value = json_number_value(
+            json_object_get(json_object_get(run, "metrics"), metric_specs[metric].name));
+        const double order = json_number_value(json_object_get(run, "order"));
+        size_t place = n;
 
-        if (name && strcmp(name, mode) == 0 && json_number_value(value) > 0 &&
-            n < UNPAIRED_RUNS_MAX / 2)
-            values[n++] = log(json_number_value(value));
+        if (!name || strcmp(name, mode) != 0 || !(value > 0))
+            continue;
+        for (; place > 0 && orders[place - 1] > order; place--) {
+            values[place] = values[place - 1];
+            orders[place] = orders[place - 1];
+        }
+        values[place] = log(value);
+        orders[place] = order;
+        n++;
     }
     return n;
 }
 
-static enum status make_pair(const struct diff_request *r, enum metric_index metric,
+static enum status read_pair(const struct diff_request *r, enum metric_index metric,
                              struct pair *pair, struct error *err)
 {
     const json_t *const reports[2] = {r->before, r->now};
-    struct sample samples[2] = {{NULL, 0}, {NULL, 0}};
-    double *values[2] = {NULL, NULL};
     enum status status = STATUS_OK;
 
     for (size_t k = 0; k < 2 && status == STATUS_OK; k++) {
-        status = mem_calloc(json_array_size(json_object_get(reports[k], "runs")), sizeof(double),
-                            "a mode's runs", &values[k], err);
-        if (status != STATUS_OK)
-            break;
-        samples[k] = (struct sample){values[k], collect(reports[k], pair->name, metric, values[k])};
-        status = statistics_spread(samples[k].values, samples[k].n, &pair->spreads[k], err);
+        const size_t length = json_array_size(json_object_get(reports[k], "runs"));
+        double *orders = NULL;
+
+        status = mem_calloc(length, sizeof(double), "a mode's runs", &pair->values[k], err);
+        if (status == STATUS_OK)
+            status = mem_calloc(length, sizeof(double), "a mode's runs", &orders, err);
+        if (status == STATUS_OK) {
+            pair->samples[k] = (struct sample){
+                pair->values[k], collect(reports[k], pair->name, metric, pair->values[k], orders)};
+            status = statistics_spread(pair->values[k], pair->samples[k].n, &pair->spreads[k], err);
+        }
+        free(orders);
     }
-    if (status == STATUS_OK)
-        status = unpaired_compare(&samples[0], &samples[1], DESIGN_LEVEL,
-                                  design_log_margin(DESIGN_MARGIN), &pair->unpaired, err);
-    free(values[0]);
-    free(values[1]);
     return status;
 }
 
-static const char *state_of(const struct pair *pair, size_t count, int better)
+static bool has_both(const struct pair *pair)
+{
+    return pair->samples[0].n > 0 && pair->samples[1].n > 0;
+}
+
+/* Fill pairs[].unpaired.  Neighbours in time are alike in all modes for the same reasons. */
+static enum status compare_pairs(struct pair *pairs, size_t count, struct error *err)
+{
+    struct sample *all = NULL;
+    double correlation;
+    enum status status = mem_calloc(2 * count, sizeof(*all), "samples", &all, err);
+
+    if (status != STATUS_OK)
+        return status;
+    for (size_t i = 0; i < count; i++)
+        memcpy(all + 2 * i, pairs[i].samples, sizeof(pairs[i].samples));
+    correlation = unpaired_correlation(all, 2 * count);
+    free(all);
+    for (size_t i = 0; i < count; i++)
+        pairs[i].unpaired =
+            unpaired_compare(&pairs[i].samples[0], &pairs[i].samples[1], correlation, DESIGN_LEVEL,
+                             design_log_margin(DIFF_MARGIN));
+    statistics_holm(&pairs->unpaired.p_difference, sizeof(*pairs), count, count);
+    statistics_holm(&pairs->unpaired.p_equivalence, sizeof(*pairs), count, count);
+    return STATUS_OK;
+}
+
+static bool has_too_few(const struct pair *pair)
+{
+    return pair->samples[0].n < STATISTICS_RUNS_MINIMUM ||
+           pair->samples[1].n < STATISTICS_RUNS_MINIMUM;
+}
+
+static const char *state_of(const struct pair *pair, int better)
 {
     const struct unpaired *u = &pair->unpaired;
 
-    if (!(u->least_p * (double)count <= DESIGN_LEVEL))
+    if (has_too_few(pair))
         return "too few runs";
     if (u->p_equivalence <= DESIGN_LEVEL)
         return "equivalent";
@@ -262,8 +306,7 @@ static const char *state_of(const struct pair *pair, size_t count, int better)
     return better == 0 ? "differs" : (u->difference > 0) == (better > 0) ? "better" : "worse";
 }
 
-static void add_pair(const struct pair *pair, size_t count, enum metric_index metric,
-                     struct strbuf *out)
+static void add_pair(const struct pair *pair, enum metric_index metric, struct strbuf *out)
 {
     const struct interval interval = {exp(pair->unpaired.interval.low),
                                       exp(pair->unpaired.interval.high)};
@@ -273,7 +316,7 @@ static void add_pair(const struct pair *pair, size_t count, enum metric_index me
     format_metric(metric, exp(pair->spreads[1].median), now);
     format_ratio_interval(exp(pair->unpaired.difference), &interval, ratio);
     strbuf_addf(out, "%-15.31s %11s %11s  %-19s %6.2g  %s\n", pair->name, before, now, ratio,
-                pair->unpaired.p_difference, state_of(pair, count, metric_specs[metric].better));
+                pair->unpaired.p_difference, state_of(pair, metric_specs[metric].better));
 }
 
 static enum status check_gate(const struct gate *gate, const struct pair *pairs, size_t count,
@@ -283,12 +326,12 @@ static enum status check_gate(const struct gate *gate, const struct pair *pairs,
         const struct unpaired *u = &pairs[i].unpaired;
         const double ratio = exp(u->difference);
 
-        if (!(u->least_p * (double)count <= DESIGN_LEVEL))
+        if (has_too_few(&pairs[i]))
             return error_set(err, STATUS_CONFIG,
-                             "--fail-if %s: %zu and %zu good runs of %s that recorded it cannot "
-                             "tell a difference of %zu mode%s from chance",
-                             gate->text, pairs[i].spreads[0].n, pairs[i].spreads[1].n,
-                             pairs[i].name, count, count == 1 ? "" : "s");
+                             "--fail-if %s: %zu and %zu good runs of %s that recorded it, at least "
+                             "%d of each are needed",
+                             gate->text, pairs[i].samples[0].n, pairs[i].samples[1].n,
+                             pairs[i].name, STATISTICS_RUNS_MINIMUM);
         if (!gate_is_past(gate, ratio))
             continue;
         *ret_failed = *ret_failed || u->p_difference <= DESIGN_LEVEL;
@@ -300,43 +343,69 @@ static enum status check_gate(const struct gate *gate, const struct pair *pairs,
     return STATUS_OK;
 }
 
+static void release_pair(struct pair *pair)
+{
+    free(pair->values[0]);
+    free(pair->values[1]);
+}
+
+/* Every mode that both have, with good runs of either; *ret_count of them into `pairs`, which has
+ * room for all modes. */
+static enum status read_pairs(const struct diff_request *r, enum metric_index metric,
+                              struct pair *pairs, size_t *ret_count, struct strbuf *out,
+                              struct error *err)
+{
+    enum status status = STATUS_OK;
+    size_t count = 0, i;
+    const json_t *mode;
+
+    json_array_foreach(json_object_get(r->now, "modes"), i, mode)
+    {
+        struct pair pair = {.name = json_string_value(json_object_get(mode, "name"))};
+
+        if (!find_mode(r->before, pair.name) || status != STATUS_OK)
+            continue;
+        status = read_pair(r, metric, &pair, err);
+        if (status == STATUS_OK && has_both(&pair)) {
+            pairs[count++] = pair;
+            continue;
+        }
+        if (status == STATUS_OK)
+            strbuf_addf(out, "no run of %s in both that recorded %s\n", pair.name,
+                        metric_specs[metric].name);
+        release_pair(&pair);
+    }
+    *ret_count = count;
+    if (status == STATUS_OK && count == 0)
+        status = error_set(err, STATUS_CONFIG, "'%s' and '%s' share no mode with good runs",
+                           r->names[0], r->names[1]);
+    return status;
+}
+
 static enum status write_figures(const struct diff_request *r, bool *ret_failed, struct strbuf *out,
                                  struct error *err)
 {
     const enum metric_index metric = r->gate ? r->gate->metric : METRIC_samples_per_second;
-    const json_t *modes = json_object_get(r->now, "modes");
     struct pair *pairs = NULL;
-    size_t count = 0, i;
-    const json_t *mode;
-    enum status status = mem_calloc(json_array_size(modes), sizeof(*pairs), "modes", &pairs, err);
+    size_t count = 0;
+    enum status status = mem_calloc(json_array_size(json_object_get(r->now, "modes")),
+                                    sizeof(*pairs), "modes", &pairs, err);
 
     if (status != STATUS_OK)
         return status;
-    json_array_foreach(modes, i, mode)
-    {
-        pairs[count].name = json_string_value(json_object_get(mode, "name"));
-        if (!find_mode(r->before, pairs[count].name) || status != STATUS_OK)
-            continue;
-        status = make_pair(r, metric, &pairs[count], err);
-        if (pairs[count].spreads[0].n > 0 && pairs[count].spreads[1].n > 0)
-            count++;
-        else if (status == STATUS_OK)
-            strbuf_addf(out, "no run of %s in both that recorded %s\n", pairs[count].name,
-                        metric_specs[metric].name);
-    }
-    if (status == STATUS_OK && count == 0)
-        status = error_set(err, STATUS_CONFIG, "'%s' and '%s' share no mode with good runs",
-                           r->names[0], r->names[1]);
+    status = read_pairs(r, metric, pairs, &count, out, err);
+    if (status == STATUS_OK)
+        status = compare_pairs(pairs, count, err);
     if (status == STATUS_OK) {
-        statistics_holm(&pairs->unpaired.p_difference, sizeof(*pairs), count, count);
-        statistics_holm(&pairs->unpaired.p_equivalence, sizeof(*pairs), count, count);
         strbuf_addf(out, "%s\n%-15s %11s %11s  %-19s %6s\n", metric_specs[metric].title, "mode",
                     "before", "now", "ratio (95 %)", "p");
-        for (i = 0; i < count; i++)
-            add_pair(&pairs[i], count, metric, out);
+        for (size_t i = 0; i < count; i++)
+            add_pair(&pairs[i], metric, out);
         if (r->gate)
             status = check_gate(r->gate, pairs, count, ret_failed, out, err);
     }
+    for (size_t i = 0; i < count; i++)
+        release_pair(&pairs[i]);
     free(pairs);
     return status;
 }

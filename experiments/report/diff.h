@@ -1,7 +1,7 @@
 /*
  * diff: `sparring report --diff BEFORE NOW`.  Each mode of one report held against the same mode of
- * another: first what they were measured under, which must be equal, then the figure, by runs that
- * have nothing in common (unpaired.h), adjusted by Holm over the modes.
+ * another: first what they were measured under, which must be equal, then the figure, by runs of
+ * different times (unpaired.h), adjusted by Holm over the modes.
  */
 #ifndef SPARRING_EXPERIMENTS_REPORT_DIFF_H
 #define SPARRING_EXPERIMENTS_REPORT_DIFF_H
@@ -31,9 +31,9 @@ struct diff_request {
 /*
  * What differs between the two that may (program, commit, seed, and what is to be ignored), then a
  * line per mode that both have, and what the gate says.  *ret_failed: a mode's ratio is past the
- * gate's change, and the runs differ at the level.  STATUS_CONFIG, with every difference in `out`,
- * when they were measured under other conditions; when they share no mode; when the gate has too
- * few runs.  STATUS_DATA: not a report of this schema.
+ * gate's change, and the difference is one at the level.  STATUS_CONFIG, with every difference in
+ * `out`, when they were measured under other conditions; when they share no mode; when the gate has
+ * too few runs.  STATUS_DATA: not a report of this schema.
  */
 enum status diff_write(const struct diff_request *request, bool *ret_failed, struct strbuf *out,
                        struct error *err);

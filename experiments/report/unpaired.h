@@ -1,9 +1,13 @@
 /*
- * unpaired: one mode in two reports, whose runs have nothing in common but the mode.  Everything is
- * about the difference of the means of two samples of logarithms, second minus first.  Pure
- * functions.
+ * unpaired: one mode in two reports, which were measured at different times.  Everything is about
+ * the difference of the means of two samples of logarithms, second minus first.  Pure functions.
  *
- * Sources: Fisher 1935 and Pitman 1937 (the permutation test), Welch 1947, Schuirmann 1987.
+ * Runs are not independent: on a shared machine neighbours in time are alike, within a report and
+ * even more so against another one.  So intervals are widened by the correlation of neighbours, and
+ * a difference counts as one only when it is larger than a margin.
+ *
+ * Sources: Welch 1947; Schuirmann 1987 (equivalence); Murphy and Myors 1999 (differences beyond a
+ * margin); Bartlett 1946 (the variance of a mean of correlated values).
  */
 #ifndef SPARRING_EXPERIMENTS_REPORT_UNPAIRED_H
 #define SPARRING_EXPERIMENTS_REPORT_UNPAIRED_H
@@ -12,24 +16,27 @@
 
 #include <stddef.h>
 
-#define UNPAIRED_RUNS_MAX 1000 /* of both */
+#define UNPAIRED_CORRELATION_MAX 0.5 /* of few runs it cannot be told well */
 
 struct sample {
-    const double *values; /* logarithms; borrowed */
+    const double *values; /* logarithms, in the order of the runs; borrowed */
     size_t n;
 };
 
 struct unpaired {
     double difference;        /* of the means; NaN: one of them is empty */
-    struct interval interval; /* by Welch's t; NaN with fewer than 2 runs of one */
-    double p_difference;      /* of the permutation test, two-sided; 1 without runs of one */
-    double p_equivalence;     /* that the difference is beyond the margin; 1 without an interval */
-    double least_p;           /* smallest p_difference that so many runs can have */
+    struct interval interval; /* NaN with fewer than STATISTICS_RUNS_MINIMUM runs of one */
+    double p_difference;  /* that it is not beyond the margin, two-sided; 1 without an interval */
+    double p_equivalence; /* that it is beyond the margin; 1 without an interval */
 };
 
-/* `level` is that of the interval, `margin` the largest difference that counts as none.  Both
- * samples together have at most UNPAIRED_RUNS_MAX runs.  STATUS_NO_MEMORY only. */
-enum status unpaired_compare(const struct sample *first, const struct sample *second, double level,
-                             double margin, struct unpaired *ret, struct error *err);
+/* Correlation of neighbours within the samples, pooled, 0 to UNPAIRED_CORRELATION_MAX.  A sample's
+ * own mean makes independent values look like -1/n, which is added back. */
+double unpaired_correlation(const struct sample *samples, size_t count);
+
+/* `correlation` is that of neighbours in both samples, `level` that of the interval, `margin` the
+ * largest difference that counts as none. */
+struct unpaired unpaired_compare(const struct sample *first, const struct sample *second,
+                                 double correlation, double level, double margin);
 
 #endif
