@@ -22,7 +22,6 @@
 #include <sys/stat.h>
 
 #define NOT_RECORDED "(not recorded)"
-#define DIFF_MARGIN  0.03 /* what two times of measuring one program differ by; see METRICS.md */
 
 /* ---- reading ---- */
 
@@ -208,10 +207,10 @@ struct pair {
     struct unpaired unpaired;
 };
 
-/* Logarithms of the figure of its good runs in the order in which they ran; `values` and `orders`
- * have room for all runs of the report. */
+/* Logarithms of the figure of its good runs, in the order of their blocks, as reports list them;
+ * `values` has room for all runs of the report. */
 static size_t collect(const json_t *report, const char *mode, enum metric_index metric,
-                      double *values, double *orders)
+                      double *values)
 {
     size_t n = 0, i;
     const json_t *run;
@@ -219,20 +218,11 @@ static size_t collect(const json_t *report, const char *mode, enum metric_index 
     json_array_foreach(json_object_get(report, "runs"), i, run)
     {
         const char *name = json_string_value(json_object_get(run, "mode"));
-        const double value = json_number_value(
-            json_object_get(json_object_get(run, "metrics"), metric_specs[metric].name));
-        const double order = json_number_value(json_object_get(run, "order"));
-        size_t place = n;
+        const json_t *value =
+            json_object_get(json_object_get(run, "metrics"), metric_specs[metric].name);
 
-        if (!name || strcmp(name, mode) != 0 || !(value > 0))
-            continue;
-        for (; place > 0 && orders[place - 1] > order; place--) {
-            values[place] = values[place - 1];
-            orders[place] = orders[place - 1];
-        }
-        values[place] = log(value);
-        orders[place] = order;
-        n++;
+        if (name && strcmp(name, mode) == 0 && json_number_value(value) > 0)
+            values[n++] = log(json_number_value(value));
     }
     return n;
 }
@@ -244,18 +234,13 @@ static enum status read_pair(const struct diff_request *r, enum metric_index met
     enum status status = STATUS_OK;
 
     for (size_t k = 0; k < 2 && status == STATUS_OK; k++) {
-        const size_t length = json_array_size(json_object_get(reports[k], "runs"));
-        double *orders = NULL;
-
-        status = mem_calloc(length, sizeof(double), "a mode's runs", &pair->values[k], err);
-        if (status == STATUS_OK)
-            status = mem_calloc(length, sizeof(double), "a mode's runs", &orders, err);
-        if (status == STATUS_OK) {
-            pair->samples[k] = (struct sample){
-                pair->values[k], collect(reports[k], pair->name, metric, pair->values[k], orders)};
-            status = statistics_spread(pair->values[k], pair->samples[k].n, &pair->spreads[k], err);
-        }
-        free(orders);
+        status = mem_calloc(json_array_size(json_object_get(reports[k], "runs")), sizeof(double),
+                            "a mode's runs", &pair->values[k], err);
+        if (status != STATUS_OK)
+            break;
+        pair->samples[k] = (struct sample){
+            pair->values[k], collect(reports[k], pair->name, metric, pair->values[k])};
+        status = statistics_spread(pair->values[k], pair->samples[k].n, &pair->spreads[k], err);
     }
     return status;
 }
@@ -265,7 +250,7 @@ static bool has_both(const struct pair *pair)
     return pair->samples[0].n > 0 && pair->samples[1].n > 0;
 }
 
-/* Fill pairs[].unpaired.  Neighbours in time are alike in all modes for the same reasons. */
+/* Fill pairs[].unpaired.  One correlation for all modes: they share the machine. */
 static enum status compare_pairs(struct pair *pairs, size_t count, struct error *err)
 {
     struct sample *all = NULL;
@@ -289,8 +274,7 @@ static enum status compare_pairs(struct pair *pairs, size_t count, struct error 
 
 static bool has_too_few(const struct pair *pair)
 {
-    return pair->samples[0].n < STATISTICS_RUNS_MINIMUM ||
-           pair->samples[1].n < STATISTICS_RUNS_MINIMUM;
+    return isnan(pair->unpaired.interval.low);
 }
 
 static const char *state_of(const struct pair *pair, int better)

@@ -14,6 +14,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+#define DIFF_MARGIN 0.03 /* a smaller relative change between two reports counts as none */
+
 /* A report as report.json has it: of a folder's runs, of a folder that holds nothing but a
  * report.json, or of that file.  The caller decrefs *ret. */
 enum status diff_load(const char *path, json_t **ret, struct error *err);

@@ -2,9 +2,9 @@
  * unpaired: one mode in two reports, which were measured at different times.  Everything is about
  * the difference of the means of two samples of logarithms, second minus first.  Pure functions.
  *
- * Runs are not independent: on a shared machine neighbours in time are alike, within a report and
- * even more so against another one.  So intervals are widened by the correlation of neighbours, and
- * a difference counts as one only when it is larger than a margin.
+ * Runs are not independent: on a shared machine, runs that are close in time have correlated
+ * throughput, and a report's mean drifts from that of the next report.  So intervals are widened by
+ * the correlation of neighbouring runs, and only a difference beyond a margin counts.
  *
  * Sources: Welch 1947; Schuirmann 1987 (equivalence); Murphy and Myors 1999 (differences beyond a
  * margin); Bartlett 1946 (the variance of a mean of correlated values).
@@ -16,7 +16,7 @@
 
 #include <stddef.h>
 
-#define UNPAIRED_CORRELATION_MAX 0.5 /* of few runs it cannot be told well */
+#define UNPAIRED_CORRELATION_MAX 0.5 /* more is not believed of few runs */
 
 struct sample {
     const double *values; /* logarithms, in the order of the runs; borrowed */

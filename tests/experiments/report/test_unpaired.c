@@ -3,12 +3,13 @@
  * worked out by hand, and how often they are wrong, for runs that are independent, runs that are
  * not, and recorded ones.
  */
+#include "experiments/report/design.h"
+#include "experiments/report/diff.h"
 #include "experiments/report/unpaired.h"
 #include "tests/support/support.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #define EXACT           1e-12
 #define LEVEL           0.05
@@ -95,7 +96,7 @@ static double normal(void)
     return sqrt(-2 * log(1 - support_random())) * cos(2 * M_PI * support_random());
 }
 
-/* A report's runs: each like the one before to the degree `share`. */
+/* A report's runs, whose neighbours have the correlation `share`. */
 static void draw(double *values, size_t n, double share)
 {
     double last = normal();
@@ -125,9 +126,9 @@ static unsigned count_missed(double share)
 }
 
 /* Of 2000 intervals the level lets 100 miss.  Of independent runs 71 do (the correlation is never
- * taken below 0), of runs that are alike to a degree of 0.3 it is 154 (it is underrated with so
- * few); without the correlation it would be 278.  The bounds lie 6 standard deviations (8 and 12)
- * above. */
+ * taken below 0), of runs with a correlation of 0.3 it is 154 (ten runs give too low an estimate);
+ * without the correction it would be 278.  The bounds lie 6 standard deviations (8 and 12) above.
+ */
 START_TEST(test_coverage)
 {
     ck_assert_uint_lt(count_missed(0), 123);
@@ -168,7 +169,8 @@ START_TEST(test_recorded)
         }
         correlation = unpaired_correlation(samples, COUNT_OF(samples));
         for (size_t k = 0; k < MODES; k++)
-            p[k] = unpaired_compare(&samples[2 * k], &samples[2 * k + 1], correlation, LEVEL, 0.03)
+            p[k] = unpaired_compare(&samples[2 * k], &samples[2 * k + 1], correlation, LEVEL,
+                                    design_log_margin(DIFF_MARGIN))
                        .p_difference;
         statistics_holm(p, sizeof(*p), MODES, MODES);
         for (size_t k = 0; k < MODES; k++)
