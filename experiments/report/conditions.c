@@ -38,7 +38,7 @@ static void add(struct comparison *c, const char *name, const char *format, ...)
         c->condition_count++;
 }
 
-/* The value that all modes share; "differs, see below" when they do not; "" when not recorded. */
+/* The value that all modes share, or what stands in its place. */
 static const char *shared(const struct comparison *c, const char *name)
 {
     for (size_t i = 0; i < c->fact_count; i++) {
@@ -55,9 +55,9 @@ static const char *shared(const struct comparison *c, const char *name)
                 return "differs, see the reasons";
             value = other;
         }
-        return value ? value : "";
+        return value && value[0] != '\0' ? value : RUN_NOT_RECORDED;
     }
-    return "";
+    return RUN_NOT_RECORDED;
 }
 
 static const struct mode *any_mode(const struct comparison *c)
@@ -119,6 +119,8 @@ static void add_load(struct comparison *c)
     }
     if (low <= high)
         add(c, "load", "%.2f to %.2f when a run began", low, high);
+    else
+        add(c, "load", RUN_NOT_RECORDED);
 }
 
 static void add_runs(struct comparison *c)

@@ -11,6 +11,7 @@
 #include "experiments/report/format.h"
 #include "experiments/report/json_fields.h"
 #include "experiments/report/report.h"
+#include "experiments/report/run.h"
 #include "experiments/report/unpaired.h"
 #include "experiments/report/write.h"
 
@@ -20,8 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#define NOT_RECORDED "(not recorded)"
 
 /* ---- reading ---- */
 
@@ -102,11 +101,12 @@ static const json_t *find_mode(const json_t *report, const char *name)
     return NULL;
 }
 
+/* An empty fact says no more than one that is missing. */
 static const char *fact_of(const json_t *mode, const char *name)
 {
     const char *value = json_string_value(json_object_get(json_object_get(mode, "facts"), name));
 
-    return value ? value : NOT_RECORDED;
+    return value && value[0] != '\0' ? value : RUN_NOT_RECORDED;
 }
 
 /* The program is what is judged, and other seeds are other draws of the same. */

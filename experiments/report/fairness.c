@@ -117,13 +117,42 @@ static void add_number(struct run_facts *f, const char *name, uint64_t value)
     add_fact(f, name, text);
 }
 
-static void add_limit(struct run_facts *f, const char *name, double value)
+/* A fact of the host or the program; "" is one that the manifest lacks. */
+static void add_known(struct run_facts *f, const char *name, const char *value)
 {
-    char text[32] = "none";
+    add_fact(f, name, value[0] != '\0' ? value : RUN_NOT_RECORDED);
+}
+
+/* NaN is no limit in a manifest that records limits. */
+static void add_limit(struct run_facts *f, const char *name, double value, bool is_recorded)
+{
+    char text[32] = "";
 
     if (isfinite(value))
         (void)snprintf(text, sizeof(text), "%.9g", value);
-    add_fact(f, name, text);
+    else if (is_recorded)
+        (void)snprintf(text, sizeof(text), "none");
+    add_known(f, name, text);
+}
+
+static void add_place(struct run_facts *f, const struct run_manifest *manifest)
+{
+    const bool is_recorded = manifest->has_environment;
+
+    add_known(f, "host", manifest->host);
+    add_known(f, "processor", manifest->cpu);
+    add_number(f, "cores", manifest->cores);
+    add_limit(f, "processor_quota", manifest->processor_quota, is_recorded);
+    add_limit(f, "memory_limit", manifest->memory_limit, is_recorded);
+    add_known(f, "governor", manifest->governor);
+    add_known(f, "congestion_control", manifest->congestion_control);
+    if (is_recorded && manifest->environment[0] == '\0')
+        add_fact(f, "environment", "none");
+    else
+        add_known(f, "environment", manifest->environment);
+    add_known(f, "kernel", manifest->kernel);
+    add_known(f, "program", manifest->program);
+    add_known(f, "commit", manifest->git);
 }
 
 /* "threads=2 tls=0", of servers that differ one behind the other. */
@@ -207,18 +236,8 @@ static void gather(const struct run *run, struct run_facts *f)
     add_number(f, "world_size", run->manifest.world_size * devices);
     add_number(f, "steps", run->summary.steps);
     add_checkpoints(f, run->options);
-    add_fact(f, "host", run->manifest.host);
-    add_fact(f, "processor", run->manifest.cpu);
-    add_number(f, "cores", run->manifest.cores);
-    add_limit(f, "processor_quota", run->manifest.processor_quota);
-    add_limit(f, "memory_limit", run->manifest.memory_limit);
-    add_fact(f, "governor", run->manifest.governor);
-    add_fact(f, "congestion_control", run->manifest.congestion_control);
-    add_fact(f, "environment", run->manifest.environment);
+    add_place(f, &run->manifest);
     add_servers(f, run);
-    add_fact(f, "kernel", run->manifest.kernel);
-    add_fact(f, "program", run->manifest.program);
-    add_fact(f, "commit", run->manifest.git);
     add_options(f, run->options);
 }
 
@@ -278,7 +297,7 @@ static enum status join_values(const struct comparison *c, const struct run_fact
         value = find_value(&facts[i], name);
         if (!value && (c->list->runs[i].state == RUN_FAILED || strcmp(name, SERVER_SETTINGS) == 0))
             continue;
-        value = value ? value : "(not recorded)";
+        value = value ? value : RUN_NOT_RECORDED;
         if (text_list_find(&values, value) == SIZE_MAX)
             text_list_addf(&values, "%s", value);
     }

@@ -178,6 +178,7 @@ static enum status read_manifest(struct run *run, struct error *err)
     host = json_object_get(object, "host");
     status = json_fields_read(object, &place, manifest_fields, COUNT_OF(manifest_fields),
                               &run->manifest, err);
+    run->manifest.has_environment = json_object_get(host, "environment") != NULL;
     if (status == STATUS_OK && json_is_object(host))
         status =
             json_fields_read(host, &place, host_fields, COUNT_OF(host_fields), &run->manifest, err);
@@ -403,7 +404,6 @@ enum status run_open(const char *path, struct run *ret, struct error *err)
                          path);
     run.manifest.parameters = run.manifest.parameter_bytes = unknown;
     run.manifest.processor_quota = run.manifest.memory_limit = run.manifest.load = unknown;
-    (void)snprintf(run.manifest.environment, sizeof(run.manifest.environment), "(not recorded)");
     run.summary.test_accuracy = run.summary.test_loss = run.summary.samples_per_second = unknown;
     run.summary.step_ms_median = run.summary.wall_seconds = unknown;
     status = mem_strdup(path, &run.path, err);

@@ -36,6 +36,8 @@ struct run_configuration {
 extern const struct json_field run_configuration_fields[];
 extern const size_t run_configuration_length;
 
+#define RUN_NOT_RECORDED "(not recorded)" /* how reports show what a manifest lacks */
+
 struct run_manifest {
     char run[128], start[32], program[64], git[64];
     uint64_t world_size; /* 0: not known */
@@ -43,6 +45,7 @@ struct run_manifest {
     char host[256], cpu[128], kernel[128];
     uint64_t cores;
     double processor_quota, memory_limit; /* of control groups; NaN: none, or not recorded */
+    bool has_environment;                 /* false: an older manifest, which lacks limits, too */
     double load;                          /* when it began; NaN: not recorded */
     char governor[32], congestion_control[32];
     char environment[512]; /* what libraries read of it */

@@ -11,11 +11,18 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *condition_of(const struct comparison *c, const char *name)
+{
+    for (size_t i = 0; i < c->condition_count; i++)
+        if (strcmp(c->conditions[i].name, name) == 0)
+            return c->conditions[i].value;
+    return "(no such row)";
+}
+
 START_TEST(test_fair_match)
 {
     struct comparison *c = read_match(synthetic_match("m", 7));
     const struct ratio *match;
-    const char *load = "";
     double sum = 0;
 
     ck_assert_uint_eq(c->mode_count, 4);
@@ -45,10 +52,44 @@ START_TEST(test_fair_match)
     ck_assert_double_eq_tol(comparison_efficiency(c, &c->modes[0]),
                             (0.6 * 1.03 + 0.09) / (0.91 * 1.03 + 0.09), 1e-6);
     ck_assert(isnan(comparison_relative(c, &c->modes[3])));
-    for (size_t i = 0; i < c->condition_count; i++)
-        if (strcmp(c->conditions[i].name, "load") == 0)
-            load = c->conditions[i].value;
-    ck_assert_str_eq(load, "0.25 to 6.25 when a run began");
+    ck_assert_str_eq(condition_of(c, "load"), "0.25 to 6.25 when a run began");
+    report_release(&report);
+}
+END_TEST
+
+/* Limits of control groups are left out where there are none, once a manifest has the environment;
+ * before that, it had neither. */
+START_TEST(test_facts_that_a_manifest_lacks)
+{
+    static const char *const rows[] = {"optimizer", "processor quota",    "memory limit",
+                                       "governor",  "congestion control", "environment",
+                                       "load"};
+    struct synthetic_run run = synthetic_ring("lacks/ring");
+    const char *path = synthetic_write(&run);
+    const struct comparison *c;
+
+    synthetic_replace(path, "manifest.json",
+                      "{\"program\":\"sparring-worker 0.1.0\",\"git\":\"661083b\",\"options\":{},"
+                      "\"host\":{\"name\":\"vm\",\"cpu\":\"A processor\",\"cores\":2,"
+                      "\"memory_bytes\":25276502016,\"kernel\":\"Linux 6.1\"},"
+                      "\"world_size\":2,\"parameters\":101770,\"parameter_bytes\":407080}");
+    c = read_match(path);
+    ck_assert_str_eq(condition_of(c, "processor"), "A processor");
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        ck_assert_msg(strcmp(condition_of(c, rows[i]), "(not recorded)") == 0, "%s: %s", rows[i],
+                      condition_of(c, rows[i]));
+    report_release(&report);
+
+    synthetic_replace(path, "manifest.json",
+                      "{\"options\":{},\"host\":{\"cores\":2,\"load\":0.5,"
+                      "\"congestion_control\":\"cubic\",\"environment\":\"\"}}");
+    c = read_match(path);
+    ck_assert_str_eq(condition_of(c, "processor quota"), "none");
+    ck_assert_str_eq(condition_of(c, "memory limit"), "none");
+    ck_assert_str_eq(condition_of(c, "environment"), "none");
+    ck_assert_str_eq(condition_of(c, "congestion control"), "cubic");
+    ck_assert_str_eq(condition_of(c, "governor"), "(not recorded)");
+    ck_assert_str_eq(condition_of(c, "load"), "0.50 to 0.50 when a run began");
     report_release(&report);
 }
 END_TEST
@@ -375,6 +416,7 @@ int main(void)
 
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, test_fair_match);
+    tcase_add_test(cases, test_facts_that_a_manifest_lacks);
     tcase_add_test(cases, test_unfair_matches);
     tcase_add_test(cases, test_option_that_only_the_manifest_knows);
     tcase_add_test(cases, test_devices_count_as_ranks);
