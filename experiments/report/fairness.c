@@ -123,30 +123,28 @@ static void add_known(struct run_facts *f, const char *name, const char *value)
     add_fact(f, name, value[0] != '\0' ? value : RUN_NOT_RECORDED);
 }
 
-/* NaN is no limit in a manifest that records limits. */
-static void add_limit(struct run_facts *f, const char *name, double value, bool is_recorded)
+/* NaN is no limit where the manifest's version records limits. */
+static void add_limit(struct run_facts *f, const char *name, double value, bool records_limits)
 {
     char text[32] = "";
 
     if (isfinite(value))
         (void)snprintf(text, sizeof(text), "%.9g", value);
-    else if (is_recorded)
+    else if (records_limits)
         (void)snprintf(text, sizeof(text), "none");
     add_known(f, name, text);
 }
 
 static void add_place(struct run_facts *f, const struct run_manifest *manifest)
 {
-    const bool is_recorded = manifest->has_environment;
-
     add_known(f, "host", manifest->host);
     add_known(f, "processor", manifest->cpu);
     add_number(f, "cores", manifest->cores);
-    add_limit(f, "processor_quota", manifest->processor_quota, is_recorded);
-    add_limit(f, "memory_limit", manifest->memory_limit, is_recorded);
+    add_limit(f, "processor_quota", manifest->processor_quota, manifest->has_environment);
+    add_limit(f, "memory_limit", manifest->memory_limit, manifest->has_environment);
     add_known(f, "governor", manifest->governor);
     add_known(f, "congestion_control", manifest->congestion_control);
-    if (is_recorded && manifest->environment[0] == '\0')
+    if (manifest->has_environment && manifest->environment[0] == '\0')
         add_fact(f, "environment", "none");
     else
         add_known(f, "environment", manifest->environment);

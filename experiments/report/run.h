@@ -45,7 +45,7 @@ struct run_manifest {
     char host[256], cpu[128], kernel[128];
     uint64_t cores;
     double processor_quota, memory_limit; /* of control groups; NaN: none, or not recorded */
-    bool has_environment;                 /* false: an older manifest, which lacks limits, too */
+    bool has_environment;                 /* false: of a version that records no limits either */
     double load;                          /* when it began; NaN: not recorded */
     char governor[32], congestion_control[32];
     char environment[512]; /* what libraries read of it */

@@ -57,8 +57,8 @@ START_TEST(test_fair_match)
 }
 END_TEST
 
-/* Limits of control groups are left out where there are none, once a manifest has the environment;
- * before that, it had neither. */
+/* A manifest with the environment leaves out the limits that are not set; one without it is of a
+ * version that did not look for limits. */
 START_TEST(test_facts_that_a_manifest_lacks)
 {
     static const char *const rows[] = {"optimizer", "processor quota",    "memory limit",
