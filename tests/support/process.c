@@ -21,37 +21,79 @@
 
 #define SHOWN_BYTES ((size_t)2000) /* of a failed program's output: Check takes no long message */
 
-static void become(const struct process *p, const char *const *extra, const char *const *argv,
+/* Is it "NAME=value" for the name of `text`, which is "NAME" or "NAME=another value"? */
+static bool has_name(const char *variable, const char *text)
+{
+    size_t length = strcspn(text, "=");
+
+    return strncmp(variable, text, length) == 0 && variable[length] == '=';
+}
+
+static bool is_named(const char *variable, const char *const *list)
+{
+    for (; *list; list++)
+        if (has_name(variable, *list))
+            return true;
+    return false;
+}
+
+/* Our environment without what a launcher sets, and `extra`, of which the last of a name counts.
+ * The caller frees the list only. */
+static const char **make_environment(const char *const *extra)
+{
+    static const char *const launcher_names[] = {
+        "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SPARRING_SERVERS", NULL};
+    size_t count = 0, extra_count = 0, length = 0;
+    const char **list;
+
+    while (environ[count])
+        count++;
+    while (extra[extra_count])
+        extra_count++;
+    list = calloc(count + extra_count + 1, sizeof(*list));
+    ck_assert_ptr_nonnull(list);
+    for (size_t i = 0; i < count; i++)
+        if (!is_named(environ[i], launcher_names) && !is_named(environ[i], extra))
+            list[length++] = environ[i];
+    for (size_t i = 0; i < extra_count; i++)
+        if (!is_named(extra[i], extra + i + 1))
+            list[length++] = extra[i];
+    return list;
+}
+
+/* In the child of a process that may have threads: only what is safe in a signal handler.  Check's
+ * assertions are not: they take a lock, which another thread may have held at the fork. */
+static void become(const struct process *p, const char **environment, const char *const *argv,
                    pid_t parent)
 {
-    static const char *const launcher_names[] = {"RANK",        "WORLD_SIZE",  "LOCAL_RANK",
-                                                 "MASTER_ADDR", "MASTER_PORT", "SPARRING_SERVERS"};
     int fd = open(p->log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    const char *why;
 
     if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0 || dup2(fd, STDERR_FILENO) < 0)
         _exit(126);
-    for (size_t i = 0; i < sizeof(launcher_names) / sizeof(launcher_names[0]); i++)
-        (void)unsetenv(launcher_names[i]);
-    for (; extra && *extra; extra++)
-        (void)putenv(strdup(*extra));
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(126);
-    execvp(argv[0], (char *const *)(uintptr_t)argv);
-    (void)dprintf(STDERR_FILENO, "cannot run %s: %s\n", argv[0], strerror(errno));
+    (void)execvpe(argv[0], (char *const *)(uintptr_t)argv, (char *const *)(uintptr_t)environment);
+    why = strerrordesc_np(errno);
+    (void)!write(STDERR_FILENO, argv[0], strlen(argv[0]));
+    (void)!write(STDERR_FILENO, ": ", 2);
+    (void)!write(STDERR_FILENO, why, strlen(why));
     _exit(127);
 }
 
 void process_start(struct process *p, const char *const *extra, const char *const *argv)
 {
     static unsigned serial;
+    const char **environment = make_environment(extra ? extra : ARGS(NULL));
     pid_t parent = getpid();
 
     (void)snprintf(p->log, sizeof(p->log), "%s/process-%u.log", support_folder(), serial++);
     p->pid = fork();
-    ck_assert_int_ge(p->pid, 0);
     if (p->pid == 0)
-        become(p, extra, argv, parent);
+        become(p, environment, argv, parent);
+    free(environment);
+    ck_assert_int_gt(p->pid, 0);
     p->pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
     ck_assert_int_ge(p->pidfd, 0);
 }
