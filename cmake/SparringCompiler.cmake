@@ -89,11 +89,25 @@ function(sparring_simd_sources variable name file)
     set(${variable} ${objects} PARENT_SCOPE)
 endfunction()
 
-# sparring_library(NAME SOURCES... [LINK targets...]): a static library of ours with the warnings on.
+# sparring_library(NAME SOURCES... [LINK targets...]): one folder as a static library with the warnings on.  It
+# links only libraries that were defined before it, so no two depend on each other.  The target `rooms` links each
+# one as a shared library with what it declares and nothing else: static libraries hide a missing declaration.
+add_custom_target(rooms)
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/room.c CONTENT "typedef int room;\n")
 function(sparring_library name)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")
+    foreach(library ${arg_LINK})
+        if(library MATCHES "^sparring_" AND NOT TARGET ${library})
+            message(FATAL_ERROR "${name} links ${library}, which is defined after it, or nowhere")
+        endif()
+    endforeach()
     add_library(${name} STATIC ${arg_SOURCES})
     target_link_libraries(${name} PRIVATE sparring_warnings PUBLIC sparring_base_flags ${arg_LINK})
+    add_library(${name}_room SHARED EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/room.c)
+    target_link_libraries(${name}_room PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,${name}>")
+    target_link_options(${name}_room PRIVATE -Wl,-z,defs)
+    set_target_properties(${name}_room PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/rooms)
+    add_dependencies(rooms ${name}_room)
 endfunction()
 
 # sparring_relocatable(PROGRAM): it finds its libraries in ../lib, wherever that lies, if they are there

@@ -6,7 +6,7 @@
 
 #include "common/option/option.h"
 #include "common/rpc/security_options.h"
-#include "server/service.h"
+#include "server/service/service.h"
 
 #include <stdbool.h>
 #include <stdint.h>

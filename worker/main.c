@@ -5,8 +5,8 @@
 #include "common/base/stop.h"
 #include "common/base/wait.h"
 #include "common/option/program.h"
-#include "worker/options.h"
-#include "worker/train.h"
+#include "worker/options/options.h"
+#include "worker/train/train.h"
 
 #include <stdlib.h>
 

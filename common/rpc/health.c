@@ -8,8 +8,8 @@
  * is taken inside), never the other way round.
  */
 #include "common/base/memory.h"
+#include "common/protobuf/unpack.h"
 #include "common/rpc/rpc_internal.h"
-#include "common/rpc/unpack.h"
 
 #include "health.pb-c.h"
 

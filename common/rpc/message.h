@@ -6,7 +6,7 @@
 #define SPARRING_COMMON_RPC_MESSAGE_H
 
 #include "common/base/error.h"
-#include "common/rpc/cursor.h"
+#include "common/protobuf/cursor.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -10,7 +10,7 @@
 #include "common/rpc/call.h"
 
 #include "common/base/clock.h"
-#include "common/rpc/unpack.h"
+#include "common/protobuf/unpack.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -14,8 +14,8 @@
 #include "common/base/clock.h"
 #include "common/base/memory.h"
 #include "common/base/wait.h"
-#include "common/rpc/wire.h"
 #include "common/store/store_server.h"
+#include "common/wire/wire.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

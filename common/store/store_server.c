@@ -11,8 +11,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/memory.h"
-#include "common/rpc/wire.h"
 #include "common/store/store_table.h"
+#include "common/wire/wire.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -7,7 +7,7 @@
 #include "common/base/net.h"
 #include "common/option/program.h"
 #include "common/rpc/security_options.h"
-#include "common/rpc/wire_stats.h"
+#include "common/wire/wire_stats.h"
 
 #include <errno.h>
 #include <stddef.h>

@@ -5,8 +5,8 @@
  */
 #include "common/rpc/message.h"
 #include "common/rpc/rpc.h"
-#include "common/rpc/wire.h"
-#include "common/rpc/wire_stats.h"
+#include "common/wire/wire.h"
+#include "common/wire/wire_stats.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * delivered has the sizes that the format allows, and what was accepted is accepted again when the
  * rest is cut off.
  */
-#include "server/journal.h"
+#include "server/persistence/journal.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <sys/mman.h>

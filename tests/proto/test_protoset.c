@@ -7,7 +7,7 @@
 #include "common/base/strbuf.h"
 #include "common/collective/ring/ring_grpc.h"
 #include "common/store/store_server.h"
-#include "server/service_internal.h"
+#include "server/service/service_internal.h"
 #include "tests/support/support.h"
 
 #include <stdio.h>

@@ -10,7 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "experiments/bench/bench_ps.h"
-#include "server/service.h"
+#include "server/service/service.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 #include "worker/sync/sync.h"

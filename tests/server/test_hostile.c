@@ -6,7 +6,7 @@
  */
 #include "common/base/file.h"
 #include "common/base/parse.h"
-#include "tests/server/raw_job.h"
+#include "tests/server/service/raw_job.h"
 #include "tests/support/certificate.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"

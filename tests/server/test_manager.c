@@ -7,8 +7,8 @@
 #include "common/base/net.h"
 #include "common/base/parse.h"
 #include "common/rpc/rpc.h"
-#include "server/service.h"
-#include "tests/server/raw_job.h"
+#include "server/service/service.h"
+#include "tests/server/service/raw_job.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 

@@ -5,7 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/parse.h"
-#include "tests/server/raw_job.h"
+#include "tests/server/service/raw_job.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 

@@ -7,7 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/condition.h"
 #include "common/base/file.h"
-#include "tests/server/raw_worker.h"
+#include "tests/server/service/raw_worker.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 

@@ -18,8 +18,8 @@
 #include "common/base/net.h"
 #include "common/base/shared_memory.h"
 #include "common/rpc/rpc.h"
-#include "common/rpc/wire.h"
 #include "common/succession/succession.h"
+#include "common/wire/wire.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

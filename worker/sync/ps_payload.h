@@ -6,7 +6,7 @@
 
 #include "common/base/error.h"
 #include "common/rpc/rpc.h"
-#include "common/rpc/wire.h"
+#include "common/wire/wire.h"
 
 #include <stdbool.h>
 #include <stddef.h>

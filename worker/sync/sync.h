@@ -17,9 +17,9 @@
 #include "common/collective/mesh/mesh.h"
 #include "common/consistency/consistency.h"
 #include "common/optimizer/optimizer.h"
-#include "common/rpc/wire.h"
 #include "common/store/store.h"
 #include "common/tensor/tensor.h"
+#include "common/wire/wire.h"
 #include "worker/sync/ddp.h"
 
 struct sync;

@@ -5,7 +5,7 @@
  */
 #include "common/rpc/message.h"
 #include "common/rpc/rpc.h"
-#include "common/rpc/wire.h"
+#include "common/wire/wire.h"
 #include "tests/support/support.h"
 
 #include "parameter_server.pb-c.h"

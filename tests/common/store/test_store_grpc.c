@@ -8,8 +8,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/net.h"
-#include "common/rpc/wire.h"
 #include "common/store/store_ops.h"
+#include "common/wire/wire.h"
 
 #include <pthread.h>
 #include <signal.h>

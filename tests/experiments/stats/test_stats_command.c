@@ -1,12 +1,12 @@
 /*
  * `sparring stats` against a real service: what it prints, and how it fails.
  */
-#include "tests/server/raw_job.h"
+#include "tests/server/service/raw_job.h"
 #include "tests/support/certificate.h"
 #include "tests/support/process.h"
 #include "tests/support/support.h"
 
-#include "common/rpc/wire_stats.h"
+#include "common/wire/wire_stats.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #define SPARRING_TESTS_WORKER_SYNC_PS_PARTS_H
 
 #include "common/tensor/tensor.h"
-#include "server/service.h"
+#include "server/service/service.h"
 
 #include <stdbool.h>
 

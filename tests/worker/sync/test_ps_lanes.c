@@ -5,7 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/handover.h"
 #include "common/base/log.h"
-#include "server/service_internal.h"
+#include "server/service/service_internal.h"
 #include "tests/support/support.h"
 #include "tests/worker/sync/ps_team.h"
 #include "worker/sync/ps.h"

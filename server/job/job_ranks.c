@@ -1,0 +1,133 @@
+/*
+ * A job's book-keeping of slots that change hands: counters, epochs, incidents, and the pause in
+ * the watch over the others.  loss.c decides, this notes.
+ */
+#include "server/job/job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool is_awaited(const struct job *j, unsigned rank)
+{
+    enum slot_state state = j->ranks[rank].slot.state;
+
+    return j->members.members[rank].state == MEMBER_JOINED &&
+           (state == SLOT_AWAY || state == SLOT_LOST);
+}
+
+void job_resume_watch(struct job *j, int64_t now_ns)
+{
+    bool away = false;
+    int64_t pause_ns;
+
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        away = away || is_awaited(j, rank);
+    if (away == (j->paused_since_ns != 0))
+        return;
+    if (away) {
+        j->paused_since_ns = now_ns;
+        return;
+    }
+    pause_ns = now_ns - j->paused_since_ns;
+    j->paused_since_ns = 0;
+    j->paused_ns += pause_ns;
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        j->ranks[rank].heard_ns += pause_ns;
+}
+
+int64_t job_waiting_ms(const struct job *j, int64_t timeout_ms, int64_t now_ns, unsigned *ret_rank)
+{
+    int64_t longest_ms = 0;
+
+    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
+        const struct slot *s = &j->ranks[rank].slot;
+        int64_t ms;
+
+        if (!is_awaited(j, rank))
+            continue;
+        ms = s->until_ns > now_ns ? (s->until_ns - now_ns) / 1000000 + 1 : 1;
+        if (s->state == SLOT_AWAY && j->terms.on_loss == WORKER_LOSS_WAIT)
+            ms += timeout_ms;
+        if (ms > longest_ms) {
+            longest_ms = ms;
+            *ret_rank = rank;
+        }
+    }
+    return longest_ms;
+}
+
+void job_lose(struct job *j, unsigned rank)
+{
+    membership_lose(&j->members, rank);
+    j->epoch++;
+}
+
+void job_vacate(struct job *j, unsigned rank, int64_t now_ns)
+{
+    struct job_rank *r = &j->ranks[rank];
+
+    r->slot.state = SLOT_VACANT;
+    r->parked = 0;
+    job_resume_watch(j, now_ns);
+    if (!r->finished)
+        job_count_finish(j, rank, false, now_ns);
+}
+
+void job_occupy(struct job *j, unsigned rank, const struct job_newcomer *by, uint64_t clock,
+                int64_t now_ns)
+{
+    struct job_rank *r = &j->ranks[rank];
+    bool replaces = r->slot.state == SLOT_LOST;
+
+    if (replaces)
+        job_note_incident(j, rank, INCIDENT_REPLACED, now_ns);
+    slot_hold(&r->slot, by->session, by->lanes, now_ns);
+    membership_return(&j->members, rank, by->peer);
+    j->epoch++;
+    j->totals.taken++;
+    job_resume_watch(j, now_ns);
+    r->heard_ns = now_ns;
+    r->parked = 0;
+    r->finished = false;
+    r->fresh = !replaces;
+    if (replaces)
+        return; /* it goes on where the other one was */
+    r->pushed = 0;
+    r->clock = clock;
+    r->round = clock;
+    r->round_pushes = clock > 0 ? j->shard.length : 0;
+}
+
+/* ------------------------------------------------------------------ incidents */
+
+void job_note_incident(struct job *j, unsigned rank, enum incident_end end, int64_t now_ns)
+{
+    const struct slot *slot = &j->ranks[rank].slot;
+    struct incident *i;
+
+    j->totals.back += end == INCIDENT_BACK;
+    j->totals.detect_ns += slot->silent_ns;
+    j->totals.recover_ns += now_ns - slot->cut_ns;
+    if (j->incidents_count == JOB_INCIDENTS) {
+        j->totals.unrecorded++;
+        return;
+    }
+    i = &j->incidents[(j->incidents_first + j->incidents_count++) % JOB_INCIDENTS];
+    *i = (struct incident){.end = end,
+                           .rank = rank,
+                           .round = job_round(j),
+                           .epoch = j->epoch,
+                           .detect_ns = slot->silent_ns,
+                           .recover_ns = now_ns - slot->cut_ns};
+    memcpy(i->how, slot->how, sizeof(i->how));
+}
+
+bool job_next_incident(struct job *j, struct incident *ret)
+{
+    if (j->incidents_count == 0)
+        return false;
+    *ret = j->incidents[j->incidents_first];
+    j->incidents_first = (j->incidents_first + 1) % JOB_INCIDENTS;
+    j->incidents_count--;
+    return true;
+}

@@ -1,0 +1,112 @@
+/*
+ * A job that comes to this process while it runs: from another server's records, or from the disk.
+ * Its ranks are all away, and may come back; its books follow from the shard.
+ */
+#include "server/job/job.h"
+
+#include <string.h>
+
+enum status job_join_all(struct job *j, const struct join_request *terms, const uint64_t *sessions,
+                         const char *peer, struct error *err)
+{
+    struct join_request request = *terms;
+    enum status status = STATUS_OK;
+
+    for (unsigned rank = 0; status == STATUS_OK && rank < j->members.world_size; rank++) {
+        request.rank = rank;
+        status = membership_join(&j->members, &request, peer, err);
+        j->ranks[rank].join_session = sessions[rank];
+        j->ranks[rank].join_lanes = 1;
+    }
+    return status;
+}
+
+/* Where one partition stands. */
+struct standing {
+    uint64_t steps;
+    bool initialised;
+};
+
+static struct standing look(struct shard_part *part)
+{
+    struct standing s;
+
+    (void)pthread_mutex_lock(&part->lock);
+    s = (struct standing){.steps = part->policy.steps, .initialised = part->policy.initialised};
+    (void)pthread_mutex_unlock(&part->lock);
+    return s;
+}
+
+/* Contributions of the rank to the round behind the job's last one. */
+static size_t count_pushed(struct job *j, unsigned rank)
+{
+    size_t pushed = 0;
+
+    for (size_t i = 0; i < j->shard.length; i++) {
+        struct shard_part *part = &j->shard.parts[i];
+
+        (void)pthread_mutex_lock(&part->lock);
+        pushed += part->policy.ranks[rank].clock > j->totals.rounds;
+        (void)pthread_mutex_unlock(&part->lock);
+    }
+    return pushed;
+}
+
+static void restore_rounds(struct job *j)
+{
+    uint64_t least = UINT64_MAX;
+
+    j->values_set = 0;
+    j->completed = 0;
+    for (size_t i = 0; i < j->shard.length; i++) {
+        struct standing s = look(&j->shard.parts[i]);
+
+        j->values_set += s.initialised;
+        least = s.steps < least ? s.steps : least;
+    }
+    if (consistency_steps_each(&j->terms.consistency)) {
+        least = UINT64_MAX;
+        for (unsigned rank = 0; rank < j->members.world_size; rank++) {
+            uint64_t clock = shard_clock(&j->shard, rank);
+
+            j->ranks[rank].clock = j->shard.length > 0 ? clock : 0;
+            least = clock < least ? clock : least;
+        }
+    } else {
+        for (size_t i = 0; i < j->shard.length; i++)
+            j->completed += look(&j->shard.parts[i]).steps > least;
+    }
+    j->totals.rounds = j->shard.length > 0 ? least : 0;
+}
+
+void job_restore(struct job *j, int64_t now_ns)
+{
+    restore_rounds(j);
+    j->arrived = j->taken = 0;
+    j->current = (struct round_record){0};
+    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
+        struct job_rank *r = &j->ranks[rank];
+
+        r->round = j->shard.length > 0 ? shard_clock(&j->shard, rank) : 0;
+        r->round_pushes = r->round > 0 ? j->shard.length : 0;
+        r->pushed = count_pushed(j, rank);
+        j->arrived += r->pushed;
+    }
+    if (job_is_lockstep(j))
+        j->taken = j->arrived; /* whoever has pushed to a partition has the whole step */
+    if (j->arrived > 0)
+        j->current.begin_ns = now_ns;
+}
+
+void job_send_away(struct job *j, const char *how, int64_t until_ns, int64_t now_ns)
+{
+    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
+        struct slot *slot = &j->ranks[rank].slot;
+
+        if (slot->state == SLOT_HELD)
+            slot_send_away(slot, how, until_ns, now_ns);
+        else
+            slot->until_ns = until_ns;
+    }
+    job_resume_watch(j, now_ns);
+}

@@ -1,0 +1,273 @@
+/*
+ * The writing half.  The checksum is made before the lock is taken; under it one writev puts head,
+ * clocks, payload, flags and padding behind each other, so what lies in the file is a row of whole
+ * records and at most one cut off by the death of the process.  A write that the disk refuses half
+ * way is taken back, so that what was acknowledged before stays readable.
+ */
+#include "server/persistence/journal.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "server/persistence/journal_format.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#define PIECES 5
+
+static uint64_t padding(uint64_t bytes)
+{
+    return (JOURNAL_ALIGN - bytes % JOURNAL_ALIGN) % JOURNAL_ALIGN;
+}
+
+uint64_t journal_record_bytes(size_t clocks, size_t payload)
+{
+    uint64_t bytes = JOURNAL_RECORD_HEAD + clocks * (sizeof(uint64_t) + 1) + payload;
+
+    return bytes + padding(bytes);
+}
+
+struct journal_file_head journal_make_head(const struct journal_head *h)
+{
+    struct journal_file_head head = {.version = JOURNAL_VERSION,
+                                     .world_size = h->world_size,
+                                     .digest = h->digest,
+                                     .generation = h->generation};
+
+    memcpy(head.magic, journal_magic, sizeof(head.magic));
+    head.crc = (uint32_t)crc32(0, (const Bytef *)&head, offsetof(struct journal_file_head, crc));
+    return head;
+}
+
+static enum status keep_path(char *to, size_t size, const char *path, struct error *err)
+{
+    int length = snprintf(to, size, "%s", path);
+
+    if (length < 0 || (size_t)length >= size)
+        return error_set(err, STATUS_CONFIG, "the path '%s' is too long", path);
+    return STATUS_OK;
+}
+
+/* A new file with its head. */
+static enum status create_file(const char *path, const struct journal_head *h, int *ret_fd,
+                               struct error *err)
+{
+    struct journal_file_head head = journal_make_head(h);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_APPEND, 0666);
+    enum status status;
+
+    if (fd < 0)
+        return error_set_errno(err, errno, "cannot create journal '%s'", path);
+    status = file_write_all(fd, path, &head, sizeof(head), err);
+    if (status != STATUS_OK) {
+        (void)close(fd);
+        (void)unlink(path);
+        return status;
+    }
+    *ret_fd = fd;
+    return STATUS_OK;
+}
+
+static void init(struct journal *j, const struct journal_head *head, int fd, uint64_t size)
+{
+    (void)pthread_mutex_init(&j->lock, NULL);
+    j->head = *head;
+    j->fd = fd;
+    j->size = size;
+    j->records = j->bytes = 0;
+    j->append_ns = 0;
+    j->failed = (struct error){0};
+}
+
+enum status journal_create(struct journal *j, const char *path, const struct journal_head *head,
+                           struct error *err)
+{
+    enum status status = keep_path(j->path, sizeof(j->path), path, err);
+    int fd = -1;
+
+    assert(head->world_size > 0 && head->world_size <= JOURNAL_CLOCKS_MAX);
+    if (status == STATUS_OK)
+        status = create_file(path, head, &fd, err);
+    if (status != STATUS_OK) {
+        j->path[0] = '\0';
+        return status;
+    }
+    init(j, head, fd, JOURNAL_HEAD);
+    return STATUS_OK;
+}
+
+enum status journal_reopen(struct journal *j, const char *path, const struct journal_head *head,
+                           uint64_t size, struct error *err)
+{
+    enum status status = keep_path(j->path, sizeof(j->path), path, err);
+    int fd;
+
+    if (status != STATUS_OK)
+        return status;
+    j->path[0] = '\0';
+    fd = open(path, O_WRONLY | O_CLOEXEC | O_APPEND);
+    if (fd < 0)
+        return error_set_errno(err, errno, "cannot open journal '%s'", path);
+    if (ftruncate(fd, (off_t)size) != 0) {
+        int saved = errno;
+
+        (void)close(fd);
+        return error_set_errno(err, saved, "cannot cut journal '%s' at %" PRIu64, path, size);
+    }
+    (void)keep_path(j->path, sizeof(j->path), path, err); /* it did fit */
+    init(j, head, fd, size);
+    return STATUS_OK;
+}
+
+/* Take a half-written record back and remember why.  Lock held. */
+static void fail(struct journal *j, int number)
+{
+    (void)error_set_errno(&j->failed, number, "cannot write journal '%s'", j->path);
+    if (ftruncate(j->fd, (off_t)j->size) != 0)
+        return; /* the reader cuts it off */
+}
+
+/* All pieces behind the end of the file.  Lock held. */
+static void write_pieces(struct journal *j, struct iovec *pieces, int count, size_t bytes)
+{
+    size_t written = 0;
+
+    while (written < bytes) {
+        ssize_t put = writev(j->fd, pieces, count);
+        size_t skip;
+
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0) {
+            fail(j, put < 0 ? errno : EIO);
+            return;
+        }
+        written += (size_t)put;
+        for (skip = (size_t)put; count > 0 && skip >= pieces->iov_len; count--)
+            skip -= pieces++->iov_len;
+        if (count > 0) {
+            pieces->iov_base = (char *)pieces->iov_base + skip;
+            pieces->iov_len -= skip;
+        }
+    }
+    j->size += bytes;
+    j->records++;
+    j->bytes += bytes;
+}
+
+static struct journal_record_head make_record_head(const struct journal_record *r, size_t clocks)
+{
+    struct journal_record_head head = {.magic = journal_record_magic,
+                                       .kind = r->kind,
+                                       .partition = r->partition,
+                                       .clocks = (uint32_t)clocks,
+                                       .step = r->step,
+                                       .rate = r->rate,
+                                       .payload_bytes = r->size};
+    uLong crc = crc32(0, NULL, 0);
+
+    if (clocks > 0)
+        crc = crc32(crc, (const Bytef *)r->clocks, (uInt)(clocks * sizeof(uint64_t)));
+    if (r->size > 0)
+        crc = crc32(crc, r->payload, (uInt)r->size);
+    if (clocks > 0)
+        crc = crc32(crc, r->flags, (uInt)clocks);
+    head.body_crc = (uint32_t)crc;
+    head.crc = (uint32_t)crc32(0, (const Bytef *)&head, offsetof(struct journal_record_head, crc));
+    return head;
+}
+
+/* writev takes pointers to what it does not change. */
+static void *unconst(const void *data)
+{
+    void *plain;
+
+    memcpy(&plain, &data, sizeof(plain));
+    return plain;
+}
+
+enum status journal_append(struct journal *j, const struct journal_record *r, struct error *err)
+{
+    static const char zeros[JOURNAL_ALIGN] = {0};
+    int64_t start_ns = clock_now_ns();
+    size_t clocks = r->clocks ? j->head.world_size : 0; /* constant */
+    uint64_t bytes = journal_record_bytes(clocks, r->size);
+    struct journal_record_head head;
+    struct iovec pieces[PIECES];
+    enum status status = STATUS_OK;
+
+    assert(r->size <= JOURNAL_PAYLOAD_MAX && !r->clocks == !r->flags);
+    head = make_record_head(r, clocks);
+    pieces[0] = (struct iovec){.iov_base = &head, .iov_len = sizeof(head)};
+    pieces[1] =
+        (struct iovec){.iov_base = unconst(r->clocks), .iov_len = clocks * sizeof(uint64_t)};
+    pieces[2] = (struct iovec){.iov_base = unconst(r->payload), .iov_len = r->size};
+    pieces[3] = (struct iovec){.iov_base = unconst(r->flags), .iov_len = clocks};
+    pieces[4] =
+        (struct iovec){.iov_base = unconst(zeros), .iov_len = (size_t)padding(r->size + clocks)};
+    (void)pthread_mutex_lock(&j->lock);
+    if (j->failed.status == STATUS_OK)
+        write_pieces(j, pieces, PIECES, (size_t)bytes);
+    if (j->failed.status != STATUS_OK)
+        status = error_set(err, j->failed.status, "%s", j->failed.text);
+    j->append_ns += clock_now_ns() - start_ns;
+    (void)pthread_mutex_unlock(&j->lock);
+    return status;
+}
+
+enum status journal_switch(struct journal *j, const char *path, struct error *err)
+{
+    struct journal_head head = j->head; /* changed here only */
+    char new_path[sizeof(j->path)];
+    enum status status = keep_path(new_path, sizeof(new_path), path, err);
+    int fd = -1, old;
+
+    head.generation++;
+    if (status == STATUS_OK)
+        status = create_file(path, &head, &fd, err);
+    if (status != STATUS_OK)
+        return status;
+    (void)pthread_mutex_lock(&j->lock);
+    old = j->fd;
+    memcpy(j->path, new_path, sizeof(new_path));
+    j->fd = fd;
+    j->head.generation = head.generation; /* appends read the rest without the lock */
+    j->size = JOURNAL_HEAD;
+    (void)pthread_mutex_unlock(&j->lock);
+    (void)close(old);
+    return STATUS_OK;
+}
+
+void journal_count(struct journal *j, uint64_t *ret_records, uint64_t *ret_bytes,
+                   int64_t *ret_append_ns)
+{
+    (void)pthread_mutex_lock(&j->lock);
+    *ret_records = j->records;
+    *ret_bytes = j->bytes;
+    *ret_append_ns = j->append_ns;
+    (void)pthread_mutex_unlock(&j->lock);
+}
+
+void journal_length(struct journal *j, uint64_t *ret_generation, uint64_t *ret_size)
+{
+    (void)pthread_mutex_lock(&j->lock);
+    *ret_generation = j->head.generation;
+    *ret_size = j->size;
+    (void)pthread_mutex_unlock(&j->lock);
+}
+
+void journal_close(struct journal *j)
+{
+    if (j->path[0] == '\0')
+        return;
+    (void)close(j->fd);
+    (void)pthread_mutex_destroy(&j->lock);
+    memset(j, 0, sizeof(*j));
+}

@@ -1,0 +1,50 @@
+/*
+ * roster: who holds the slots of a job, as text: what of a membership outlives its server.
+ *
+ *   epoch 3
+ *   role alone
+ *   rank 0 in 00c0ffee00c0ffee
+ *   rank 1 out 0123456789abcdef
+ *
+ * The role among the servers that keep the shard (common/succession), then one line per rank, in
+ * order: "in" of those that take part (also while they are away), "out" of
+ * those that have left or whose slot is vacant; then the session that holds the slot, or held it
+ * last.  Pure.
+ */
+#ifndef SPARRING_SERVER_PERSISTENCE_MEMBERSHIP_FILE_H
+#define SPARRING_SERVER_PERSISTENCE_MEMBERSHIP_FILE_H
+
+#include "common/base/error.h"
+#include "common/base/strbuf.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum roster_role {
+    ROSTER_ALONE,    /* no other server has a say: there is none, or all ranks are with this one */
+    ROSTER_PAIR,     /* the primary of a replica that knows these ranks */
+    ROSTER_CHANGING, /* the same, of one that may know others: nobody can go on from here */
+    ROSTER_COPY,     /* the replica */
+    ROSTER_PROMOTED, /* it was; now it is alone */
+};
+
+struct roster_rank {
+    bool in;
+    uint64_t session;
+};
+
+struct roster {
+    uint64_t epoch;
+    enum roster_role role;
+    const struct roster_rank *ranks; /* borrowed */
+    unsigned world_size;
+};
+
+void roster_write(struct strbuf *out, const struct roster *r);
+
+/* Read what roster_write has written for world_size ranks, into ret_ranks, which ret->ranks is
+ * then; anything else is STATUS_DATA. */
+enum status roster_parse(const char *text, unsigned world_size, struct roster *ret,
+                         struct roster_rank *ret_ranks, struct error *err);
+
+#endif

@@ -1,0 +1,443 @@
+/*
+ * The lock is flock's: the kernel drops it when its process dies, however it dies.  The terms are
+ * kept as the bytes of the join request, in hexadecimal, so that every field of it survives; what
+ * stands beside them is for people.
+ */
+#include "server/persistence/state_dir.h"
+
+#include "common/base/file.h"
+#include "common/base/memory.h"
+#include "common/base/strbuf.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#define TERMS_NAME      "terms.json"
+#define TERMS_FORMAT    1
+#define TERMS_BYTES_MAX ((size_t)4 << 20) /* hexadecimal digits of WIRE_CONTROL_MAX and more */
+#define NAME_BYTES_MAX  200u              /* of a job's name as a file's; longer ones are cut */
+#define FAILED          ".failed"
+#define NEW             ".new" /* being made, */
+#define OLD             ".old" /* or removed, when its process died */
+
+/* ------------------------------------------------------------------ the lock */
+
+/* The file holds who has it; there may be nothing yet. */
+static enum status refuse_lock(int fd, const char *folder, struct error *err)
+{
+    char pid[32] = "";
+    ssize_t length = pread(fd, pid, sizeof(pid) - 1, 0);
+
+    pid[length > 0 ? length : 0] = '\0';
+    pid[strspn(pid, "0123456789")] = '\0';
+    return error_set(err, STATUS_EXISTS, "the state folder '%s' is used by another server (pid %s)",
+                     folder, pid[0] ? pid : "unknown");
+}
+
+static enum status take_lock(struct state_dir *d, struct error *err)
+{
+    char path[STATE_PATH_MAX], pid[32];
+    enum status status = file_join(path, sizeof(path), d->path, "lock", err);
+    int fd, length;
+
+    if (status != STATUS_OK)
+        return status;
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return error_set_errno(err, errno, "cannot open '%s'", path);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        status = errno == EWOULDBLOCK ? refuse_lock(fd, d->path, err)
+                                      : error_set_errno(err, errno, "cannot lock '%s'", path);
+    } else {
+        length = snprintf(pid, sizeof(pid), "%ld\n", (long)getpid());
+        if (ftruncate(fd, 0) != 0)
+            status = error_set_errno(err, errno, "cannot write '%s'", path);
+        else
+            status = file_write_all(fd, path, pid, (size_t)length, err);
+    }
+    if (status == STATUS_OK)
+        d->lock = fd;
+    else
+        (void)close(fd);
+    return status;
+}
+
+enum status state_dir_open(struct state_dir *d, const char *path, struct error *err)
+{
+    int length = snprintf(d->path, sizeof(d->path), "%s", path);
+    enum status status;
+
+    d->lock = -1;
+    if (length < 0 || (size_t)length >= sizeof(d->path) - 2 * NAME_BYTES_MAX)
+        return error_set(err, STATUS_CONFIG, "the path of the state folder has %d bytes", length);
+    status = file_make_folder(path, err);
+    if (status == STATUS_OK)
+        status = take_lock(d, err);
+    return status;
+}
+
+void state_dir_close(struct state_dir *d)
+{
+    if (!d || d->path[0] == '\0' || d->lock < 0)
+        return;
+    (void)close(d->lock);
+    d->lock = -1;
+}
+
+/* ------------------------------------------------------------------ terms */
+
+static uint64_t digest_of(const uint8_t *bytes, size_t size)
+{
+    return (uint64_t)size << 32 | (uint64_t)crc32(crc32(0, NULL, 0), bytes, (uInt)size);
+}
+
+static void add_hex(struct strbuf *out, const uint8_t *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        strbuf_addf(out, "%02x", bytes[i]);
+}
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static enum status parse_hex(const char *name, const char *text, uint8_t **ret_bytes,
+                             size_t *ret_size, struct error *err)
+{
+    size_t length = strlen(text);
+    uint8_t *bytes;
+    enum status status;
+
+    if (length == 0 || length % 2 != 0 || length / 2 > WIRE_CONTROL_MAX)
+        return error_set(err, STATUS_DATA, "'%s': %zu digits are no request", name, length);
+    status = mem_calloc(length / 2, 1, "a join request", &bytes, err);
+    if (status != STATUS_OK)
+        return status;
+    for (size_t i = 0; i < length / 2; i++) {
+        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+
+        if (high < 0 || low < 0) {
+            free(bytes);
+            return error_set(err, STATUS_DATA, "'%s': digit %zu of the request is none", name,
+                             2 * i);
+        }
+        bytes[i] = (uint8_t)(high << 4 | low);
+    }
+    *ret_bytes = bytes;
+    *ret_size = length / 2;
+    return STATUS_OK;
+}
+
+static enum status parse_request(const char *name, const json_t *root,
+                                 struct join_request *ret_terms, uint64_t *ret_digest,
+                                 struct error *err)
+{
+    const char *text = json_string_value(json_object_get(root, "request"));
+    const char *digest = json_string_value(json_object_get(root, "digest"));
+    const json_t *format = json_object_get(root, "format");
+    char wanted[32];
+    uint8_t *bytes = NULL;
+    size_t size = 0;
+    enum status status;
+
+    if (!json_is_integer(format) || json_integer_value(format) != TERMS_FORMAT || !text || !digest)
+        return error_set(err, STATUS_DATA, "'%s' has not the fields of format %d", name,
+                         TERMS_FORMAT);
+    status = parse_hex(name, text, &bytes, &size, err);
+    if (status != STATUS_OK)
+        return status;
+    (void)snprintf(wanted, sizeof(wanted), "%016" PRIx64, digest_of(bytes, size));
+    if (strcmp(wanted, digest) != 0)
+        status = error_set(err, STATUS_DATA, "'%s' is damaged: its digest is not %s", name, wanted);
+    if (status == STATUS_OK)
+        status = wire_unpack_join_request(bytes, size, ret_terms, err);
+    if (status == STATUS_OK)
+        *ret_digest = digest_of(bytes, size);
+    free(bytes);
+    return status;
+}
+
+static enum status parse_terms(const char *name, const char *text, size_t size,
+                               struct join_request *ret_terms, uint64_t *ret_digest,
+                               struct error *err)
+{
+    json_error_t why;
+    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
+    enum status status;
+
+    memset(ret_terms, 0, sizeof(*ret_terms));
+    if (!root)
+        return error_set(err, STATUS_DATA, "'%s' is not JSON: %s (byte %d)", name, why.text,
+                         why.position);
+    status = parse_request(name, root, ret_terms, ret_digest, err);
+    json_decref(root);
+    return status;
+}
+
+static enum status write_terms(const char *folder, const struct join_request *t,
+                               uint64_t *ret_digest, struct error *err)
+{
+    struct strbuf text = STRBUF_INIT;
+    char path[STATE_PATH_MAX];
+    uint8_t *bytes;
+    size_t size;
+    enum status status = wire_pack_join_request(t, &bytes, &size, err);
+
+    if (status != STATUS_OK)
+        return status;
+    *ret_digest = digest_of(bytes, size);
+    strbuf_addf(&text, "{\"format\": %d,\n \"job\": ", TERMS_FORMAT);
+    strbuf_add_json(&text, t->job);
+    strbuf_addf(&text,
+                ",\n \"server\": %" PRIu32 ", \"servers\": %" PRIu32 ", \"world_size\": %" PRIu32
+                ",\n \"elements\": %" PRIu64 ", \"update\": \"%s\", \"consistency\": \"%s\",\n "
+                "\"digest\": \"%016" PRIx64 "\",\n \"request\": \"",
+                t->server_index, t->server_count, t->world_size, t->element_count,
+                t->update == 0 ? "server" : "worker", consistency_name(t->consistency.mode),
+                *ret_digest);
+    add_hex(&text, bytes, size);
+    strbuf_add(&text, "\"}\n");
+    free(bytes);
+    status = file_join(path, sizeof(path), folder, TERMS_NAME, err);
+    if (status == STATUS_OK)
+        status = file_write_text(path, &text, err);
+    strbuf_release(&text);
+    return status;
+}
+
+static enum status read_terms(const char *folder, struct join_request *ret_terms,
+                              uint64_t *ret_digest, struct error *err)
+{
+    char path[STATE_PATH_MAX], *text;
+    size_t size;
+    enum status status = file_join(path, sizeof(path), folder, TERMS_NAME, err);
+
+    if (status == STATUS_OK)
+        status = file_read(path, TERMS_BYTES_MAX, &text, &size, err);
+    if (status != STATUS_OK)
+        return status;
+    status = parse_terms(path, text, size, ret_terms, ret_digest, err);
+    free(text);
+    return status;
+}
+
+/* ------------------------------------------------------------------ folders */
+
+/* A job's name as part of a file's: what is neither letter, digit nor one of "-_+=@,." is escaped,
+ * and so is a leading dot.  A long one is cut and told from others by its checksum. */
+static void add_name(struct strbuf *out, const char *job)
+{
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_+=@,.";
+
+    for (const char *c = job; *c; c++) {
+        if (strchr(plain, *c) && !(c == job && *c == '.'))
+            strbuf_addf(out, "%c", *c);
+        else
+            strbuf_addf(out, "%%%02X", (unsigned)(unsigned char)*c);
+        if (out->length > NAME_BYTES_MAX) {
+            strbuf_addf(out, "-%08lx",
+                        crc32(crc32(0, NULL, 0), (const Bytef *)job, (uInt)strlen(job)));
+            return;
+        }
+    }
+}
+
+static enum status folder_of(const struct state_dir *d, const struct join_request *terms,
+                             char *ret_folder, struct error *err)
+{
+    struct strbuf name = STRBUF_INIT;
+    enum status status = STATUS_OK;
+
+    add_name(&name, terms->job);
+    strbuf_addf(&name, ".%" PRIu32, terms->server_index);
+    if (!strbuf_ok(&name))
+        status = error_set(err, STATUS_NO_MEMORY, "no memory for the name of a folder");
+    if (status == STATUS_OK)
+        status = file_join(ret_folder, STATE_PATH_MAX, d->path, name.text, err);
+    strbuf_release(&name);
+    return status;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), wanted = strlen(end);
+
+    return length >= wanted && strcmp(text + length - wanted, end) == 0;
+}
+
+/* Is this the folder of a job that was not finished? */
+static enum status holds_job(const char *folder, bool *ret_holds, struct error *err)
+{
+    char path[STATE_PATH_MAX];
+    enum status status = file_join(path, sizeof(path), folder, TERMS_NAME, err);
+
+    if (status == STATUS_OK)
+        *ret_holds = !ends_with(folder, FAILED) && !ends_with(folder, NEW) &&
+                     !ends_with(folder, OLD) && access(path, F_OK) == 0;
+    return status;
+}
+
+static bool is_ours(const char *name)
+{
+    static const char *const beginnings[] = {TERMS_NAME, "snapshot-", "journal-"};
+
+    for (size_t i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++)
+        if (strncmp(name, beginnings[i], strlen(beginnings[i])) == 0)
+            return true;
+    return false;
+}
+
+/* The folder with its files, of which none may be somebody else's. */
+static enum status clear(const char *folder, struct error *err)
+{
+    DIR *entries = opendir(folder);
+    const struct dirent *entry;
+    int failed = 0;
+
+    if (!entries)
+        return error_set_errno(err, errno, "cannot open '%s'", folder);
+    while (!failed && (entry = readdir(entries)))
+        if (is_ours(entry->d_name) && unlinkat(dirfd(entries), entry->d_name, 0) != 0 &&
+            errno != ENOENT)
+            failed = errno;
+    (void)closedir(entries);
+    if (!failed && rmdir(folder) != 0)
+        failed = errno;
+    return failed ? error_set_errno(err, failed, "cannot remove '%s'", folder) : STATUS_OK;
+}
+
+/* "<folder><suffix>" */
+static enum status beside(const char *folder, const char *suffix, char *ret, struct error *err)
+{
+    int length = snprintf(ret, STATE_PATH_MAX, "%s%s", folder, suffix);
+
+    if (length < 0 || length >= STATE_PATH_MAX)
+        return error_set(err, STATUS_CONFIG, "the path '%s' is too long", folder);
+    return STATUS_OK;
+}
+
+/* Rename it, in place of what has that name. */
+static enum status move(const char *from, const char *to, struct error *err)
+{
+    enum status status = access(to, F_OK) == 0 ? clear(to, err) : STATUS_OK;
+
+    if (status == STATUS_OK && rename(from, to) != 0)
+        status = error_set_errno(err, errno, "cannot rename '%s' to '%s'", from, to);
+    return status;
+}
+
+static enum status scan(const struct state_dir *d, DIR *entries, char *ret_folder,
+                        struct error *err)
+{
+    const struct dirent *entry;
+
+    while ((entry = readdir(entries))) {
+        char folder[STATE_PATH_MAX];
+        bool holds;
+        enum status status;
+
+        if (entry->d_name[0] == '.')
+            continue;
+        status = file_join(folder, sizeof(folder), d->path, entry->d_name, err);
+        if (status == STATUS_OK && (ends_with(folder, NEW) || ends_with(folder, OLD)))
+            (void)clear(folder, NULL); /* in nobody's way if it stays */
+        if (status == STATUS_OK)
+            status = holds_job(folder, &holds, err);
+        if (status != STATUS_OK)
+            return status;
+        if (!holds)
+            continue;
+        if (ret_folder[0] != '\0')
+            return error_set(err, STATUS_EXISTS,
+                             "'%s' and '%s' both hold a job that was not finished: remove one of "
+                             "them, or add '%s' to its name",
+                             ret_folder, folder, FAILED);
+        memcpy(ret_folder, folder, sizeof(folder));
+    }
+    return STATUS_OK;
+}
+
+enum status state_dir_find(const struct state_dir *d, char *ret_folder,
+                           struct join_request *ret_terms, uint64_t *ret_digest, struct error *err)
+{
+    DIR *entries = opendir(d->path);
+    enum status status;
+
+    ret_folder[0] = '\0';
+    if (!entries)
+        return error_set_errno(err, errno, "cannot open the state folder '%s'", d->path);
+    status = scan(d, entries, ret_folder, err);
+    (void)closedir(entries);
+    if (status == STATUS_OK && ret_folder[0] != '\0')
+        status = read_terms(ret_folder, ret_terms, ret_digest, err);
+    return status;
+}
+
+/* Make it under another name, so that there is none without terms. */
+static enum status make_folder(const char *folder, const struct join_request *terms,
+                               uint64_t *ret_digest, struct error *err)
+{
+    char new[STATE_PATH_MAX];
+    enum status status = beside(folder, NEW, new, err);
+
+    if (status == STATUS_OK && access(new, F_OK) == 0)
+        status = clear(new, err);
+    if (status == STATUS_OK && mkdir(new, 0700) != 0)
+        status = error_set_errno(err, errno, "cannot make folder '%s'", new);
+    if (status != STATUS_OK)
+        return status;
+    status = write_terms(new, terms, ret_digest, err);
+    if (status == STATUS_OK && rename(new, folder) != 0)
+        status = error_set_errno(err, errno, "cannot rename '%s' to '%s'", new, folder);
+    if (status != STATUS_OK)
+        (void)clear(new, NULL);
+    return status;
+}
+
+enum status state_dir_add(const struct state_dir *d, const struct join_request *terms,
+                          char *ret_folder, uint64_t *ret_digest, struct error *err)
+{
+    bool holds = false;
+    enum status status = folder_of(d, terms, ret_folder, err);
+
+    if (status == STATUS_OK)
+        status = holds_job(ret_folder, &holds, err);
+    if (status == STATUS_OK && holds)
+        return error_set(err, STATUS_EXISTS,
+                         "'%s' holds an earlier job of that name, which was not finished",
+                         ret_folder);
+    if (status == STATUS_OK)
+        status = make_folder(ret_folder, terms, ret_digest, err);
+    return status;
+}
+
+enum status state_dir_remove(const char *folder, struct error *err)
+{
+    char old[STATE_PATH_MAX];
+    enum status status = beside(folder, OLD, old, err);
+
+    if (status == STATUS_OK)
+        status = move(folder, old, err);
+    return status == STATUS_OK ? clear(old, err) : status;
+}
+
+enum status state_dir_put_aside(const char *folder, char *ret_path, struct error *err)
+{
+    enum status status = beside(folder, FAILED, ret_path, err);
+
+    return status == STATUS_OK ? move(folder, ret_path, err) : status;
+}

@@ -1,0 +1,378 @@
+#include "server/replication/replica.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/memory.h"
+#include "server/persistence/persistence.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One Replicate call. */
+struct replicate {
+    struct service *service;
+    struct job *job;             /* one use of it; NULL until the terms are here */
+    uint64_t *clocks, *sessions; /* owned; room for one record */
+    uint8_t *flags;
+};
+
+/* ------------------------------------------------------------------ records */
+
+void replica_reply(struct rpc_call *call, const struct record_reply *m)
+{
+    uint8_t bytes[WIRE_REPLY_MAX];
+
+    (void)rpc_call_send(call, bytes, wire_pack_record_reply(m, bytes), NULL);
+}
+
+/* A replica of the job that the terms describe, for the keeper to build.  Lock held. */
+static enum status open_job(struct replicate *r, struct rpc_call *call, const struct wire_record *m,
+                            struct error *err)
+{
+    struct service *s = r->service;
+    struct job *j = NULL;
+    enum status status = STATUS_OK;
+
+    if (s->draining)
+        return error_set(err, STATUS_UNAVAILABLE, "the parameter server is stopping");
+    if (s->current)
+        return error_set(err, STATUS_UNAVAILABLE,
+                         "a copy of job '%s' is refused: this server serves job '%s'",
+                         m->terms->job, s->current->members.job);
+    for (size_t rank = 0; rank < m->session_count; rank++)
+        if (m->sessions[rank] == 0)
+            status = STATUS_DATA;
+    if (status != STATUS_OK || m->session_count != m->terms->world_size || m->epoch == 0)
+        return error_set(err, STATUS_DATA,
+                         "terms of job '%s' in epoch %" PRIu64 " with %zu sessions for %" PRIu32
+                         " ranks",
+                         m->terms->job, m->epoch, m->session_count, m->terms->world_size);
+    status = job_open(m->terms, &j, err);
+    if (status == STATUS_OK)
+        status = job_join_all(j, m->terms, m->sessions, rpc_call_peer(call), err);
+    if (status != STATUS_OK) {
+        job_close(j);
+        return status;
+    }
+    j->replica = (struct replica){
+        .is_copy = true, .is_kept = true, .succession = {.epoch = m->epoch}, .stream = call};
+    rpc_call_ref(call);
+    j->users++;
+    j->state = JOB_BUILDING;
+    r->job = s->current = j;
+    (void)pthread_cond_broadcast(&s->changed);
+    return STATUS_OK;
+}
+
+/* The question is about this very run: of those that it says hold the slots one does.  Lock held.
+ */
+static bool is_same_run(const struct job *j, const struct wire_record *m)
+{
+    bool same = false;
+
+    if (strcmp(j->members.job, m->terms->job) != 0 ||
+        j->terms.server_index != m->terms->server_index ||
+        m->session_count != j->members.world_size)
+        return false;
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        same = same || (m->sessions[rank] != 0 && m->sessions[rank] == j->ranks[rank].slot.session);
+    return same;
+}
+
+/* A primary that has lost its stream to us asks whether it has been succeeded.  Not before that is
+ * kept: it removes what it has. */
+static void answer_question(struct service *s, struct rpc_call *call, const struct wire_record *m)
+{
+    struct record_reply answer = {0};
+    const struct job *j;
+
+    (void)pthread_mutex_lock(&s->lock);
+    j = s->current;
+    if (j && j->state == JOB_RUNNING && j->replica.is_copy && !j->replica.is_kept &&
+        is_same_run(j, m)) {
+        answer.superseded = true;
+        answer.epoch = j->replica.succession.epoch;
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    replica_reply(call, &answer);
+    rpc_call_finish(call, STATUS_OK, "");
+}
+
+static enum status take_terms(struct replicate *r, struct rpc_call *call,
+                              const struct wire_record *m, struct error *err)
+{
+    enum status status;
+
+    if (m->kind == RECORD_ASK) {
+        answer_question(r->service, call, m);
+        return STATUS_CANCELLED;
+    }
+    if (m->kind != RECORD_TERMS)
+        return error_set(err, STATUS_PROTOCOL, "a record of kind %d before the terms of its job",
+                         (int)m->kind);
+    (void)pthread_mutex_lock(&r->service->lock);
+    status = open_job(r, call, m, err);
+    (void)pthread_mutex_unlock(&r->service->lock);
+    return status; /* the keeper asks for the next record */
+}
+
+/* From here to end_applying the job stays a replica's.  STATUS_CANCELLED: it is not one any more,
+ * and the primary has been told. */
+static enum status begin_applying(struct replicate *r, const struct wire_record *m)
+{
+    struct job *j = r->job;
+    enum status status = STATUS_OK;
+
+    (void)pthread_mutex_lock(&r->service->lock);
+    if (j->state != JOB_RUNNING || !succession_replica_record(&j->replica.succession, m->epoch)) {
+        status = STATUS_CANCELLED;
+    } else {
+        j->replica.applying = true;
+    }
+    (void)pthread_mutex_unlock(&r->service->lock);
+    return status;
+}
+
+/* payload_bytes: of a record of a partition, which is applied; *answer gets the sums. */
+static void count_applied(struct replicate *r, size_t payload_bytes, struct record_reply *answer)
+{
+    struct replica *p = &r->job->replica;
+
+    (void)pthread_mutex_lock(&r->service->lock);
+    answer->records = ++p->records;
+    answer->bytes = p->bytes += payload_bytes;
+    (void)pthread_mutex_unlock(&r->service->lock);
+}
+
+static void end_applying(struct replicate *r)
+{
+    (void)pthread_mutex_lock(&r->service->lock);
+    r->job->replica.applying = false;
+    (void)pthread_cond_broadcast(&r->service->changed);
+    (void)pthread_mutex_unlock(&r->service->lock);
+}
+
+static enum status source_copy(void *user, float *dst, size_t count, struct error *err)
+{
+    return rpc_message_copy(user, dst, count * sizeof(float), err);
+}
+
+static enum status apply(struct replicate *r, struct rpc_message *message,
+                         const struct wire_record *m, struct error *err)
+{
+    static const enum shard_record_kind kinds[] = {[RECORD_INIT] = SHARD_RECORD_INIT,
+                                                   [RECORD_STEP] = SHARD_RECORD_STEP,
+                                                   [RECORD_RANKS] = SHARD_RECORD_RANKS,
+                                                   [RECORD_STATE] = SHARD_RECORD_STATE};
+    struct shard_source source = {.copy = source_copy, .user = message};
+    size_t bytes = rpc_message_payload_size(message);
+    struct shard_record record = {.kind = kinds[m->kind],
+                                  .partition = m->partition,
+                                  .sequence = m->sequence,
+                                  .step = m->step,
+                                  .rate = m->rate,
+                                  .world_size = (unsigned)m->clock_count,
+                                  .clocks = m->clocks,
+                                  .flags = m->flags,
+                                  .count = bytes / sizeof(float)};
+    bool applied;
+
+    if (m->clock_count != m->flag_count || m->sequence == 0 || m->length != bytes ||
+        bytes % sizeof(float) != 0)
+        return error_set(err, STATUS_DATA,
+                         "record %" PRIu64 " of partition %" PRIu32
+                         " has %zu clocks, %zu flags and %zu bytes (it says %" PRIu64 ")",
+                         m->sequence, m->partition, m->clock_count, m->flag_count, bytes,
+                         m->length);
+    return shard_apply(&r->job->shard, &record, &source, &applied, err);
+}
+
+/* Who holds the slots from here on: away, all of them, as far as this server is concerned. */
+static enum status take_members(struct replicate *r, const struct wire_record *m, struct error *err)
+{
+    struct job *j = r->job;
+    int64_t now_ns = clock_now_ns();
+    enum status status;
+
+    if (m->session_count != j->members.world_size || m->sequence == 0)
+        return error_set(err, STATUS_DATA,
+                         "record %" PRIu64 " of the slots has %zu sessions for %u ranks",
+                         m->sequence, m->session_count, j->members.world_size);
+    (void)pthread_mutex_lock(&r->service->lock);
+    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
+        struct slot *slot = &j->ranks[rank].slot;
+        bool in = j->members.members[rank].state == MEMBER_JOINED;
+
+        if (m->sessions[rank] == 0 && in)
+            membership_lose(&j->members, rank);
+        if (m->sessions[rank] == 0) {
+            slot->state = SLOT_VACANT;
+            continue;
+        }
+        membership_return(&j->members, rank, rpc_call_peer(j->replica.stream));
+        if (!in || slot->session != m->sessions[rank]) {
+            slot_hold(slot, m->sessions[rank], 1, now_ns);
+            slot_send_away(slot, REPLICA_AWAY, INT64_MAX, now_ns);
+        }
+    }
+    j->epoch = m->epoch;
+    status = preserve_told_members(j, err);
+    (void)pthread_mutex_unlock(&r->service->lock);
+    return status;
+}
+
+/* The primary's word that the job is over; `done` behind its last reply. */
+static void end_job(struct replicate *r, struct rpc_call *call)
+{
+    service_end_job(r->service, r->job, NULL);
+    rpc_call_finish(call, STATUS_OK, "");
+}
+
+static enum status take_record(struct replicate *r, struct rpc_call *call,
+                               struct rpc_message *message, const struct wire_record *m,
+                               struct error *err)
+{
+    struct record_reply answer = {.epoch = m->epoch};
+    enum status status = begin_applying(r, m);
+
+    if (status != STATUS_OK)
+        return status;
+    switch (m->kind) {
+    case RECORD_INIT:
+    case RECORD_STATE:
+    case RECORD_STEP:
+    case RECORD_RANKS:
+        answer.partition = m->partition;
+        answer.sequence = m->sequence;
+        status = apply(r, message, m, err);
+        if (status == STATUS_OK)
+            count_applied(r, rpc_message_payload_size(message), &answer);
+        break;
+    case RECORD_BEAT:
+        break;
+    case RECORD_END:
+        end_applying(r);
+        end_job(r, call);
+        return STATUS_CANCELLED;
+    case RECORD_MEMBER:
+        answer.partition = RECORD_OF_MEMBERS;
+        answer.sequence = m->sequence;
+        status = take_members(r, m, err);
+        break;
+    case RECORD_TERMS:
+    case RECORD_ASK:
+        status =
+            error_set(err, STATUS_PROTOCOL, "a record of kind %d behind the terms", (int)m->kind);
+        break;
+    }
+    end_applying(r);
+    if (status == STATUS_OK) {
+        replica_reply(call, &answer);
+        rpc_call_receive(call);
+    }
+    return status;
+}
+
+/* ------------------------------------------------------------------ the stream */
+
+static void release(struct replicate *r)
+{
+    if (!r)
+        return;
+    free(r->clocks);
+    free(r->sessions);
+    free(r->flags);
+    free(r);
+}
+
+static void replicate_start(struct rpc_call *call, void *user)
+{
+    struct replicate *r = NULL;
+    struct error err = {0};
+    enum status status = mem_calloc(1, sizeof(*r), "replicate", &r, &err);
+
+    if (status == STATUS_OK)
+        status = mem_calloc(WIRE_RANKS_MAX, sizeof(*r->clocks), "clocks", &r->clocks, &err);
+    if (status == STATUS_OK)
+        status = mem_calloc(WIRE_RANKS_MAX, sizeof(*r->sessions), "sessions", &r->sessions, &err);
+    if (status == STATUS_OK)
+        status = mem_calloc(WIRE_RANKS_MAX, sizeof(*r->flags), "flags", &r->flags, &err);
+    if (status != STATUS_OK) {
+        release(r);
+        r = NULL;
+        rpc_call_finish(call, err.status, err.text);
+    } else {
+        r->service = user;
+    }
+    rpc_call_set_user(call, r);
+    if (r)
+        rpc_call_receive(call);
+}
+
+/* The copy is of no use any more: a worker must not find it. */
+static void fail(struct replicate *r, struct rpc_call *call, const struct error *err)
+{
+    if (r->job)
+        service_end_job(r->service, r->job, err);
+    rpc_call_finish(call, err->status, err->text);
+}
+
+static void replicate_message(struct rpc_call *call, struct rpc_message *message, void *user)
+{
+    struct replicate *r = user;
+    struct wire_record m = {.clocks = r->clocks,
+                            .clock_count = WIRE_RANKS_MAX,
+                            .flags = r->flags,
+                            .flag_count = WIRE_RANKS_MAX,
+                            .sessions = r->sessions,
+                            .session_count = WIRE_RANKS_MAX};
+    struct error err = {0};
+    const uint8_t *head;
+    size_t size;
+    enum status status;
+
+    if (!message) {
+        rpc_call_finish(call, STATUS_OK, "");
+        return;
+    }
+    head = rpc_message_head(message, &size);
+    status = wire_unpack_record(head, size, &m, &err);
+    if (status == STATUS_OK && !r->job) {
+        status = service_check_server(r->service, call, &err);
+        if (status == STATUS_OK)
+            status = take_terms(r, call, &m, &err);
+    } else if (status == STATUS_OK) {
+        status = take_record(r, call, message, &m, &err);
+    }
+    wire_release_record(&m);
+    if (status != STATUS_OK && status != STATUS_CANCELLED)
+        fail(r, call, &err);
+}
+
+static void replicate_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+{
+    struct replicate *r = user;
+
+    if (r && r->job) {
+        struct job *j = r->job;
+        struct rpc_call *held;
+
+        (void)pthread_mutex_lock(&r->service->lock);
+        held = j->replica.stream;
+        j->replica.stream = NULL;
+        j->replica.gone_ns = clock_now_ns();
+        (void)snprintf(j->replica.gone_how, sizeof(j->replica.gone_how), "%.180s",
+                       result->text[0] ? result->text : "it ended the stream");
+        (void)pthread_mutex_unlock(&r->service->lock);
+        if (held)
+            rpc_call_unref(held);
+        service_drop_job(r->service, j);
+    }
+    (void)call;
+    release(r);
+}
+
+const struct rpc_handler replicate_handler = {
+    .start = replicate_start, .message = replicate_message, .closed = replicate_closed};

@@ -1,0 +1,132 @@
+/*
+ * chain: the primary's side of a shard that a second server, its replica, keeps as well.
+ *
+ * The replica gets the job's terms, then each record of the shard as it happens (shard_record.h),
+ * and acknowledges every one.  An answer waits here until the replica has the newest record that is
+ * in it; so whatever a worker was told is on both servers.  When one of them is lost the workers
+ * decide who goes on (common/succession).
+ *
+ * Memory.  Records leave from the shard's own memory, as answers do: the shard overwrites it only
+ * after the ranks were answered, and they are not answered before gRPC has let go of it.  Where
+ * each push is a step it is overwritten at once; there records are copied first.
+ *
+ * Threads: any.  Its lock may be taken under a partition's or the service's, takes none itself, and
+ * is not held during its call-backs.
+ */
+#ifndef SPARRING_SERVER_REPLICATION_REPLICA_STREAM_H
+#define SPARRING_SERVER_REPLICATION_REPLICA_STREAM_H
+
+#include "common/rpc/rpc.h"
+#include "common/succession/succession.h"
+#include "common/wire/wire.h"
+#include "server/shard/shard.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct chain;
+
+/* An answer to a rank that is on its way. */
+struct chain_answer {
+    unsigned rank;
+    bool is_pull; /* not to a push */
+    struct chunk_header header;
+    struct shard_answer answer;
+};
+
+struct chain_config {
+    struct rpc_security security;     /* of this server, which is the replica's client */
+    const struct join_request *terms; /* with the replica's address and the manifest; borrowed until
+                                         chain_open returns, like sessions */
+    const uint64_t *sessions;         /* world_size of them */
+    uint64_t epoch;
+    struct shard *shard;        /* borrowed until chain_close; chain_open becomes its sink */
+    atomic_size_t *outstanding; /* counts payloads inside the shard that core holds */
+    /* All without a lock of the chain's, from any thread.  send: the answer may leave now.  lost:
+     * this server must end the job, which the replica has taken over. */
+    void (*send)(void *user, const struct chain_answer *answer);
+    void (*lost)(void *user, const struct error *why);
+    void (*knows)(void *user); /* chain_knows may say more than before */
+    void *user;
+};
+
+/*
+ * Connect to the replica and give it the terms; blocks until it has taken them.  Errors name it:
+ * STATUS_TIMEOUT when it has not by deadline_ns, STATUS_UNSUPPORTED for what cannot be kept twice,
+ * its own words when it refuses.  Before anybody uses the shard.
+ */
+enum status chain_open(const struct chain_config *config, int64_t deadline_ns,
+                       struct chain **ret_chain, struct error *err);
+
+/*
+ * In a job that an earlier process of this server has begun, as one of two (see
+ * succession_primary_restore, for `settled`, too): nothing is sent to the replica any more, but it
+ * is asked whether it serves by now.  The caller gives it the shard's records.  Does not block.
+ */
+enum status chain_restore(const struct chain_config *config, const bool *settled,
+                          struct chain **ret_chain, struct error *err);
+
+/* What another process of this server would have to know: see server/roster.h. */
+enum chain_standing {
+    CHAIN_PAIR,     /* not alone, and the replica knows that these sessions hold the slots */
+    CHAIN_CHANGING, /* not alone, and it may not know that */
+    CHAIN_ALONE,
+};
+
+enum chain_standing chain_standing(struct chain *c, const uint64_t *sessions);
+
+/* The shard's sink. */
+enum status chain_put(void *chain, const struct shard_record *record, struct error *err);
+
+/* True: the answer waits (in a copy) and is sent later; an earlier one to the same rank from the
+ * same partition that still waits is forgotten.  NULL: there is no chain.  No lock held. */
+bool chain_hold(struct chain *c, const struct chain_answer *answer);
+
+/* What waits for this rank is dropped: its connection broke, and on the next one it asks again.
+ * NULL is allowed. */
+void chain_forget(struct chain *c, unsigned rank);
+
+/* The epoch in which this server would go on alone, for the workers to vote on; 0: no question. */
+uint64_t chain_proposal(struct chain *c);
+
+/* A rank's vote, and: a rank has left in order and votes no more.  Either may be the last that was
+ * waited for: then what waits is sent, and *ret_epoch is the new epoch; else it is 0. */
+void chain_vote(struct chain *c, unsigned rank, uint64_t epoch, uint64_t *ret_epoch);
+void chain_settle(struct chain *c, unsigned rank, uint64_t *ret_epoch);
+
+/* Who holds the slots has changed: sessions, world_size of them, 0 for nobody; from `epoch` on. The
+ * number of the change; the service's lock may be held.  And: does the replica know of it (or is
+ * there none any more)?  Until then a newcomer is not told that it is in. */
+uint64_t chain_members(struct chain *c, uint64_t epoch, const uint64_t *sessions);
+bool chain_knows(struct chain *c, uint64_t number);
+
+/* From time to time (at least every tenth of a second): gives signs of life and looks for the
+ * replica's. */
+void chain_tick(struct chain *c, int64_t now_ns);
+
+/* The job is over for good, and the replica may forget it.  Without this it waits for workers. */
+void chain_end(struct chain *c);
+
+/* What happened, for records and statistics. */
+struct chain_counts {
+    enum succession_role role;
+    uint64_t records, bytes; /* sent */
+    uint64_t acknowledged_records, acknowledged_bytes;
+    uint64_t held;      /* answers that waited */
+    int64_t held_ns;    /* summed over them */
+    int64_t lost_ns;    /* clock_now_ns when the replica was given up; 0: it was not */
+    int64_t detect_ns;  /* from its last sign of life to that */
+    int64_t recover_ns; /* from there to going on alone; 0: not yet */
+};
+
+void chain_count(struct chain *c, struct chain_counts *ret);
+
+/* Break the stream off; gRPC then lets go of what it holds. */
+void chain_cancel(struct chain *c);
+
+/* Free.  Only when *outstanding is 0 and nobody uses the shard.  NULL is allowed; not from a
+ * call-back. */
+void chain_close(struct chain *c);
+
+#endif

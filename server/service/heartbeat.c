@@ -1,0 +1,164 @@
+/*
+ * The Attend call: beats of a rank, each answered with what the server knows of the others.  It
+ * belongs to the rank's connection, and to one of its lanes, from its first beat on, which says
+ * whose it is; when it ends the rank is cut off, as with a stream.
+ *
+ * A beat is answered at once unless answers wait that the peer does not read: its next beat asks
+ * again.
+ */
+#include "common/base/clock.h"
+#include "common/base/memory.h"
+#include "server/service/call_binding.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct attend {
+    struct tie tie; /* from the first beat on */
+    unsigned lane;
+};
+
+static enum status check_bind(const struct service *s, const struct beat *beat, struct error *err)
+{
+    const struct tie_claim claim = {.rank = beat->rank,
+                                    .session = beat->session,
+                                    .connection = beat->connection,
+                                    .what = "sent a beat"};
+    const struct job *j = s->current;
+    const struct slot *slot;
+    enum status status = tie_check(s, &claim, err);
+
+    if (status != STATUS_OK)
+        return status;
+    if (beat->session == 0)
+        return error_set(err, STATUS_PROTOCOL, "rank %u beats without a session", beat->rank);
+    if (strcmp(j->members.job, beat->job) != 0)
+        return error_set(err, STATUS_UNAVAILABLE, "job '%s' is not served here, job '%s' is",
+                         beat->job, j->members.job);
+    slot = &j->ranks[beat->rank].slot;
+    if (beat->lane >= slot->lanes)
+        return error_set(err, STATUS_PROTOCOL, "rank %u has %u lanes, there is no lane %" PRIu32,
+                         beat->rank, slot->lanes, beat->lane);
+    if (slot->attends[beat->lane])
+        return error_set(err, STATUS_EXISTS, "rank %u beats already", beat->rank);
+    return STATUS_OK;
+}
+
+static enum status bind_attend(struct attend *a, struct rpc_call *call, const struct beat *beat,
+                               struct error *err)
+{
+    struct service *s = a->tie.service;
+    enum status status = service_check_rank(s, call, beat->rank, err);
+    struct job *j;
+
+    if (status != STATUS_OK)
+        return status;
+    (void)pthread_mutex_lock(&s->lock);
+    j = s->current;
+    status = check_bind(s, beat, err);
+    if (status == STATUS_OK) {
+        tie_bind(&a->tie, j, beat->rank, call);
+        a->lane = beat->lane;
+        j->ranks[beat->rank].slot.attends[a->lane] = call;
+        j->ranks[beat->rank].slot.alive_ns[a->lane] = clock_now_ns();
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+/* The rank is alive; *ret is the answer.  STATUS_CANCELLED: its place is another connection's. */
+static enum status note_beat(const struct attend *a, const struct beat *beat, struct beat *ret,
+                             struct error *err)
+{
+    struct job *j = a->tie.job;
+    unsigned away = 0;
+    enum status status = STATUS_OK;
+    int64_t now_ns = clock_now_ns();
+
+    if (beat->rank != a->tie.rank || beat->lane != a->lane)
+        return error_set(err, STATUS_PROTOCOL,
+                         "the beats of rank %u, lane %u, carry one of rank %u, lane %u",
+                         a->tie.rank, a->lane, beat->rank, beat->lane);
+    *ret = (struct beat){.rank = beat->rank, .count = beat->count};
+    (void)pthread_mutex_lock(&a->tie.service->lock);
+    if (j->state != JOB_RUNNING || !tie_holds(&a->tie))
+        status = STATUS_CANCELLED;
+    else
+        j->ranks[a->tie.rank].slot.alive_ns[a->lane] = now_ns;
+    ret->epoch = j->epoch;
+    ret->waiting_ms = (uint32_t)job_waiting_ms(j, a->tie.service->timeout_ms, now_ns, &away);
+    if (ret->waiting_ms > 0)
+        (void)snprintf(ret->reason, sizeof(ret->reason), "rank %u is %s (%s)", away,
+                       slot_state_name(j->ranks[away].slot.state), j->ranks[away].slot.how);
+    (void)pthread_mutex_unlock(&a->tie.service->lock);
+    if (status == STATUS_OK)
+        primary_beat(a->tie.service, j, beat->rank, beat->vote_epoch, &ret->propose_epoch);
+    return status;
+}
+
+static void attend_start(struct rpc_call *call, void *user)
+{
+    struct attend *a = NULL;
+    struct error err = {0};
+
+    if (mem_calloc(1, sizeof(*a), "attendance", &a, &err) != STATUS_OK)
+        rpc_call_finish(call, err.status, err.text);
+    else
+        a->tie.service = user;
+    rpc_call_set_user(call, a);
+    if (a)
+        rpc_call_receive(call);
+}
+
+static void answer_beat(struct rpc_call *call, const struct beat *beat)
+{
+    uint8_t bytes[WIRE_BEAT_MAX];
+
+    if (!rpc_call_has_unsent(call))
+        (void)rpc_call_send(call, bytes, wire_pack_beat(beat, bytes), NULL);
+    rpc_call_receive(call);
+}
+
+static void attend_message(struct rpc_call *call, struct rpc_message *message, void *user)
+{
+    struct attend *a = user;
+    struct beat beat, answer;
+    struct error err = {0};
+    const uint8_t *head;
+    size_t size;
+    enum status status;
+
+    if (!message) {
+        if (a->tie.job)
+            tie_cut(&a->tie, "it stopped its beats without leaving");
+        rpc_call_finish(call, STATUS_OK, "");
+        return;
+    }
+    head = rpc_message_head(message, &size);
+    status = wire_unpack_beat(head, size, &beat, &err);
+    if (status == STATUS_OK && !a->tie.job)
+        status = bind_attend(a, call, &beat, &err);
+    if (status == STATUS_OK)
+        status = note_beat(a, &beat, &answer, &err);
+    if (status == STATUS_OK)
+        answer_beat(call, &answer);
+    else if (status != STATUS_CANCELLED) /* the end of the call is on its way */
+        rpc_call_finish(call, status, err.text);
+}
+
+static void attend_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+{
+    struct attend *a = user;
+
+    (void)result;
+    if (a && a->tie.job) {
+        tie_cut(&a->tie, "its connection closed");
+        tie_release(&a->tie, call, &a->tie.job->ranks[a->tie.rank].slot.attends[a->lane]);
+    }
+    free(a);
+}
+
+const struct rpc_handler attend_handler = {
+    .start = attend_start, .message = attend_message, .closed = attend_closed};

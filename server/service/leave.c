@@ -1,0 +1,152 @@
+/*
+ * Leave: a rank is done, or says why it cannot go on.  The first is the end of its slot: where the
+ * others wait for it, rounds go without it from then on or, in lockstep without shrinking, cannot
+ * be made any more.  The second is a loss at once.
+ */
+#include "common/base/clock.h"
+#include "server/persistence/persistence.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* What a leave means for the others. */
+struct leave_effect {
+    struct job *job;                        /* with one use of it; NULL: nothing */
+    bool ends;                              /* the job; badly with a failure */
+    struct error failure;                   /* STATUS_OK: none */
+    bool vacates;                           /* the slot: the others go on */
+    bool finishes;                          /* its contributions; not in lockstep */
+    struct rpc_call *calls[SLOT_CALLS_MAX]; /* to end, because the rank is lost */
+    size_t call_count;
+};
+
+/* It failed, and the others may do without it: lost, without the time to come back.  Lock held. */
+static void lose_now(struct service *s, struct job *j, const struct leave_request *request,
+                     struct leave_effect *effect)
+{
+    struct slot *slot = &j->ranks[request->rank].slot;
+    char how[SLOT_HOW_MAX];
+
+    (void)snprintf(how, sizeof(how), "failed: %.160s", request->reason);
+    if (slot->state == SLOT_HELD)
+        effect->call_count = loss_cut_slot(s, j, request->rank, how, effect->calls);
+    slot->until_ns = clock_now_ns();
+}
+
+/* Is there such a member, which may leave?  Lock held. */
+static enum status check_leave(const struct job *j, const struct leave_request *request,
+                               struct error *err)
+{
+    if (!j || j->state == JOB_GATHERING)
+        return error_set(err, STATUS_NOT_FOUND, "job '%s' does not run here", request->job);
+    if (request->rank < j->members.world_size && j->state == JOB_RUNNING &&
+        j->ranks[request->rank].slot.session != request->session)
+        return error_set(err, STATUS_NOT_FOUND, "job '%s': rank %u is another session",
+                         request->job, request->rank);
+    return membership_check_leave(&j->members, request->job, request->rank, err);
+}
+
+/* Lock held. */
+static enum status note_leave(struct service *s, const struct leave_request *request,
+                              struct leave_effect *effect, struct error *err)
+{
+    struct job *j = s->current;
+    enum status status = check_leave(j, request, err);
+    bool shrinks;
+
+    if (status != STATUS_OK)
+        return status;
+    j->users++;
+    effect->job = j;
+    if (request->reason[0] != '\0' && j->terms.on_loss != WORKER_LOSS_FAIL &&
+        j->state == JOB_RUNNING) {
+        lose_now(s, j, request, effect);
+        return STATUS_OK;
+    }
+    shrinks = j->terms.on_loss == WORKER_LOSS_SHRINK && j->state == JOB_RUNNING;
+    if (shrinks)
+        job_lose(j, request->rank);
+    else
+        membership_lose(&j->members, request->rank);
+    preserve_members(s, j);
+    (void)primary_members(j);
+    if (request->reason[0] != '\0')
+        (void)error_set(&effect->failure, STATUS_PEER_LOST, "rank %u failed: %s", request->rank,
+                        request->reason);
+    else if (!shrinks && job_is_lockstep(j) && job_is_pending(j))
+        (void)error_set(&effect->failure, STATUS_PEER_LOST,
+                        "rank %u left in the middle of round %" PRIu64, request->rank,
+                        job_round(j));
+    effect->ends = effect->failure.status != STATUS_OK || j->members.left == j->members.world_size;
+    effect->vacates = shrinks;
+    effect->finishes = !shrinks && j->state == JOB_RUNNING && !job_is_lockstep(j);
+    job_resume_watch(j, clock_now_ns());
+    return STATUS_OK;
+}
+
+/* No lock. */
+static void have_effect(struct service *s, struct leave_effect *effect, unsigned rank)
+{
+    struct job *j = effect->job;
+
+    loss_end_calls(effect->calls, effect->call_count);
+    if (effect->ends) {
+        service_end_job(s, j, effect->failure.status == STATUS_OK ? NULL : &effect->failure);
+    } else if (effect->vacates) {
+        exchange_vacate_rank(s, j, rank);
+        (void)pthread_mutex_lock(&s->lock);
+        job_vacate(j, rank, clock_now_ns());
+        (void)pthread_mutex_unlock(&s->lock);
+    } else if (effect->finishes) {
+        exchange_finish_rank(s, j, rank);
+    }
+    if (!effect->ends && effect->call_count == 0)
+        primary_settle(s, j, rank);
+    service_drop_job(s, j);
+}
+
+static void leave_start(struct rpc_call *call, void *user)
+{
+    (void)user; /* stays the call's pointer */
+    rpc_call_receive(call);
+}
+
+static void leave_message(struct rpc_call *call, struct rpc_message *message, void *user)
+{
+    struct service *s = user;
+    struct leave_request request = {0};
+    struct leave_effect effect = {0};
+    struct error err = {0};
+    const uint8_t *head;
+    size_t size;
+    enum status status;
+
+    if (!message) {
+        rpc_call_finish(call, STATUS_PROTOCOL, "a leave without a request");
+        return;
+    }
+    head = rpc_message_head(message, &size);
+    status = wire_unpack_leave_request(head, size, &request, &err);
+    if (status == STATUS_OK)
+        status = service_check_rank(s, call, request.rank, &err);
+    if (status == STATUS_OK) {
+        (void)pthread_mutex_lock(&s->lock);
+        status = note_leave(s, &request, &effect, &err);
+        (void)pthread_mutex_unlock(&s->lock);
+    }
+    if (effect.job)
+        have_effect(s, &effect, request.rank);
+    if (status == STATUS_OK)
+        (void)rpc_call_send(call, (const uint8_t *)"", 0, NULL); /* LeaveReply has no fields */
+    rpc_call_finish(call, status, err.text);
+}
+
+static void leave_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+{
+    (void)call;
+    (void)result;
+    (void)user;
+}
+
+const struct rpc_handler leave_handler = {
+    .start = leave_start, .message = leave_message, .closed = leave_closed};

@@ -1,0 +1,222 @@
+/*
+ * Straight from the received slices into the accumulator, and from the shard's memory to the wire:
+ * nothing is copied in between.  By reference straight from the rank's memory, and nothing goes
+ * back but the place.
+ */
+#include "server/service/payload.h"
+
+#include "common/base/memory.h"
+#include "common/tensor/tensor.h"
+#include "server/service/payload_codec.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum status arena_copy(void *user, float *dst, size_t count, struct error *err)
+{
+    struct payload *p = user;
+
+    (void)err;
+    if (p->factor != 1.0f)
+        vector_scale_to(dst, p->elements, p->factor, count);
+    else
+        memcpy(dst, p->elements, count * sizeof(float));
+    return STATUS_OK;
+}
+
+static enum status arena_add(void *user, float *dst, size_t count, struct error *err)
+{
+    struct payload *p = user;
+
+    (void)err;
+    if (p->factor != 1.0f)
+        vector_add_scaled_bytes(dst, (const unsigned char *)p->elements, p->factor, count);
+    else
+        vector_add(dst, p->elements, count);
+    return STATUS_OK;
+}
+
+/* A contribution that waits in its rank's memory, which the rank leaves alone until it is answered.
+ */
+struct kept_elements {
+    struct arena *arena; /* one reference */
+    const float *elements;
+};
+
+static enum status kept_elements_copy(void *user, float *dst, size_t count, struct error *err)
+{
+    const struct kept_elements *kept = user;
+
+    (void)err;
+    memcpy(dst, kept->elements, count * sizeof(float));
+    return STATUS_OK;
+}
+
+static void kept_elements_drop(void *user)
+{
+    struct kept_elements *kept = user;
+
+    arena_unref(kept->arena);
+    free(kept);
+}
+
+static enum status arena_keep(void *user, struct shard_source *ret, struct error *err)
+{
+    struct payload *p = user;
+    struct kept_elements *kept = NULL;
+    enum status status = mem_calloc(1, sizeof(*kept), "kept contribution", &kept, err);
+
+    if (status != STATUS_OK)
+        return status;
+    *kept = (struct kept_elements){arena_ref(p->arena), p->elements};
+    *ret =
+        (struct shard_source){.copy = kept_elements_copy, .drop = kept_elements_drop, .user = kept};
+    return STATUS_OK;
+}
+
+static enum status payload_copy(void *user, float *dst, size_t count, struct error *err)
+{
+    struct payload *p = user;
+
+    if (p->codec.kind != CODEC_NONE)
+        return payload_decode(p->message, &p->codec, dst, count, false, err);
+    if (p->factor != 1.0f)
+        return rpc_message_scale_f32(p->message, p->factor, dst, count, err);
+    return rpc_message_copy(p->message, dst, count * sizeof(float), err);
+}
+
+static enum status payload_add(void *user, float *dst, size_t count, struct error *err)
+{
+    struct payload *p = user;
+
+    if (p->codec.kind != CODEC_NONE)
+        return payload_decode(p->message, &p->codec, dst, count, true, err);
+    if (p->factor != 1.0f)
+        return rpc_message_add_scaled_f32(p->message, p->factor, dst, count, err);
+    return rpc_message_add_f32(p->message, dst, count, err);
+}
+
+static enum status kept_copy(void *user, float *dst, size_t count, struct error *err)
+{
+    return rpc_message_copy(user, dst, count * sizeof(float), err);
+}
+
+static void kept_drop(void *user)
+{
+    rpc_message_drop(user);
+}
+
+static enum status payload_keep(void *user, struct shard_source *ret, struct error *err)
+{
+    struct payload *p = user;
+    struct rpc_message *kept = NULL;
+    enum status status;
+
+    if (p->codec.kind != CODEC_NONE)
+        return payload_keep_coded(p->message, &p->codec, ret, err);
+    status = rpc_message_keep(p->message, &kept, err);
+    if (status == STATUS_OK)
+        *ret = (struct shard_source){.copy = kept_copy, .drop = kept_drop, .user = kept};
+    return status;
+}
+
+/* Is the flag where it may be?  Kept contributions are read as they are: where there are any, each
+ * push is a step, and nothing is divided. */
+static enum status open_undivided(const struct shard *shard, const struct chunk_header *h,
+                                  struct payload *ret, struct error *err)
+{
+    const struct shard_config *c = &shard->config;
+
+    ret->factor = 1;
+    if (!(h->flags & CHUNK_UNDIVIDED))
+        return STATUS_OK;
+    if (h->kind != CHUNK_PUSH || ret->codec.kind != CODEC_NONE)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %" PRIu32 " sent partition %" PRIu32
+                         " undivided, which is only for gradients that are not compressed",
+                         h->rank, h->partition);
+    ret->factor = (float)(1.0 / consistency_divisor(&c->consistency, c->world_size));
+    return STATUS_OK;
+}
+
+/* A chunk without elements says by the flag how it wants its answer. */
+static enum status open_reference(const struct chunk_header *h, size_t bytes, size_t size,
+                                  struct payload *ret, struct shard_source *ret_source,
+                                  struct error *err)
+{
+    if (!ret->arena)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %" PRIu32 " refers to memory that it has not handed over", h->rank);
+    ret->elements = arena_at(ret->arena, h->place, bytes / sizeof(float));
+    if (size != 0 || h->length != bytes || !ret->elements)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %" PRIu32 " refers to %" PRIu64 " bytes at %" PRIu64
+                         " of its memory of %zu for partition %" PRIu32 " of %zu",
+                         h->rank, h->length, h->place, ret->arena->memory.size, h->partition,
+                         bytes);
+    *ret_source = (struct shard_source){
+        .copy = arena_copy, .add = arena_add, .keep = arena_keep, .user = ret};
+    return STATUS_OK;
+}
+
+enum status payload_open(const struct shard *shard, const struct chunk_header *h,
+                         struct rpc_message *message, struct payload *ret,
+                         struct shard_source *ret_source, struct error *err)
+{
+    size_t size = rpc_message_payload_size(message);
+    size_t bytes;
+    struct codec codec = payload_codec(&shard->config.compression.up, h,
+                                       shard_partition_count(shard, h->partition), &bytes);
+    enum status status;
+
+    ret->message = message;
+    ret->elements = NULL;
+    ret->codec = codec;
+    if (h->dtype != (uint32_t)codec.kind)
+        return error_set(
+            err, STATUS_PROTOCOL,
+            "rank %" PRIu32 " sent partition %" PRIu32 " with dtype %" PRIu32 " (wanted: %u, %s)",
+            h->rank, h->partition, h->dtype, (unsigned)codec.kind, codec_name(codec.kind));
+    if (h->kind == CHUNK_PULL || h->kind == CHUNK_FINAL)
+        bytes = 0;
+    if ((h->flags & CHUNK_BY_REFERENCE) && codec.kind != CODEC_NONE)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %" PRIu32 " sent partition %" PRIu32
+                         " by reference, which is only for elements as they are",
+                         h->rank, h->partition);
+    status = open_undivided(shard, h, ret, err);
+    if (status != STATUS_OK)
+        return status;
+    if (h->flags & CHUNK_BY_REFERENCE)
+        return open_reference(h, bytes, size, ret, ret_source, err);
+    if (size != bytes || h->length != bytes)
+        return error_set(err, STATUS_PROTOCOL,
+                         "rank %" PRIu32 " sent %zu bytes for partition %" PRIu32
+                         " of %zu (its header says %" PRIu64 ")",
+                         h->rank, size, h->partition, bytes, h->length);
+    *ret_source = (struct shard_source){
+        .copy = payload_copy, .add = payload_add, .keep = payload_keep, .user = ret};
+    return STATUS_OK;
+}
+
+void payload_make(const struct shard *shard, const struct shard_answer *answer, bool by_reference,
+                  struct chunk_header *header, struct rpc_payload *ret)
+{
+    header->dtype = CODEC_NONE;
+    if (answer->coded) {
+        header->dtype = (uint32_t)answer->codec.kind;
+        ret->data = answer->coded;
+        ret->size = answer->bytes;
+        header->length = ret->size;
+        return;
+    }
+    header->length = answer->count * sizeof(float);
+    if (by_reference) {
+        header->flags |= CHUNK_BY_REFERENCE;
+        header->place = (uint64_t)(answer->data - (const float *)shard->arena.base) * sizeof(float);
+        return;
+    }
+    ret->data = answer->data;
+    ret->size = header->length;
+}

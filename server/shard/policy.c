@@ -1,0 +1,301 @@
+#include "server/shard/policy_internal.h"
+
+#include <assert.h>
+#include <string.h>
+
+void policy_init(struct policy *p, const struct consistency *consistency, unsigned world_size,
+                 struct policy_rank *ranks)
+{
+    *p = (struct policy){.consistency = *consistency, .world_size = world_size, .ranks = ranks};
+    memset(ranks, 0, world_size * sizeof(*ranks));
+}
+
+unsigned policy_required(const struct policy *p)
+{
+    unsigned wanted = p->world_size - p->consistency.backup;
+    unsigned possible = p->world_size - p->gone + p->gone_arrived;
+
+    return wanted < possible ? wanted : possible;
+}
+
+/* Has it read, as far as is known? */
+static bool has_read(const struct policy_rank *r)
+{
+    return r->read == POLICY_READ_DONE || r->read == POLICY_READ_UNKNOWN;
+}
+
+/* Of a rank that has contributed: is what it waits for there? */
+static bool may_read(const struct policy *p, const struct policy_rank *r)
+{
+    if (r->held)
+        return false;
+    switch (p->consistency.mode) {
+    case CONSISTENCY_BSP:
+        return r->clock <= p->steps;
+    case CONSISTENCY_SSP:
+        if (p->consistency.staleness == 0)
+            return r->clock <= p->steps;
+        return r->clock <= p->consistency.staleness ||
+               r->clock - p->consistency.staleness <= p->slowest;
+    case CONSISTENCY_ASP:
+        return true;
+    }
+    return false;
+}
+
+/* Where the ranks make rounds together. */
+static enum policy_verdict check_round(const struct policy *p, const struct policy_rank *r,
+                                       uint64_t round)
+{
+    if (round <= p->steps && (p->consistency.backup == 0 || round == 0))
+        return POLICY_STALE;
+    if (round > p->steps + 1)
+        return POLICY_AHEAD;
+    if (!has_read(r))
+        return POLICY_UNINITIALISED;
+    if (round <= r->clock)
+        return POLICY_TWICE;
+    if (r->parked)
+        return POLICY_AHEAD;
+    if (round <= p->steps)
+        return POLICY_LATE;
+    return p->arrived + 1 == policy_required(p) ? POLICY_COMPLETE : POLICY_ACCEPTED;
+}
+
+/* Where each contribution is a step. */
+static enum policy_verdict check_step(const struct policy_rank *r, uint64_t round)
+{
+    if (round > r->clock + 1)
+        return POLICY_AHEAD;
+    if (!has_read(r))
+        return POLICY_UNINITIALISED;
+    if (round <= r->clock)
+        return POLICY_TWICE;
+    return r->parked ? POLICY_AHEAD : POLICY_COMPLETE; /* or held, if exact */
+}
+
+enum policy_verdict policy_check(const struct policy *p, unsigned rank, uint64_t round, bool again)
+{
+    const struct policy_rank *r = &p->ranks[rank];
+    enum policy_verdict verdict;
+
+    if (r->vacant)
+        return POLICY_VACANT;
+    if (r->finished)
+        return POLICY_FINISHED;
+    if (again && round > 0 && round <= r->clock && has_read(r))
+        return may_read(p, r) ? POLICY_AGAIN : POLICY_AGAIN_WAITS;
+    if (!consistency_steps_each(&p->consistency))
+        return check_round(p, r, round);
+    verdict = check_step(r, round);
+    return verdict == POLICY_COMPLETE && p->exact ? POLICY_ACCEPTED : verdict;
+}
+
+void policy_complete(struct policy *p, unsigned contributions)
+{
+    p->steps++;
+    p->contributions = contributions;
+    p->arrived = 0;
+    p->gone_arrived = 0;
+}
+
+uint64_t policy_applied_clock(const struct policy_rank *r)
+{
+    return r->clock - r->held;
+}
+
+void policy_find_slowest(struct policy *p)
+{
+    p->slowest = UINT64_MAX;
+    for (unsigned rank = 0; rank < p->world_size; rank++) {
+        const struct policy_rank *r = &p->ranks[rank];
+
+        if (!r->finished && !r->vacant && policy_applied_clock(r) < p->slowest)
+            p->slowest = policy_applied_clock(r);
+    }
+}
+
+enum policy_verdict policy_push(struct policy *p, unsigned rank, uint64_t round, bool again)
+{
+    struct policy_rank *r = &p->ranks[rank];
+    enum policy_verdict verdict = policy_check(p, rank, round, again);
+    bool slowest = r->clock == p->slowest;
+
+    if (verdict == POLICY_AGAIN_WAITS)
+        r->parked = true;
+    if (verdict != POLICY_ACCEPTED && verdict != POLICY_COMPLETE && verdict != POLICY_LATE)
+        return verdict;
+    r->clock = round;
+    r->inherited = false;
+    r->parked = true;
+    r->held = p->exact;
+    if (verdict == POLICY_LATE || r->held)
+        return verdict;
+    if (verdict == POLICY_COMPLETE)
+        policy_complete(p, p->arrived + 1);
+    else
+        p->arrived++;
+    if (p->consistency.staleness > 0 && slowest)
+        policy_find_slowest(p);
+    return verdict;
+}
+
+/* ------------------------------------------------------------------ exact staleness */
+
+void policy_make_exact(struct policy *p)
+{
+    assert(consistency_steps_each(&p->consistency));
+    p->exact = true;
+    for (unsigned rank = 0; rank < p->world_size; rank++)
+        p->ranks[rank].target = POLICY_NO_TARGET;
+}
+
+void policy_aim(struct policy *p, unsigned rank, uint64_t steps)
+{
+    p->ranks[rank].target = steps == POLICY_NO_TARGET ? steps : p->steps + steps;
+}
+
+/* What a scan of the ranks found. */
+struct turn {
+    const struct policy_rank *reserved; /* this place is kept for it */
+    const struct policy_rank *any;      /* held, and bound to no place that is still to come */
+    const struct policy_rank *nearest;  /* held, and of those the one with the least target */
+    bool all_in;                        /* nobody can contribute before somebody is answered */
+};
+
+static struct turn scan(const struct policy *p)
+{
+    struct turn t = {.all_in = true};
+
+    for (unsigned rank = 0; rank < p->world_size; rank++) {
+        const struct policy_rank *r = &p->ranks[rank];
+
+        if ((r->finished || r->vacant) && !r->held)
+            continue;
+        t.all_in = t.all_in && (r->parked || r->held);
+        if (!t.reserved && r->target == p->steps)
+            t.reserved = r;
+        if (!r->held)
+            continue;
+        if (!t.any && (r->target == POLICY_NO_TARGET || r->target < p->steps))
+            t.any = r;
+        if (!t.nearest || r->target < t.nearest->target)
+            t.nearest = r;
+    }
+    return t;
+}
+
+bool policy_next_apply(struct policy *p, unsigned *ret_rank)
+{
+    struct turn t = scan(p);
+    const struct policy_rank *next = t.any;
+    struct policy_rank *r;
+
+    if (t.reserved)
+        next = t.reserved->held ? t.reserved : NULL;
+    else if (!next && t.all_in)
+        next = t.nearest;
+    if (!next)
+        return false;
+    *ret_rank = (unsigned)(next - p->ranks);
+    r = &p->ranks[*ret_rank];
+    r->held = false;
+    r->target = POLICY_NO_TARGET;
+    policy_complete(p, 1);
+    policy_find_slowest(p);
+    return true;
+}
+
+/* ------------------------------------------------------------------ answers */
+
+uint64_t policy_staleness(const struct policy *p, unsigned rank)
+{
+    return p->steps - p->ranks[rank].seen;
+}
+
+static bool may_answer(const struct policy *p, const struct policy_rank *r)
+{
+    if (!r->parked)
+        return false;
+    return r->finished ? !r->held && p->gone == p->world_size : may_read(p, r);
+}
+
+void policy_answer(struct policy *p, unsigned rank)
+{
+    p->ranks[rank].parked = false;
+    p->ranks[rank].seen = p->steps;
+}
+
+bool policy_next_answer(struct policy *p, unsigned *rank)
+{
+    for (unsigned r = *rank; r < p->world_size; r++)
+        if (may_answer(p, &p->ranks[r])) {
+            policy_answer(p, r);
+            *rank = r;
+            return true;
+        }
+    return false;
+}
+
+enum policy_verdict policy_set(struct policy *p)
+{
+    if (p->initialised)
+        return POLICY_TWICE;
+    p->initialised = true;
+    return POLICY_COMPLETE;
+}
+
+enum policy_verdict policy_pull(struct policy *p, unsigned rank, bool again)
+{
+    struct policy_rank *r = &p->ranks[rank];
+    bool came = r->read == POLICY_READ_PARKED || r->read == POLICY_READ_DONE;
+
+    if (r->vacant)
+        return POLICY_VACANT;
+    if (came && !again)
+        return POLICY_TWICE;
+    r->read = p->initialised ? POLICY_READ_DONE : POLICY_READ_PARKED;
+    r->seen = p->steps;
+    if (came)
+        return p->initialised ? POLICY_AGAIN : POLICY_AGAIN_WAITS;
+    return p->initialised ? POLICY_COMPLETE : POLICY_ACCEPTED;
+}
+
+bool policy_next_parked(struct policy *p, unsigned *ret_rank)
+{
+    for (unsigned rank = 0; p->initialised && rank < p->world_size; rank++)
+        if (p->ranks[rank].read == POLICY_READ_PARKED) {
+            p->ranks[rank].read = POLICY_READ_DONE;
+            *ret_rank = rank;
+            return true;
+        }
+    return false;
+}
+
+const char *policy_verdict_text(enum policy_verdict verdict)
+{
+    switch (verdict) {
+    case POLICY_ACCEPTED:
+        return "was accepted";
+    case POLICY_COMPLETE:
+        return "completed its round";
+    case POLICY_LATE:
+        return "came late";
+    case POLICY_UNINITIALISED:
+        return "came before this rank has read the initial values";
+    case POLICY_TWICE:
+        return "came twice";
+    case POLICY_STALE:
+        return "belongs to a round that is complete";
+    case POLICY_AHEAD:
+        return "belongs to a round that cannot have begun";
+    case POLICY_FINISHED:
+        return "came after the rank's last one";
+    case POLICY_VACANT:
+        return "came from a rank that is no longer in the job";
+    case POLICY_AGAIN:
+    case POLICY_AGAIN_WAITS:
+        return "was taken before";
+    }
+    return "is unknown";
+}

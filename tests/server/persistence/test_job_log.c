@@ -1,0 +1,579 @@
+/*
+ * A shard that is dropped at any moment and filled again from its files goes on bit for bit as one
+ * that was never disturbed, in every mode and with every optimizer: no step lost, none made twice.
+ */
+#include "common/base/memory.h"
+#include "server/persistence/job_log_internal.h"
+#include "server/persistence/state_dir.h"
+#include "tests/support/support.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FULL   (PARTITION_BYTES_MIN / sizeof(float))
+#define COUNT  (5 * FULL + 77) /* six partitions, three of them here */
+#define ROUNDS 12u
+#define WORLD  3u
+#define HELD   3u
+
+static struct error err;
+
+struct mode {
+    const char *name;
+    bool update, previous;
+    struct consistency consistency;
+    enum optimizer_kind kind;
+    double momentum;
+};
+
+static const struct mode modes[] = {
+    {.name = "sgd", .update = true},
+    {.name = "momentum", .update = true, .momentum = 0.9},
+    {.name = "adamw", .update = true, .kind = OPTIMIZER_ADAMW},
+    {.name = "wait", .update = true, .previous = true, .momentum = 0.5},
+    {.name = "sums"},
+    {.name = "backup", .update = true, .momentum = 0.9, .consistency = {.backup = 1}},
+    {.name = "ssp",
+     .update = true,
+     .kind = OPTIMIZER_ADAM,
+     .consistency = {.mode = CONSISTENCY_SSP, .staleness = 2}},
+    {.name = "asp", .update = true, .momentum = 0.9, .consistency = {.mode = CONSISTENCY_ASP}},
+};
+#define MODES ((int)(sizeof(modes) / sizeof(modes[0])))
+
+struct bench {
+    const struct mode *mode;
+    struct shard_map map;
+    struct shard shard;
+    struct durable *durable; /* NULL: undisturbed */
+    char folder[STATE_PATH_MAX];
+    uint64_t every, journal_bytes;
+};
+
+/* ------------------------------------------------------------------ shards */
+
+static enum status copy_floats(void *user, float *dst, size_t count, struct error *error)
+{
+    (void)error;
+    memcpy(dst, user, count * sizeof(float));
+    return STATUS_OK;
+}
+
+static enum status add_floats(void *user, float *dst, size_t count, struct error *error)
+{
+    const float *values = user;
+
+    (void)error;
+    for (size_t i = 0; i < count; i++)
+        dst[i] += values[i];
+    return STATUS_OK;
+}
+
+/* What a rank sends in a round: 0 for the initial values. */
+static struct shard_source payload(unsigned rank, uint64_t round, uint32_t partition)
+{
+    static float values[FULL];
+
+    for (size_t i = 0; i < FULL; i++)
+        values[i] =
+            (float)((i * 7 + rank * 131 + round * 37 + partition * 17) % 1000) / 999.0f - 0.5f;
+    return (struct shard_source){.copy = copy_floats, .add = add_floats, .user = values};
+}
+
+static void open_shard(struct bench *b)
+{
+    struct shard_config config = {.map = &b->map,
+                                  .index = 1,
+                                  .world_size = WORLD,
+                                  .update = b->mode->update,
+                                  .previous = b->mode->previous,
+                                  .optimizer = optimizer_defaults(b->mode->kind),
+                                  .consistency = b->mode->consistency};
+
+    config.optimizer.momentum = b->mode->momentum;
+    assert_ok(shard_init(&b->shard, &config, &err));
+    ck_assert_uint_eq(b->shard.length, HELD);
+}
+
+static struct durable_config config_of(struct bench *b)
+{
+    return (struct durable_config){.folder = b->folder,
+                                   .digest = 99,
+                                   .every = b->every,
+                                   .journal_bytes = b->journal_bytes,
+                                   .job = b->mode->name,
+                                   .shard = &b->shard};
+}
+
+static void tell_sink(struct bench *b)
+{
+    struct shard_sink sink = {.put = durable_record, .user = b->durable};
+
+    shard_set_sink(&b->shard, &sink);
+}
+
+static void open_limited(struct bench *b, const struct mode *mode, uint64_t every,
+                         uint64_t journal_bytes, bool durable)
+{
+    static unsigned opened;
+    struct durable_config config;
+    char name[64];
+
+    *b = (struct bench){.mode = mode, .every = every, .journal_bytes = journal_bytes};
+    assert_ok(shard_map_make(COUNT, PARTITION_BYTES_MIN, 2, &b->map, &err));
+    open_shard(b);
+    if (!durable)
+        return;
+    (void)snprintf(name, sizeof(name), "%s-%u", mode->name, opened++);
+    (void)snprintf(b->folder, sizeof(b->folder), "%s", support_path(name));
+    ck_assert_int_eq(mkdir(b->folder, 0777), 0);
+    config = config_of(b);
+    assert_ok(durable_create(&config, &b->durable, &err));
+    assert_ok(durable_set_members(b->durable, "all of them", &err));
+    tell_sink(b);
+}
+
+static void open_bench(struct bench *b, const struct mode *mode, uint64_t every, bool durable)
+{
+    open_limited(b, mode, every, 0, durable);
+}
+
+static void close_bench(struct bench *b)
+{
+    durable_close(b->durable);
+    shard_release(&b->shard);
+    shard_map_release(&b->map);
+}
+
+/* ------------------------------------------------------------------ comparing */
+
+struct dump {
+    struct shard_state state;
+    uint64_t clocks[WORLD], seen[WORLD];
+    uint8_t flags[WORLD];
+    float values[FULL], moments[2][FULL], previous[FULL];
+};
+
+static void dump_partition(struct bench *b, uint32_t partition, struct dump *d)
+{
+    memset(d, 0, sizeof(*d));
+    d->state = (struct shard_state){.clocks = d->clocks,
+                                    .seen = d->seen,
+                                    .flags = d->flags,
+                                    .values = d->values,
+                                    .moments = {d->moments[0], d->moments[1]},
+                                    .previous = d->previous};
+    assert_ok(shard_export(&b->shard, partition, &d->state, &err));
+    if (!d->state.initialised)
+        memset(d->values, 0, sizeof(d->values)); /* they mean nothing */
+    memset(d->seen, 0, sizeof(d->seen));         /* when a rank has read is not kept */
+    memset(&d->state, 0, offsetof(struct shard_state, steps));
+    d->state = (struct shard_state){.steps = d->state.steps};
+}
+
+static void assert_same(struct bench *a, struct bench *b)
+{
+    static struct dump x, y;
+
+    for (uint32_t p = 1; p < a->map.length; p += 2) {
+        dump_partition(a, p, &x);
+        dump_partition(b, p, &y);
+        ck_assert_msg(x.state.steps == y.state.steps, "%s, partition %u: step %d, not %d",
+                      a->mode->name, p, (int)y.state.steps, (int)x.state.steps);
+        if (a->mode->consistency.backup == 0) /* what came late is not kept: it has no effect */
+            ck_assert_mem_eq(x.clocks, y.clocks, sizeof(x.clocks));
+        ck_assert_mem_eq(x.flags, y.flags, sizeof(x.flags));
+        ck_assert_mem_eq(x.values, y.values, sizeof(x.values));
+        ck_assert_mem_eq(x.moments, y.moments, sizeof(x.moments));
+        ck_assert_mem_eq(x.previous, y.previous, sizeof(x.previous));
+    }
+}
+
+/* ------------------------------------------------------------------ playing */
+
+/* Take every answer that may go out. */
+static void answer_all(struct bench *b, uint32_t partition)
+{
+    struct shard_answer answer;
+
+    for (unsigned rank = 0; shard_next_answer(&b->shard, partition, &rank, &answer); rank++)
+        ck_assert_ptr_nonnull(answer.data);
+}
+
+static void initialise(struct bench *b, bool again)
+{
+    for (uint32_t p = 1; p < b->map.length; p += 2) {
+        struct shard_source source = payload(0, 0, p);
+        struct shard_answer answer;
+        bool known;
+
+        assert_ok(shard_set(&b->shard, p, &source, again, &known, &err));
+        for (unsigned rank = 0; rank < WORLD; rank++) {
+            assert_ok(shard_pull(&b->shard, p, rank, 0, again, &answer, &err));
+            ck_assert_ptr_nonnull(answer.data);
+        }
+    }
+}
+
+/* One contribution; `again` where it may have come before. */
+static void push(struct bench *b, unsigned rank, uint64_t round, uint32_t partition, bool again)
+{
+    struct shard_source source = payload(rank, round, partition);
+    struct shard_answer answer;
+
+    if (again && shard_is_in(&b->shard, partition, rank, round) &&
+        b->shard.parts[partition / 2].policy.steps == 0)
+        return;
+    assert_ok(shard_push(&b->shard, partition, rank, round, again, &source, &answer, &err));
+    answer_all(b, partition);
+}
+
+/* The i-th contribution of a run: rounds, partitions, ranks. */
+#define PUSHES (ROUNDS * HELD * WORLD)
+static void push_nth(struct bench *b, unsigned i, bool again)
+{
+    push(b, i % WORLD, 1 + i / (HELD * WORLD), 1 + 2 * (i / WORLD % HELD), again);
+}
+
+/* What is not answered yet when contribution i is the next: those of its round, of each rank. */
+static void push_again(struct bench *b, unsigned next)
+{
+    for (unsigned i = next / (HELD * WORLD) * (HELD * WORLD); i < next; i++)
+        push_nth(b, i, true);
+}
+
+/* Everything in memory is gone; another process reads the files. */
+static void crash(struct bench *b, uint64_t *ret_cut)
+{
+    struct strbuf members = STRBUF_INIT;
+    struct durable_restored found;
+    struct durable_config config;
+
+    durable_close(b->durable);
+    shard_release(&b->shard);
+    open_shard(b);
+    config = config_of(b);
+    assert_ok(durable_restore(&config, &members, &found, &b->durable, &err));
+    ck_assert_str_eq(members.text, "all of them");
+    strbuf_release(&members);
+    tell_sink(b);
+    if (ret_cut)
+        *ret_cut = found.cut;
+}
+
+/* A process that was killed in the middle of a record. */
+static void tear(const struct bench *b)
+{
+    static const char torn[] = "SPRJ\2\0\0\0 and no more than this";
+    uint64_t newest = 0;
+    char path[STATE_PATH_MAX + 64];
+    FILE *file;
+
+    durable_stop(b->durable); /* or this would not be the newest */
+    for (uint64_t i = 0; i < 200; i++) {
+        (void)snprintf(path, sizeof(path), "%s/journal-%d", b->folder, (int)i);
+        if (access(path, F_OK) == 0)
+            newest = i;
+    }
+    (void)snprintf(path, sizeof(path), "%s/journal-%d", b->folder, (int)newest);
+    file = fopen(path, "a");
+    ck_assert_ptr_nonnull(file);
+    (void)fwrite(torn, 1, sizeof(torn), file);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+static unsigned random_below(unsigned n)
+{
+    return (unsigned)(support_random() * n);
+}
+
+/* ------------------------------------------------------------------ tests */
+
+/* Dropped before any contribution with some probability, with snapshots now and then. */
+START_TEST(test_crashes)
+{
+    const struct mode *mode = &modes[_i];
+    struct bench disturbed, quiet;
+    unsigned crashes = 0;
+
+    open_bench(&quiet, mode, 0, false);
+    initialise(&quiet, false);
+    for (unsigned i = 0; i < PUSHES; i++)
+        push_nth(&quiet, i, false);
+    open_bench(&disturbed, mode, 3, true);
+    crash(&disturbed, NULL); /* nothing has happened yet */
+    initialise(&disturbed, false);
+    crash(&disturbed, NULL);
+    initialise(&disturbed, true);
+    for (unsigned i = 0; i < PUSHES; i++) {
+        push_nth(&disturbed, i, false);
+        if (random_below(8) == 0)
+            assert_ok(durable_snapshot(disturbed.durable, &err));
+        if (random_below(6) != 0)
+            continue;
+        crashes++;
+        crash(&disturbed, NULL);
+        push_again(&disturbed, i + 1);
+    }
+    assert_same(&quiet, &disturbed);
+    crash(&disturbed, NULL);
+    assert_same(&quiet, &disturbed);
+    ck_assert_uint_gt(crashes, 0);
+    close_bench(&disturbed);
+    close_bench(&quiet);
+}
+END_TEST
+
+/* What is restored is what was there, whatever was dropped of it. */
+START_TEST(test_what_was_there)
+{
+    struct bench live, dead;
+    uint64_t cut;
+
+    open_bench(&live, &modes[_i], 0, false);
+    open_bench(&dead, &modes[_i], 2, true);
+    initialise(&live, false);
+    initialise(&dead, false);
+    for (unsigned i = 0; i < PUSHES; i++) {
+        push_nth(&live, i, false);
+        push_nth(&dead, i, i % WORLD != 0 && i % 7 == 0);
+        if ((i + 1) % (HELD * WORLD) != 0)
+            continue;
+        assert_same(&live, &dead);
+        tear(&dead);
+        crash(&dead, &cut);
+        ck_assert_uint_gt(cut, 0);
+        assert_same(&live, &dead);
+    }
+    close_bench(&live);
+    close_bench(&dead);
+}
+END_TEST
+
+/* Journals one after the other, because no snapshot could be written. */
+START_TEST(test_snapshots_that_fail)
+{
+    struct rlimit limit, old;
+    struct bench quiet, b;
+    struct durable_figures figures;
+
+    (void)signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    limit = old;
+    open_bench(&quiet, &modes[2], 0, false);
+    open_bench(&b, &modes[2], 0, true);
+    initialise(&quiet, false);
+    initialise(&b, false);
+    for (unsigned i = 0; i < PUSHES; i++) {
+        push_nth(&quiet, i, false);
+        push_nth(&b, i, false);
+        if (i % 11 == 0) {
+            limit.rlim_cur = 10000; /* a journal's head fits, a snapshot does not */
+            ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+            assert_fails(durable_snapshot(b.durable, &err), STATUS_NO_SPACE, b.folder);
+            ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+        }
+        if (i == 50)
+            assert_ok(durable_snapshot(b.durable, &err));
+    }
+    durable_count(b.durable, &figures);
+    ck_assert_uint_eq(figures.snapshots, 1);
+    ck_assert_uint_eq(figures.snapshots_failed, (PUSHES + 10) / 11);
+    ck_assert_uint_gt(figures.snapshot_bytes, 3 * (2 * FULL + 77) * sizeof(float));
+    crash(&b, NULL);
+    assert_same(&quiet, &b);
+    close_bench(&quiet);
+    close_bench(&b);
+}
+END_TEST
+
+/* A disk that takes no more: the push fails, naming the file, and what was taken before is there.
+ */
+START_TEST(test_a_full_disk)
+{
+    struct shard_source source = payload(2, 1, 1);
+    struct rlimit limit, old;
+    struct shard_answer answer;
+    struct bench quiet, b;
+
+    (void)signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    limit = old;
+    limit.rlim_cur = 10000; /* of the record that is to come there is room for a part */
+    open_bench(&quiet, &modes[1], 0, false);
+    open_bench(&b, &modes[1], 0, true);
+    initialise(&quiet, false);
+    initialise(&b, false);
+    push_nth(&b, 0, false);
+    push_nth(&b, 1, false);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    assert_fails(shard_push(&b.shard, 1, 2, 1, false, &source, &answer, &err), STATUS_NO_SPACE,
+                 b.folder);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+    crash(&b, NULL);
+    assert_same(&quiet, &b);
+    close_bench(&quiet);
+    close_bench(&b);
+}
+END_TEST
+
+static enum status try_restore(struct bench *b)
+{
+    struct durable_config config;
+    struct strbuf members = STRBUF_INIT;
+    struct durable_restored found;
+    enum status status;
+
+    shard_release(&b->shard);
+    open_shard(b);
+    config = config_of(b);
+    status = durable_restore(&config, &members, &found, &b->durable, &err);
+    if (status != STATUS_OK)
+        b->durable = NULL;
+    strbuf_release(&members);
+    return status;
+}
+
+static void flip(const struct bench *b, const char *name, off_t at)
+{
+    char path[STATE_PATH_MAX + 64], byte;
+    int fd;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", b->folder, name);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(pread(fd, &byte, 1, at), 1);
+    byte = (char)(byte ^ 0x10);
+    ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
+    ck_assert_int_eq(close(fd), 0);
+}
+
+/* Damage is refused by the name of the file, and nothing is lost by looking. */
+START_TEST(test_damaged_files)
+{
+    struct bench b;
+    char path[STATE_PATH_MAX + 64];
+
+    open_bench(&b, &modes[1], 0, true);
+    initialise(&b, false);
+    for (unsigned i = 0; i < 2 * HELD * WORLD; i++)
+        push_nth(&b, i, false);
+    assert_ok(durable_snapshot(b.durable, &err));
+    for (unsigned i = 2 * HELD * WORLD; i < 4 * HELD * WORLD; i++)
+        push_nth(&b, i, false);
+    durable_close(b.durable);
+    flip(&b, "journal-1", 3000);
+    assert_fails(try_restore(&b), STATUS_DATA, "journal-1' is damaged at byte 48");
+    flip(&b, "journal-1", 3000);
+    flip(&b, "snapshot-1.safetensors", 10000);
+    assert_fails(try_restore(&b), STATUS_DATA, "snapshot-1.safetensors'");
+    flip(&b, "snapshot-1.safetensors", 10000);
+    assert_ok(try_restore(&b));
+    durable_close(b.durable);
+    (void)snprintf(path, sizeof(path), "%s/journal-1", b.folder);
+    ck_assert_int_eq(unlink(path), 0);
+    assert_fails(try_restore(&b), STATUS_DATA, "journal-1 is missing");
+    close_bench(&b);
+}
+END_TEST
+
+/* No rounds are counted: a journal of so many bytes is reason enough, once for each. */
+START_TEST(test_a_long_journal)
+{
+    const uint64_t longest = 2 * (2 * FULL + 77) * sizeof(float); /* some two rounds */
+    struct durable_figures figures = {0};
+    struct bench quiet, b;
+    uint64_t generation, size;
+
+    open_bench(&quiet, &modes[_i], 0, false);
+    open_limited(&b, &modes[_i], 0, longest, true);
+    ck_assert_uint_eq(b.durable->longest, longest);
+    initialise(&quiet, false);
+    initialise(&b, false);
+    for (unsigned i = 0; i < PUSHES; i++) {
+        uint64_t before = figures.snapshots;
+        bool is_long;
+
+        push_nth(&quiet, i, false);
+        journal_length(&b.durable->journal, &generation, &size);
+        push_nth(&b, i, false);
+        (void)pthread_mutex_lock(&b.durable->lock);
+        is_long = b.durable->long_generation == generation;
+        (void)pthread_mutex_unlock(&b.durable->lock);
+        do
+            durable_count(b.durable, &figures);
+        while (is_long && figures.snapshots == before);
+        ck_assert_uint_eq(figures.snapshots, before + is_long);
+        journal_length(&b.durable->journal, &generation, &size);
+        ck_assert_uint_le(size, longest);
+    }
+    ck_assert_uint_ge(figures.snapshots, ROUNDS / 4);
+    ck_assert_uint_eq(figures.snapshots_failed, 0);
+    crash(&b, NULL);
+    assert_same(&quiet, &b);
+    close_bench(&quiet);
+    close_bench(&b);
+    open_bench(&b, &modes[_i], 0, true);
+    ck_assert_uint_eq(b.durable->longest, DURABLE_JOURNAL_LEAST);
+    close_bench(&b);
+}
+END_TEST
+
+/* The thread's snapshots come while the shard is used by others, and old files go. */
+START_TEST(test_snapshots_by_themselves)
+{
+    struct durable_figures figures = {0};
+    struct bench quiet, b;
+    unsigned files = 0;
+    DIR *entries;
+
+    open_bench(&quiet, &modes[2], 0, false);
+    open_bench(&b, &modes[2], 2, true);
+    initialise(&quiet, false);
+    initialise(&b, false);
+    for (unsigned i = 0; i < PUSHES; i++) {
+        push_nth(&quiet, i, false);
+        push_nth(&b, i, false);
+    }
+    while (figures.snapshots == 0) /* the last one is due by now */
+        durable_count(b.durable, &figures);
+    durable_stop(b.durable);
+    durable_count(b.durable, &figures);
+    ck_assert_uint_le(figures.snapshots, ROUNDS / 2);
+    ck_assert_uint_eq(figures.snapshots_failed, 0);
+    ck_assert_uint_eq(figures.journal_records, 1 + HELD + HELD * ROUNDS);
+    entries = opendir(b.folder);
+    ck_assert_ptr_nonnull(entries);
+    for (const struct dirent *e = readdir(entries); e; e = readdir(entries))
+        files += e->d_name[0] != '.';
+    (void)closedir(entries);
+    ck_assert_uint_eq(files, 2); /* a snapshot and its journal */
+    crash(&b, NULL);
+    assert_same(&quiet, &b);
+    close_bench(&quiet);
+    close_bench(&b);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("durable");
+    TCase *tcase = tcase_create("durable");
+
+    tcase_add_loop_test(tcase, test_crashes, 0, MODES);
+    tcase_add_loop_test(tcase, test_what_was_there, 0, MODES);
+    tcase_add_test(tcase, test_snapshots_that_fail);
+    tcase_add_test(tcase, test_a_full_disk);
+    tcase_add_test(tcase, test_damaged_files);
+    tcase_add_loop_test(tcase, test_a_long_journal, 0, MODES);
+    tcase_add_test(tcase, test_snapshots_by_themselves);
+    suite_add_tcase(suite, tcase);
+    return support_run(suite);
+}

@@ -1,0 +1,101 @@
+/*
+ * The roster reads what it has written, and nothing else.
+ */
+#include "server/persistence/membership_file.h"
+#include "tests/support/support.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define WORLD 3u
+
+static struct error err;
+static const struct roster_rank ranks[WORLD] = {{true, 1}, {false, UINT64_MAX}, {true, 0}};
+
+START_TEST(test_there_and_back)
+{
+    struct roster_rank got[WORLD];
+    struct strbuf text = STRBUF_INIT;
+    struct roster read,
+        roster = {
+            .epoch = UINT64_MAX, .role = (enum roster_role)_i, .ranks = ranks, .world_size = WORLD};
+
+    roster_write(&text, &roster);
+    assert_ok(roster_parse(text.text, WORLD, &read, got, &err));
+    ck_assert(read.epoch == UINT64_MAX && read.role == roster.role);
+    ck_assert(read.ranks == got && read.world_size == WORLD);
+    for (unsigned i = 0; i < WORLD; i++)
+        ck_assert(got[i].in == ranks[i].in && got[i].session == ranks[i].session);
+    strbuf_release(&text);
+}
+END_TEST
+
+START_TEST(test_anything_else)
+{
+    static const char *const texts[] = {
+        "",
+        "epoch 1\n",
+        "epoch 1",
+        "epoch 1\nrole alone\n",
+        "epoch 1\nrank 0 in 0000000000000001\n",
+        "epoch 1\nrole alon\nrank 0 in 0000000000000001\n",
+        "epoch 1\nrole pair \nrank 0 in 0000000000000001\n",
+        "epoch x\nrole alone\nrank 0 in 0000000000000001\n",
+        "epoch 0\nrole alone\nrank 0 in 0000000000000001\n",
+        "epoch 01\nrole alone\nrank 0 in 0000000000000001\n",
+        "epoch 1\nrole alone\nrank 0 on 0000000000000001\n",
+        "epoch 1\nrole alone\nrank 1 in 0000000000000001\n",
+        "epoch 1\nrole alone\nrank 0 in 1\n",
+        "epoch 1\nrole alone\nrank 0 in 0000000000000001",
+        "epoch 1\nrole alone\nrank 0 in 0000000000000001\n\n",
+        "epoch 1\nrole alone\nrank 0 in 0000000000000001\nrank 1 in 0000000000000001\n",
+        "epoch 1\nrole alone\nrank 0 inn 0000000000000001\n",
+        "epoch 1\nrole alone\nrank 0 in 10000000000000001\n"};
+    struct roster_rank got[1];
+    struct roster read = {.epoch = 77};
+
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        assert_fails(roster_parse(texts[i], 1, &read, got, &err), STATUS_DATA, "cannot be read");
+    ck_assert_uint_eq(read.epoch, 77);
+    assert_ok(
+        roster_parse("epoch 1\nrole alone\nrank 0 in 0000000000000001\n", 1, &read, got, &err));
+}
+END_TEST
+
+/* Any byte changed: refused, or read as what it says now. */
+START_TEST(test_changed_bytes)
+{
+    struct strbuf text = STRBUF_INIT, again = STRBUF_INIT;
+    struct roster_rank got[WORLD];
+    struct roster read,
+        roster = {.epoch = 12, .role = ROSTER_PAIR, .ranks = ranks, .world_size = WORLD};
+
+    roster_write(&text, &roster);
+    for (size_t at = 0; at < text.length; at++)
+        for (int byte = 1; byte < 256; byte++) {
+            char old = text.text[at];
+
+            text.text[at] = (char)byte;
+            if (roster_parse(text.text, WORLD, &read, got, &err) == STATUS_OK) {
+                strbuf_reset(&again);
+                roster_write(&again, &read);
+                ck_assert_str_eq(again.text, text.text);
+            }
+            text.text[at] = old;
+        }
+    strbuf_release(&text);
+    strbuf_release(&again);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("roster");
+    TCase *tcase = tcase_create("roster");
+
+    tcase_add_loop_test(tcase, test_there_and_back, 0, ROSTER_PROMOTED + 1);
+    tcase_add_test(tcase, test_anything_else);
+    tcase_add_test(tcase, test_changed_bytes);
+    suite_add_tcase(suite, tcase);
+    return support_run(suite);
+}

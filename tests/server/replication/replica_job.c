@@ -1,0 +1,140 @@
+#include "tests/server/replication/replica_job.h"
+
+#include "common/base/clock.h"
+#include "tests/support/support.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct service *chain_replica;
+
+static struct error err;
+
+void chain_open_replica(void)
+{
+    struct service_config config = {.listen = {.host = "127.0.0.1"},
+                                    .listen_origin = "test",
+                                    .threads = 2,
+                                    .timeout_ms = LONG_MS};
+
+    assert_ok(service_open(&config, &chain_replica, &err));
+    (void)snprintf(session_terms.replica, sizeof(session_terms.replica), "127.0.0.1:%u",
+                   (unsigned)service_port(chain_replica));
+}
+
+void chain_set_up(void)
+{
+    open_service(LONG_MS, NULL);
+    chain_open_replica();
+}
+
+void chain_tear_down(void)
+{
+    close_service();
+    service_close(chain_replica);
+}
+
+struct server_stats *chain_stats(struct service *s)
+{
+    struct server_stats *stats = NULL;
+
+    assert_ok(service_stats(s, &stats, &err));
+    return stats;
+}
+
+/* Until the service has ended so many jobs, well or badly. */
+void chain_wait_ended(struct service *s, uint64_t ok, uint64_t failed)
+{
+    int64_t deadline_ns = clock_deadline_ns(LONG_MS);
+    bool ended = false;
+
+    while (!ended) {
+        struct server_stats *stats = chain_stats(s);
+
+        ended = stats->jobs_ok == ok && stats->jobs_failed == failed;
+        ck_assert_msg(ended || clock_now_ns() < deadline_ns, "%d jobs done, %d failed",
+                      (int)stats->jobs_ok, (int)stats->jobs_failed);
+        free(stats);
+        (void)sched_yield();
+    }
+}
+
+/* The rank's next connection goes to the other server. */
+void chain_move(unsigned rank, uint16_t port)
+{
+    uint64_t session = workers[rank].session;
+    unsigned lanes = workers[rank].lanes;
+
+    raw_close(&workers[rank]);
+    raw_open(&workers[rank], port, rank);
+    workers[rank].session = session;
+    workers[rank].lanes = lanes;
+}
+
+struct join_request chain_return_request(unsigned rank, uint64_t round, bool follows)
+{
+    struct join_request request = session_request(rank);
+
+    request.resume = true;
+    request.round = round;
+    request.follows = follows;
+    return request;
+}
+
+void chain_come_over(unsigned rank, uint64_t round, bool follows)
+{
+    struct join_request request = chain_return_request(rank, round, follows);
+
+    check_result("come over", session_join(&workers[rank], &request), STATUS_OK, "");
+    raw_start_lanes(&workers[rank]);
+}
+
+void chain_send_vote(unsigned rank, uint64_t count, uint64_t epoch)
+{
+    struct beat beat = {.session = workers[rank].session,
+                        .rank = rank,
+                        .count = count,
+                        .vote_epoch = epoch,
+                        .job = "raw"};
+    uint8_t bytes[WIRE_BEAT_MAX];
+
+    (void)rpc_call_send(workers[rank].attend.call, bytes, wire_pack_beat(&beat, bytes), NULL);
+}
+
+/* Beat until the server asks for a vote; beats are counted on from *count. */
+void chain_wait_proposal(unsigned rank, uint64_t *count, uint64_t epoch)
+{
+    struct beat beat = {0};
+
+    while (beat.propose_epoch == 0) {
+        ++*count;
+        raw_beat(&workers[rank], "raw", *count);
+        beat = raw_wait_beats(&workers[rank], *count);
+    }
+    ck_assert_uint_eq(beat.propose_epoch, epoch);
+}
+
+/* Nothing has come on the rank's stream; behind a beat there and back, so not just late. */
+void chain_check_silent(unsigned rank, uint64_t *count)
+{
+    struct raw_call *c = &workers[rank].stream;
+
+    ++*count;
+    raw_beat(&workers[rank], "raw", *count);
+    (void)raw_wait_beats(&workers[rank], *count);
+    (void)pthread_mutex_lock(&c->lock);
+    ck_assert_uint_eq(c->length, c->taken);
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
+void chain_check_refused(enum status status, const char *text)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct join_request request = session_request(i);
+
+        raw_begin_join(&workers[i], &request);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        check_result("join", raw_end_join(&workers[i]), status, text);
+}

@@ -1,0 +1,347 @@
+/*
+ * A primary and its replica that both keep their state on the disk: either, or both, are stopped
+ * and started again, and the job goes on at exactly one of them.
+ */
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "tests/server/replication/replica_job.h"
+#include "tests/support/support.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct error err;
+static uint16_t ports[2]; /* of the primary, the replica */
+static uint64_t counts[2];
+static const char *job_folders[2];
+
+static void open_server(unsigned which, struct service **ret)
+{
+    struct service_config config = {.listen = {.host = "127.0.0.1", .port = ports[which]},
+                                    .listen_origin = "test",
+                                    .threads = 2,
+                                    .timeout_ms = LONG_MS,
+                                    .run_dir = support_path("run"),
+                                    .state_dir = support_path(which == 0 ? "primary" : "replica"),
+                                    .snapshot_every = 2};
+
+    assert_ok(service_open(&config, ret, &err));
+}
+
+static bool has_files(unsigned which)
+{
+    return access(job_folders[which], F_OK) == 0;
+}
+
+/* Two rounds are played. */
+static void set_up(void)
+{
+    log_set_level(LOG_QUIET);
+    job_folders[0] = support_path("primary/raw.0");
+    job_folders[1] = support_path("replica/raw.0");
+    session_terms.reconnect_ms = LONG_MS;
+    for (unsigned i = 0; i < 2; i++)
+        ports[i] = support_port();
+    open_server(0, &service);
+    open_server(1, &chain_replica);
+    for (unsigned i = 0; i < 3; i++)
+        raw_open(&workers[i], ports[0], i);
+    (void)snprintf(session_terms.replica, sizeof(session_terms.replica), "127.0.0.1:%u",
+                   (unsigned)ports[1]);
+    session_start(0.5f);
+    session_round(1);
+    session_round(2);
+    ck_assert(has_files(0) && has_files(1));
+}
+
+static void stop(struct service **s)
+{
+    service_close(*s);
+    *s = NULL;
+}
+
+/* Either is closed before the other is started, so nobody hears what happened meanwhile. */
+static void restart_both(void)
+{
+    stop(&service);
+    stop(&chain_replica);
+    open_server(0, &service);
+    open_server(1, &chain_replica);
+}
+
+static void check_role(struct service *s, const char *role)
+{
+    struct server_stats *stats = chain_stats(s);
+
+    ck_assert(stats->has_job && stats->job.runs);
+    ck_assert_str_eq(stats->job.role, role);
+    free(stats);
+}
+
+static void wait_without_files(unsigned which)
+{
+    while (has_files(which))
+        (void)sched_yield();
+}
+
+static void tear_down(void)
+{
+    close_workers();
+    service_close(service);
+    service_close(chain_replica);
+}
+
+/* A rank comes back where it was. */
+static void come_back(unsigned rank, unsigned which)
+{
+    chain_move(rank, ports[which]);
+    session_resume(rank);
+    raw_start_attend(&workers[rank]);
+    counts[rank] = 0;
+}
+
+static void vote(unsigned rank, uint64_t epoch)
+{
+    chain_wait_proposal(rank, &counts[rank], epoch);
+    chain_send_vote(rank, ++counts[rank], epoch);
+}
+
+/* Both die, both are there again: all ranks come back to the primary, which answers when all have
+ * agreed that it goes on alone, and no earlier. */
+START_TEST(test_both_and_back_to_the_primary)
+{
+    set_up();
+    restart_both();
+    check_role(service, "proposing");
+    check_role(chain_replica, "replica");
+    for (unsigned i = 0; i < 2; i++)
+        come_back(i, 0);
+    for (unsigned i = 0; i < 2; i++)
+        session_push_all(i, 3);
+    session_wait_taken(2 * RAW_PARTITIONS);
+    vote(0, 2);
+    (void)raw_wait_beats(&workers[0], counts[0]);
+    for (unsigned i = 0; i < 2; i++)
+        chain_check_silent(i, &counts[i]);
+    vote(1, 2);
+    for (unsigned i = 0; i < 2; i++)
+        session_expect_all(i, 3, session_sum(3));
+    check_role(service, "alone");
+    session_round(4);
+    session_end();
+    chain_wait_ended(service, 1, 0);
+    wait_without_files(0);
+    tear_down();
+}
+END_TEST
+
+/* The same, but one rank has gone to the replica: the primary hears of it, and gives up its files.
+ * _i: the other rank has voted before. */
+START_TEST(test_both_and_on_to_the_replica)
+{
+    set_up();
+    restart_both();
+    come_back(1, 0);
+    if (_i == 1)
+        vote(1, 2);
+    chain_move(0, ports[1]);
+    chain_come_over(0, 2, false);
+    check_result("rank 1", raw_wait_closed(&workers[1].stream), STATUS_UNAVAILABLE,
+                 "superseded by epoch 2");
+    chain_wait_ended(service, 0, 1);
+    wait_without_files(0);
+    chain_move(1, ports[1]);
+    chain_come_over(1, 2, true);
+    check_role(chain_replica, "alone");
+    session_round(3);
+    session_end();
+    chain_wait_ended(chain_replica, 1, 0);
+    wait_without_files(1);
+    tear_down();
+}
+END_TEST
+
+/* ------------------------------------------------------------------ who asks whom */
+
+static struct {
+    atomic_bool superseded, closed;
+} asked;
+
+static void asked_message(struct rpc_call *call, struct rpc_message *message, void *user)
+{
+    struct record_reply reply;
+    const uint8_t *head;
+    size_t size;
+
+    (void)user;
+    if (!message)
+        return;
+    head = rpc_message_head(message, &size);
+    assert_ok(wire_unpack_record_reply(head, size, &reply, &err));
+    asked.superseded = reply.superseded;
+    rpc_call_receive(call);
+}
+
+static void asked_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+{
+    (void)call;
+    (void)user;
+    ck_assert_int_eq(result->status, STATUS_OK);
+    asked.closed = true;
+}
+
+/* A primary of the job with these sessions asks the replica whether it has taken over. */
+static bool ask(struct raw_worker *w, uint64_t *sessions, size_t count)
+{
+    static const struct rpc_handler handler = {.message = asked_message, .closed = asked_closed};
+    struct join_request terms = session_request(0);
+    struct wire_record m = {.kind = RECORD_ASK,
+                            .epoch = 1,
+                            .sessions = sessions,
+                            .session_count = count,
+                            .terms = &terms};
+    struct rpc_call *call;
+    uint8_t *bytes;
+    size_t size;
+
+    asked.superseded = asked.closed = false;
+    assert_ok(wire_pack_terms(&m, &bytes, &size, &err));
+    assert_ok(rpc_client_call(w->client, SERVICE_REPLICATE, clock_deadline_ns(LONG_MS), &handler,
+                              NULL, &call, &err));
+    (void)rpc_call_send(call, bytes, size, NULL);
+    free(bytes);
+    rpc_call_send_done(call);
+    rpc_call_receive(call);
+    while (!asked.closed)
+        (void)sched_yield();
+    rpc_call_unref(call);
+    return asked.superseded;
+}
+
+/* Another run of that name is none of the replica's, whatever it has taken over. */
+START_TEST(test_a_question_about_another_run)
+{
+    uint64_t others[] = {200, 0}, same[] = {0, 101}, none[] = {0, 0};
+
+    set_up();
+    chain_move(2, ports[1]);
+    ck_assert(!ask(&workers[2], same, 2)); /* a copy */
+    stop(&service);
+    for (unsigned i = 0; i < 2; i++) {
+        chain_move(i, ports[1]);
+        chain_come_over(i, 2, i == 1);
+    }
+    ck_assert(ask(&workers[2], same, 2));
+    ck_assert(!ask(&workers[2], others, 2));
+    ck_assert(!ask(&workers[2], none, 2));
+    ck_assert(!ask(&workers[2], same + 1, 1));
+    session_end();
+    chain_wait_ended(chain_replica, 1, 0);
+    tear_down();
+}
+END_TEST
+
+/* The primary dies, the replica takes over and dies, too: it goes on where it was, and the primary,
+ * which comes back with its old files, does not. */
+START_TEST(test_the_replica_that_took_over)
+{
+    set_up();
+    stop(&service);
+    for (unsigned i = 0; i < 2; i++) {
+        chain_move(i, ports[1]);
+        chain_come_over(i, 2, i == 1);
+    }
+    session_round(3);
+    stop(&chain_replica);
+    open_server(0, &service);
+    check_role(service, "proposing");
+    open_server(1, &chain_replica);
+    check_role(chain_replica, "alone");
+    chain_wait_ended(service, 0, 1);
+    wait_without_files(0);
+    for (unsigned i = 0; i < 2; i++)
+        come_back(i, 1);
+    session_round(4);
+    session_end();
+    chain_wait_ended(chain_replica, 1, 0);
+    tear_down();
+}
+END_TEST
+
+/* The replica dies, and the primary goes on alone, and dies: it need not ask again, and the replica
+ * that comes back with its old files is none for anybody who has agreed. */
+START_TEST(test_the_primary_that_was_alone)
+{
+    struct join_request request;
+
+    set_up();
+    for (unsigned i = 0; i < 2; i++) {
+        raw_start_attend(&workers[i]);
+        counts[i] = 0;
+    }
+    stop(&chain_replica);
+    for (unsigned i = 0; i < 2; i++)
+        vote(i, 2);
+    session_round(3);
+    restart_both();
+    check_role(service, "alone");
+    check_role(chain_replica, "replica");
+    chain_move(0, ports[1]);
+    request = chain_return_request(0, 3, true);
+    check_result("a follower", session_join(&workers[0], &request), STATUS_UNAVAILABLE,
+                 "keeps a copy");
+    for (unsigned i = 0; i < 2; i++)
+        come_back(i, 0);
+    session_round(4);
+    session_end();
+    chain_wait_ended(service, 1, 0);
+    tear_down();
+}
+END_TEST
+
+/* One of them is stopped and started again, the other stays; _i: the replica. */
+START_TEST(test_one_of_them)
+{
+    set_up();
+    if (_i == 0) {
+        stop(&service);
+        open_server(0, &service);
+        for (unsigned i = 0; i < 2; i++)
+            come_back(i, 0);
+    } else {
+        for (unsigned i = 0; i < 2; i++) {
+            raw_start_attend(&workers[i]);
+            counts[i] = 0;
+        }
+        stop(&chain_replica);
+        open_server(1, &chain_replica);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        vote(i, 2);
+    session_round(3);
+    check_role(service, "alone");
+    session_end();
+    chain_wait_ended(service, 1, 0);
+    tear_down();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("chain_state");
+    TCase *tests = tcase_create("chain_state");
+
+    tcase_set_timeout(tests, 120);
+    tcase_add_test(tests, test_both_and_back_to_the_primary);
+    tcase_add_loop_test(tests, test_both_and_on_to_the_replica, 0, 2);
+    tcase_add_test(tests, test_a_question_about_another_run);
+    tcase_add_test(tests, test_the_replica_that_took_over);
+    tcase_add_test(tests, test_the_primary_that_was_alone);
+    tcase_add_loop_test(tests, test_one_of_them, 0, 2);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}

@@ -1,0 +1,580 @@
+/*
+ * Two services, a primary and its replica, with workers played by hand: either may go and the other
+ * goes on where they were, and both never do.
+ */
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "tests/server/replication/replica_job.h"
+#include "tests/support/certificate.h"
+#include "tests/support/support.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct error err;
+
+/* ------------------------------------------------------------------ what they say of it */
+
+/* Of a service with a job that runs (free). */
+static struct server_stats *check_role(struct service *s, const char *role, const char *peer)
+{
+    struct server_stats *stats = chain_stats(s);
+
+    ck_assert(stats->has_job && stats->job.runs);
+    ck_assert_str_eq(stats->job.role, role);
+    ck_assert_msg(strncmp(stats->job.peer, peer, strlen(peer)) == 0, "%s", stats->job.peer);
+    ck_assert_int_eq(peer[0] == '\0', stats->job.peer[0] == '\0');
+    return stats;
+}
+
+/* Three rounds are complete: what was sent, was taken, and is known to be. */
+static void check_figures(void)
+{
+    uint64_t records = RAW_PARTITIONS * 4, bytes = RAW_COUNT * sizeof(float) * 4;
+    struct server_stats *of = check_role(service, "primary", session_terms.replica);
+
+    ck_assert_uint_eq(of->counters.replica_records, records);
+    ck_assert_uint_eq(of->counters.replica_bytes, bytes);
+    ck_assert_uint_eq(of->counters.acknowledged_records, records);
+    ck_assert_uint_eq(of->counters.acknowledged_bytes, bytes);
+    ck_assert_uint_eq(of->job.replica_lag_records + of->job.replica_lag_bytes, 0);
+    ck_assert_uint_eq(of->counters.copied_records + of->counters.promotions, 0);
+    free(of);
+    of = check_role(chain_replica, "replica", "ipv4:127.0.0.1");
+    ck_assert_uint_eq(of->counters.copied_records, records);
+    ck_assert_uint_eq(of->counters.copied_bytes, bytes);
+    ck_assert_uint_eq(of->counters.replica_records + of->counters.promotions, 0);
+    free(of);
+}
+
+/* ------------------------------------------------------------------ both live */
+
+/* _i: the optimizer runs on the server, on the worker. */
+START_TEST(test_a_whole_job)
+{
+    session_terms.update = (unsigned)_i;
+    session_terms.lanes = 2;
+    chain_set_up();
+    session_start(0.5f);
+    if (_i == 1)
+        for (uint64_t round = 1; round <= 3; round++)
+            session_round(round);
+    else
+        for (uint64_t round = 1; round <= 3; round++) { /* lr 1: values - sum */
+            static float values = 0.5f;
+
+            session_push_all(0, round);
+            session_push_all(1, round);
+            values -= session_sum(round);
+            session_expect_all(0, round, values);
+            session_expect_all(1, round, values);
+        }
+    check_figures();
+    session_end();
+    chain_wait_ended(service, 1, 0);
+    chain_wait_ended(chain_replica, 1, 0);
+    chain_tear_down();
+}
+END_TEST
+
+/* Each push a step of its own. */
+START_TEST(test_each_push_a_step)
+{
+    struct raw_worker *w = workers;
+    float values = 0.5f;
+
+    session_terms.update = 0;
+    session_terms.consistency = (struct consistency){.mode = CONSISTENCY_ASP};
+    chain_set_up();
+    session_start(values);
+    for (uint64_t round = 1; round <= 6; round++) {
+        session_push_all(round % 2, (round + 1) / 2);
+        values -= session_push(round % 2, (round + 1) / 2) / 2; /* lr / 2 */
+        session_expect_all(round % 2, (round + 1) / 2, values);
+    }
+    raw_cut(&w[0]);
+    raw_cut(&w[1]);
+    chain_move(0, service_port(chain_replica));
+    chain_move(1, service_port(chain_replica));
+    chain_come_over(0, 3, false);
+    session_push_all(0, 4);
+    values -= session_push(0, 4) / 2;
+    session_expect_all(0, 4, values);
+    chain_come_over(1, 3, false);
+    session_push_all(1, 4);
+    values -= session_push(1, 4) / 2;
+    session_expect_all(1, 4, values);
+    session_end();
+    chain_wait_ended(chain_replica, 1, 0);
+    chain_tear_down();
+}
+END_TEST
+
+/* ------------------------------------------------------------------ the primary goes */
+
+/*
+ * Rank 0 loses the primary in the middle of round 3, of which _i partitions are summed.  It takes
+ * the replica for its server; the primary learns that it is none any more, and says so to rank 1.
+ */
+START_TEST(test_promotion)
+{
+    uint32_t summed = (uint32_t)_i;
+    struct server_stats *stats;
+    struct join_request request;
+    float first;
+
+    chain_set_up();
+    session_start(0.5f);
+    session_round(1);
+    session_round(2);
+    for (uint32_t p = 0; p < summed; p++)
+        for (unsigned i = 0; i < 2; i++)
+            raw_send_right(&workers[i], CHUNK_PUSH, p, 3, session_push(i, 3));
+    for (uint32_t p = 0; p < summed; p++) /* so the replica has them */
+        (void)raw_take(&workers[1], &first);
+    raw_cut(&workers[0]);
+    chain_move(0, service_port(chain_replica));
+    request = chain_return_request(0, 2, true);
+    check_result("a follower", session_join(&workers[0], &request), STATUS_UNAVAILABLE,
+                 "keeps a copy");
+    chain_come_over(0, 2, false);
+    check_result("rank 1", raw_wait_closed(&workers[1].stream), STATUS_UNAVAILABLE,
+                 "superseded by epoch 2");
+    chain_wait_ended(service, 0, 1);
+    chain_move(1, service_port(chain_replica));
+    chain_come_over(1, 2, true);
+    for (unsigned i = 0; i < 2; i++)
+        session_again_all(i, 3);
+    for (unsigned i = 0; i < 2; i++)
+        session_expect_all(i, 3, session_sum(3));
+    session_round(4);
+    session_round(5);
+    stats = check_role(chain_replica, "alone", "");
+    ck_assert_uint_eq(stats->counters.promotions, 1);
+    ck_assert_uint_eq(stats->job.epoch, 2);
+    free(stats);
+    session_end();
+    chain_wait_ended(chain_replica, 1, 0);
+    chain_tear_down();
+}
+END_TEST
+
+/* Before there are any values, and when only some are there. */
+START_TEST(test_promotion_at_the_start)
+{
+    uint32_t here = (uint32_t)_i;
+    float first;
+
+    chain_set_up();
+    for (unsigned i = 0; i < 2; i++) {
+        struct join_request request;
+
+        workers[i].session = 100 + i;
+        request = session_request(i);
+        raw_begin_join(&workers[i], &request);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        check_result("join", raw_end_join(&workers[i]), STATUS_OK, "");
+        raw_start_lanes(&workers[i]);
+    }
+    for (uint32_t p = 0; p < here; p++) {
+        raw_send_right(&workers[0], CHUNK_INIT, p, 0, 0.5f);
+        raw_send_right(&workers[0], CHUNK_PULL, p, 0, 0);
+        ck_assert_uint_eq(raw_take(&workers[0], &first).partition, p);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        raw_cut(&workers[i]);
+        chain_move(i, service_port(chain_replica));
+        chain_come_over(i, 0, false);
+    }
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+        raw_send_again(&workers[0], CHUNK_INIT, p, 0, 0.5f);
+    for (unsigned i = 0; i < 2; i++)
+        for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+            raw_send_again(&workers[i], CHUNK_PULL, p, 0, 0);
+    for (unsigned i = 0; i < 2; i++)
+        session_expect_all(i, 0, 0.5f);
+    session_round(1);
+    session_end();
+    chain_wait_ended(chain_replica, 1, 0);
+    chain_tear_down();
+}
+END_TEST
+
+/* A primary that is told to stop leaves the job to its replica. */
+START_TEST(test_the_primary_stops_in_order)
+{
+    chain_set_up();
+    session_start(0.5f);
+    session_round(1);
+    for (unsigned i = 0; i < 2; i++)
+        chain_move(i, service_port(chain_replica));
+    service_close(service);
+    for (unsigned i = 0; i < 2; i++)
+        chain_come_over(i, 1, false);
+    session_round(2);
+    session_end();
+    chain_wait_ended(chain_replica, 1, 0);
+    close_workers();
+    service_close(chain_replica);
+}
+END_TEST
+
+/* A session that the primary never knew does not promote, nor does a newcomer. */
+START_TEST(test_strangers_promote_nothing)
+{
+    struct join_request request;
+
+    chain_set_up();
+    session_start(0.5f);
+    session_round(1);
+    workers[2].session = 999;
+    chain_move(2, service_port(chain_replica));
+    request = chain_return_request(1, 1, false);
+    request.session = 999;
+    check_result("another session", session_join(&workers[2], &request), STATUS_UNAVAILABLE,
+                 "knows no session of rank 1");
+    request = session_request(1); /* the right session, but not back from anywhere */
+    check_result("no return", session_join(&workers[2], &request), STATUS_UNAVAILABLE,
+                 "keeps a copy");
+    session_round(2);
+    session_end();
+    chain_wait_ended(chain_replica, 1, 0);
+    chain_tear_down();
+}
+END_TEST
+
+/* ------------------------------------------------------------------ ranks go and come */
+
+/* All partitions from both, and what the parameters are then: lr 1. */
+static float play_values(uint64_t round, float values)
+{
+    for (unsigned i = 0; i < 2; i++)
+        session_push_all(i, round);
+    values -= session_sum(round);
+    for (unsigned i = 0; i < 2; i++)
+        session_expect_all(i, round, values);
+    return values;
+}
+
+static struct stats_job job_at(struct service *s)
+{
+    struct server_stats *stats = chain_stats(s);
+    struct stats_job job = stats->job;
+
+    free(stats);
+    return job;
+}
+
+/* Another process takes rank 1's place at the primary, whose values are of this round. */
+static void take_place(uint64_t session, uint64_t round, float values)
+{
+    struct join_request request;
+
+    raw_close(&workers[1]);
+    raw_open(&workers[1], service_port(service), 1);
+    workers[1].session = session;
+    request = session_request(1);
+    check_result("newcomer", session_join(&workers[1], &request), STATUS_OK, "");
+    raw_start_lanes(&workers[1]);
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+        raw_send_again(&workers[1], CHUNK_PULL, p, 0, 0);
+    session_expect_all(1, round, values);
+}
+
+/* Rank 1 fails, the other goes on; _i: then the primary goes, or another process comes first, which
+ * the replica knows when it is let in. */
+START_TEST(test_a_rank_goes_before_the_primary)
+{
+    bool comes = _i == 1;
+    float values;
+
+    session_terms.update = 0;
+    session_terms.on_loss = WORKER_LOSS_SHRINK;
+    chain_set_up();
+    session_start(0.5f);
+    values = play_values(1, 0.5f);
+    check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
+    session_push_all(0, 2);
+    values -= 2 * session_push(0, 2); /* scaled to the mean of those that are there */
+    session_expect_all(0, 2, values);
+    if (comes) {
+        take_place(201, 2, values);
+        for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+            raw_send_again(&workers[1], CHUNK_PUSH, p, 3, session_push(1, 3));
+        session_push_all(0, 3);
+        values -= session_sum(3);
+        session_expect_all(0, 3, values);
+        session_expect_all(1, 3, values);
+    }
+    chain_move(0, service_port(chain_replica));
+    chain_come_over(0, comes ? 3 : 2, false);
+    chain_wait_ended(service, 0, 1);
+    ck_assert_uint_eq(job_at(chain_replica).joined, comes ? 2 : 1);
+    if (comes) {
+        chain_move(1, service_port(chain_replica));
+        chain_come_over(1, 3, true);
+        values = play_values(4, values);
+    } else {
+        session_push_all(0, 3);
+        values -= 2 * session_push(0, 3);
+        session_expect_all(0, 3, values);
+        session_terms.world_size = 1; /* that leave */
+    }
+    session_end();
+    chain_wait_ended(chain_replica, 1, 0);
+    chain_tear_down();
+}
+END_TEST
+
+/* A newcomer asks at the replica whether the job is there by now. */
+START_TEST(test_a_newcomer_behind_the_takeover)
+{
+    struct join_request request;
+    float values;
+
+    session_terms.update = 0;
+    session_terms.on_loss = WORKER_LOSS_SHRINK;
+    chain_set_up();
+    workers[2].session = 201;
+    chain_move(2, service_port(chain_replica));
+    request = session_request(1);
+    request.session = 201;
+    request.follows = true;
+    check_result("idle", session_join(&workers[2], &request), STATUS_NOT_FOUND,
+                 "not been taken over here");
+    session_start(0.5f);
+    values = play_values(1, 0.5f);
+    check_result("a copy", session_join(&workers[2], &request), STATUS_NOT_FOUND,
+                 "not been taken over here");
+    chain_move(0, service_port(chain_replica));
+    chain_come_over(0, 1, false);
+    chain_move(1, service_port(chain_replica));
+    check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
+    check_result("newcomer", session_join(&workers[2], &request), STATUS_OK, "");
+    raw_close(&workers[1]);
+    raw_open(&workers[1], service_port(chain_replica), 1);
+    workers[1].session = 201;
+    raw_start_lanes(&workers[1]);
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+        raw_send_again(&workers[1], CHUNK_PULL, p, 0, 0);
+    session_expect_all(1, 1, values);
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+        raw_send_again(&workers[1], CHUNK_PUSH, p, 2, session_push(1, 2));
+    session_push_all(0, 2);
+    values -= session_sum(2);
+    session_expect_all(0, 2, values);
+    session_expect_all(1, 2, values);
+    session_end();
+    chain_wait_ended(chain_replica, 1, 0);
+    chain_tear_down();
+}
+END_TEST
+
+/* The one that was lost cannot take the replica over any more. */
+START_TEST(test_a_lost_rank_promotes_nothing)
+{
+    struct join_request request;
+
+    session_terms.update = 0;
+    session_terms.on_loss = WORKER_LOSS_SHRINK;
+    chain_set_up();
+    session_start(0.5f);
+    (void)play_values(1, 0.5f);
+    check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
+    session_push_all(0, 2);
+    session_expect_all(0, 2, 0.5f - session_sum(1) - 2 * session_push(0, 2));
+    chain_move(1, service_port(chain_replica));
+    request = chain_return_request(1, 1, false);
+    check_result("lost", session_join(&workers[1], &request), STATUS_UNAVAILABLE,
+                 "knows no session of rank 1");
+    session_terms.world_size = 1;
+    session_end();
+    chain_wait_ended(chain_replica, 1, 0);
+    chain_tear_down();
+}
+END_TEST
+
+/* ------------------------------------------------------------------ the replica goes */
+
+START_TEST(test_alone_by_all_votes)
+{
+    struct server_stats *stats;
+    uint64_t count[2] = {0};
+
+    chain_set_up();
+    session_start(0.5f);
+    session_round(1);
+    for (unsigned i = 0; i < 2; i++)
+        raw_start_attend(&workers[i]);
+    service_close(chain_replica);
+    for (unsigned i = 0; i < 2; i++)
+        chain_wait_proposal(i, &count[i], 2);
+    free(check_role(service, "proposing", session_terms.replica));
+    for (unsigned i = 0; i < 2; i++)
+        session_push_all(i, 2);
+    session_wait_taken(4 * RAW_PARTITIONS);
+    chain_send_vote(0, ++count[0], 2);
+    (void)raw_wait_beats(&workers[0], count[0]);
+    chain_check_silent(0, &count[0]);
+    chain_check_silent(1, &count[1]);
+    chain_send_vote(1, ++count[1], 2);
+    for (unsigned i = 0; i < 2; i++)
+        session_expect_all(i, 2, session_sum(2));
+    ++count[0];
+    raw_beat(&workers[0], "raw", count[0]);
+    ck_assert_uint_eq(raw_wait_beats(&workers[0], count[0]).epoch, 2);
+    session_round(3);
+    stats = check_role(service, "alone", "");
+    ck_assert_uint_eq(stats->counters.replicas_lost, 1);
+    ck_assert_uint_eq(stats->job.replica_lag_records, 0);
+    free(stats);
+    session_end();
+    chain_wait_ended(service, 1, 0);
+    close_service();
+}
+END_TEST
+
+/* ------------------------------------------------------------------ refused */
+
+START_TEST(test_what_cannot_be_kept_twice)
+{
+    chain_set_up();
+    chain_check_refused(STATUS_UNSUPPORTED, "ranks that can come back"); /* no sessions */
+    workers[0].session = 100;
+    workers[1].session = 101;
+    session_terms.update = 0;
+    session_terms.consistency =
+        (struct consistency){.mode = CONSISTENCY_ASP, .delay_compensation = 0.1};
+    chain_check_refused(STATUS_UNSUPPORTED, "delay compensation");
+    session_terms.consistency = (struct consistency){0};
+    session_terms.update = 1;
+    session_start(0.5f); /* and the servers are as good as new */
+    session_round(1);
+    session_end();
+    chain_wait_ended(chain_replica, 1, 0);
+    chain_tear_down();
+}
+END_TEST
+
+/* Nobody there, and somebody who has other things to do. */
+START_TEST(test_no_replica_to_be_had)
+{
+    struct join_request request;
+    int64_t begun_ns;
+
+    chain_set_up();
+    workers[0].session = 100;
+    workers[1].session = 101;
+    chain_move(2, service_port(chain_replica)); /* a job of its own */
+    request = raw_terms(0);
+    (void)snprintf(request.job, sizeof(request.job), "other");
+    raw_begin_join(&workers[2], &request);
+    while (true) {
+        struct server_stats *stats = chain_stats(chain_replica);
+        bool there = stats->has_job;
+
+        free(stats);
+        if (there)
+            break;
+        (void)sched_yield();
+    }
+    chain_check_refused(STATUS_UNAVAILABLE,
+                        "a copy of job 'raw' is refused: this server serves job 'other'");
+    raw_close(&workers[2]);
+    raw_open(&workers[2], service_port(service), 2);
+    service_close(service);
+    open_service(4000, NULL);
+    workers[0].session = 100;
+    workers[1].session = 101;
+    (void)snprintf(session_terms.replica, sizeof(session_terms.replica), "127.0.0.1:%u",
+                   (unsigned)support_port());
+    begun_ns = clock_now_ns();
+    chain_check_refused(STATUS_TIMEOUT, "has not taken the job's terms in time");
+    ck_assert_int_lt((clock_now_ns() - begun_ns) / 1000000, 20000);
+    chain_tear_down();
+}
+END_TEST
+
+/* ------------------------------------------------------------------ certificates */
+
+static struct rpc_security security_of(const char *name)
+{
+    return (struct rpc_security){.ca_file = certificate_file("ca", "pem"),
+                                 .cert_file = certificate_file(name, "pem"),
+                                 .key_file = certificate_file(name, "key")};
+}
+
+static void open_bound(struct service **ret, const char *certificate)
+{
+    struct service_config config = {.listen = {.host = "127.0.0.1"},
+                                    .listen_origin = "test",
+                                    .threads = 2,
+                                    .timeout_ms = LONG_MS,
+                                    .security = security_of(certificate),
+                                    .bind_ranks = true};
+
+    assert_ok(service_open(&config, ret, &err));
+}
+
+static void open_bound_workers(uint16_t port)
+{
+    struct rpc_security security = security_of("host");
+
+    for (unsigned i = 0; i < 3; i++)
+        raw_open_with(&workers[i], port, i, &security);
+}
+
+/* A server must be one by its certificate to have a copy kept; _i: it is not, and is. */
+START_TEST(test_who_may_have_a_copy)
+{
+    if (!certificate_can_make())
+        return;
+    log_set_level(LOG_QUIET);
+    certificate_make_authority("ca");
+    certificate_make("plain", "ca", "subjectAltName=IP:127.0.0.1");
+    certificate_make("server", "ca", "subjectAltName=IP:127.0.0.1,URI:sparring:server");
+    certificate_make("host", "ca", "subjectAltName=URI:sparring:rank/0,URI:sparring:rank/1");
+    open_bound(&chain_replica, "plain");
+    (void)snprintf(session_terms.replica, sizeof(session_terms.replica), "127.0.0.1:%u",
+                   (unsigned)service_port(chain_replica));
+    open_bound(&service, _i == 0 ? "plain" : "server");
+    open_bound_workers(service_port(service));
+    if (_i == 0) {
+        workers[0].session = 100;
+        workers[1].session = 101;
+        chain_check_refused(STATUS_DENIED, "its certificate does not name 'sparring:server'");
+    } else {
+        session_start(0.5f);
+        session_round(1);
+        session_end();
+        chain_wait_ended(chain_replica, 1, 0);
+    }
+    chain_tear_down();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("chain");
+    TCase *tests = tcase_create("chain");
+
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, test_a_whole_job, 0, 2);
+    tcase_add_test(tests, test_each_push_a_step);
+    tcase_add_loop_test(tests, test_promotion, 0, (int)RAW_PARTITIONS + 1);
+    tcase_add_loop_test(tests, test_promotion_at_the_start, 0, (int)RAW_PARTITIONS + 1);
+    tcase_add_test(tests, test_the_primary_stops_in_order);
+    tcase_add_test(tests, test_strangers_promote_nothing);
+    tcase_add_loop_test(tests, test_a_rank_goes_before_the_primary, 0, 2);
+    tcase_add_test(tests, test_a_newcomer_behind_the_takeover);
+    tcase_add_test(tests, test_a_lost_rank_promotes_nothing);
+    tcase_add_test(tests, test_alone_by_all_votes);
+    tcase_add_test(tests, test_what_cannot_be_kept_twice);
+    tcase_add_test(tests, test_no_replica_to_be_had);
+    tcase_add_loop_test(tests, test_who_may_have_a_copy, 0, 2);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}

@@ -1,0 +1,97 @@
+/*
+ * raw_worker: a worker played by hand over common/rpc, so that a test can send whatever it likes
+ * and look at every message and status that comes back.  Waits end after 20 s by failing the test.
+ */
+#ifndef SPARRING_TESTS_SERVER_SERVICE_RAW_WORKER_H
+#define SPARRING_TESTS_SERVER_SERVICE_RAW_WORKER_H
+
+#include "common/rpc/rpc.h"
+#include "common/wire/wire.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#define RAW_CHUNKS_MAX 64
+#define RAW_LANES_MAX  3
+
+/* What one call has seen so far. */
+struct raw_call {
+    struct rpc_call *call; /* one reference; NULL: not open */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* under lock */
+    struct chunk_header chunks[RAW_CHUNKS_MAX];
+    float first[RAW_CHUNKS_MAX]; /* first element of each payload, 0 without one */
+    size_t length, taken;
+    struct beat beat; /* the newest of an Attend call */
+    size_t beats;
+    bool closed;
+    struct rpc_result result;
+    uint64_t connection; /* a join: as its reply says */
+};
+
+struct raw_worker {
+    unsigned rank;
+    uint64_t session;    /* 0: none, and no HELLO */
+    unsigned lanes;      /* 0: one */
+    uint64_t connection; /* of the last join; 0: not said in HELLO and beats */
+    struct rpc_client *client;
+    struct raw_call join, stream, attend;    /* stream: lane 0 */
+    struct raw_call more[RAW_LANES_MAX - 1]; /* lanes from 1 on */
+};
+
+void raw_open(struct raw_worker *w, uint16_t port, unsigned rank);
+void raw_open_with(struct raw_worker *w, uint16_t port, unsigned rank,
+                   const struct rpc_security *security);
+void raw_close(struct raw_worker *w);
+
+/* Join terms that tests start from: 2 ranks, one server, 2 full partitions of 4 KiB and one of 100
+ * elements, the mean gradient comes back, sums in rank order. */
+#define RAW_COUNT      (2u * 1024 + 100)
+#define RAW_PARTITIONS 3u
+struct join_request raw_terms(unsigned rank);
+
+/* Start a join; raw_end_join waits for its end and returns it. */
+void raw_begin_join(struct raw_worker *w, const struct join_request *request);
+struct rpc_result raw_end_join(struct raw_worker *w);
+
+/* Lane 0; and all lanes.  With a session each begins with HELLO. */
+void raw_start_stream(struct raw_worker *w);
+void raw_start_lanes(struct raw_worker *w);
+
+/* Any chunk on any call, which is started by the second. */
+void raw_send_on(struct raw_call *c, const struct chunk_header *header, size_t bytes, float value);
+void raw_start_call(struct raw_worker *w, struct raw_call *c, const char *path);
+
+/* The Attend call: start it, send a beat, and wait until that many answers are here (the newest is
+ * returned). */
+void raw_start_attend(struct raw_worker *w);
+void raw_beat(struct raw_worker *w, const char *job, uint64_t count);
+struct beat raw_wait_beats(struct raw_worker *w, size_t beats);
+
+/* Break all streams and the Attend call, and wait for their ends. */
+void raw_cut(struct raw_worker *w);
+
+/* Send a chunk with `bytes` of payload, all of them floats of that value. */
+void raw_send(struct raw_worker *w, const struct chunk_header *header, size_t bytes, float value);
+
+/* A chunk as it should be: of a partition of raw_terms, its length filled in. */
+struct chunk_header raw_chunk(const struct raw_worker *w, enum chunk_kind kind, uint32_t partition,
+                              uint64_t round);
+void raw_send_again(struct raw_worker *w, enum chunk_kind kind, uint32_t partition, uint64_t round,
+                    float value);
+void raw_send_right(struct raw_worker *w, enum chunk_kind kind, uint32_t partition, uint64_t round,
+                    float value);
+
+/* The next chunk that came down, in order: on lane 0, on any call. */
+struct chunk_header raw_take(struct raw_worker *w, float *ret_first);
+struct chunk_header raw_take_from(struct raw_call *c, float *ret_first);
+
+struct rpc_result raw_wait_closed(struct raw_call *c);
+
+/* Rank 0 sets all partitions to `value`, both ranks read them; streams are open. */
+void raw_initialise(struct raw_worker *workers, unsigned count, float value);
+
+struct rpc_result raw_leave(struct raw_worker *w, const char *job, const char *reason);
+
+#endif

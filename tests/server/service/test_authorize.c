@@ -1,0 +1,121 @@
+/*
+ * Ranks bound to certificates: whoever joins, streams or leaves for a rank that its certificate
+ * does not name is refused, and the job of the others goes on.
+ */
+#include "tests/server/service/raw_job.h"
+#include "tests/support/certificate.h"
+#include "tests/support/support.h"
+
+#include "common/base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static struct error err;
+
+static struct rpc_security security_of(const char *name)
+{
+    return (struct rpc_security){.ca_file = certificate_file("ca", "pem"),
+                                 .cert_file = certificate_file(name, "pem"),
+                                 .key_file = certificate_file(name, "key")};
+}
+
+/* Worker i of raw_job gets the certificate names[i]. */
+static void open_bound(const char *const *names)
+{
+    struct service_config config = {.listen = {.host = "127.0.0.1"},
+                                    .listen_origin = "test",
+                                    .threads = 2,
+                                    .timeout_ms = 20000,
+                                    .bind_ranks = true};
+
+    certificate_make_authority("ca");
+    certificate_make("server", "ca", "subjectAltName=IP:127.0.0.1");
+    certificate_make("rank0", "ca", "subjectAltName=URI:sparring:rank/0");
+    certificate_make("rank1", "ca", "subjectAltName=DNS:worker.test,URI:sparring:rank/1");
+    certificate_make("host", "ca",
+                     "subjectAltName=IP:127.0.0.1,URI:sparring:rank/0,URI:sparring:rank/1");
+    certificate_make("nobody", "ca", "subjectAltName=DNS:sparring:rank/0");
+    config.security = security_of("server");
+    log_set_level(LOG_QUIET);
+    assert_ok(service_open(&config, &service, &err));
+    for (unsigned i = 0; i < 3; i++) {
+        struct rpc_security security = security_of(names[i]);
+
+        raw_open_with(&workers[i], service_port(service), i, &security);
+    }
+}
+
+static void check_refused(const char *what, struct rpc_result result, const char *named)
+{
+    char text[128];
+
+    (void)snprintf(text, sizeof(text), "its certificate names %s, not 'sparring:rank/0'", named);
+    check_result(what, result, STATUS_DENIED, text);
+}
+
+/* Join, stream and leave as rank 0 by workers[2], whose certificate does not say so. */
+static void try_as_rank_0(const char *named)
+{
+    struct raw_worker *w = &workers[2];
+    struct join_request terms = raw_terms(0);
+
+    w->rank = 0;
+    raw_begin_join(w, &terms);
+    check_refused("join", raw_end_join(w), named);
+    raw_start_stream(w);
+    raw_send_right(w, CHUNK_PUSH, 0, 1, 1);
+    check_refused("stream", raw_wait_closed(&w->stream), named);
+    raw_start_attend(w);
+    raw_beat(w, "raw", 1);
+    check_refused("beat", raw_wait_closed(&w->attend), named);
+    check_refused("leave", raw_leave(w, "raw", "told to by a stranger"), named);
+}
+
+START_TEST(test_the_rank_of_another)
+{
+    if (!certificate_can_make())
+        return;
+    open_bound((const char *[]){"rank0", "rank1", _i == 0 ? "rank1" : "nobody"});
+    try_as_rank_0(_i == 0 ? "'sparring:rank/1'" : "no rank"); /* nobody has joined */
+    start_job();
+    try_as_rank_0(_i == 0 ? "'sparring:rank/1'" : "no rank"); /* in the middle of a job */
+    play_round(1);
+    end_job();
+    close_service();
+}
+END_TEST
+
+START_TEST(test_two_ranks_of_one_host)
+{
+    if (!certificate_can_make())
+        return;
+    open_bound((const char *[]){"host", "host", "host"});
+    start_job();
+    play_round(1);
+    end_job();
+    close_service();
+}
+END_TEST
+
+START_TEST(test_no_certificates)
+{
+    struct service_config config = {
+        .listen = {.host = "127.0.0.1"}, .timeout_ms = 1000, .bind_ranks = true};
+
+    assert_fails(service_open(&config, &service, &err), STATUS_INVALID, "give --tls-ca");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("identity");
+    TCase *tests = tcase_create("identity");
+
+    tcase_set_timeout(tests, 100);
+    tcase_add_loop_test(tests, test_the_rank_of_another, 0, 2);
+    tcase_add_test(tests, test_two_ranks_of_one_host);
+    tcase_add_test(tests, test_no_certificates);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}

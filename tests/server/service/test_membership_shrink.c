@@ -1,0 +1,152 @@
+/*
+ * --on-worker-loss shrink, with workers played by hand: the job goes on with those who are left,
+ * and with whoever takes a vacant place.
+ */
+#include "tests/server/service/member_job.h"
+#include "tests/support/support.h"
+
+/* Rank 2 has contributed to one partition when it is lost: that stays in, the others are the mean
+ * of two; the next round is of two everywhere. */
+START_TEST(test_shrink_in_the_middle_of_a_round)
+{
+    struct stats_job job;
+
+    member_start(3, WORKER_LOSS_SHRINK);
+    member_push(2, 1, 1, 30);
+    session_wait_taken(1);
+    raw_cut(&workers[2]);
+    member_push_all(0, 1, 4);
+    member_push_all(1, 1, 8);
+    for (unsigned i = 0; i < 2; i++)
+        member_expect(i, (struct member_answer){1, 100 - 6}, 1,
+                      (struct member_answer){1, 100 - 14});
+    (void)session_counters(&job);
+    ck_assert_uint_eq(job.epoch, 2);
+    ck_assert_uint_eq(job.joined, 2);
+    ck_assert_uint_eq(job.left, 1);
+    member_push_all(0, 2, 1);
+    member_push_all(1, 2, 3);
+    for (unsigned i = 0; i < 2; i++)
+        member_expect(i, (struct member_answer){2, 92}, 1, (struct member_answer){2, 84});
+    session_terms.world_size = 2; /* those who are left */
+    session_end();
+    close_service();
+}
+END_TEST
+
+/* A rank without a session, as of a stock client, has no way back: lost at once. */
+START_TEST(test_shrink_without_sessions)
+{
+    member_terms(2, WORKER_LOSS_SHRINK);
+    session_terms.reconnect_ms = LONG_MS; /* it does not wait for this */
+    open_service(LONG_MS, NULL);
+    session_join_all(0);
+    raw_initialise(workers, 2, 100);
+    member_push_all(0, 1, 4);
+    raw_cut(&workers[1]);
+    session_expect_all(0, 1, 96);
+    check_result("leave", raw_leave(&workers[0], "raw", ""), STATUS_OK, "");
+    close_service();
+}
+END_TEST
+
+/* Who was given up may not come back, who fails is given up at once, and where nobody is left the
+ * job has failed. */
+START_TEST(test_shrink_until_nobody_is_left)
+{
+    struct join_request request;
+
+    member_start(2, WORKER_LOSS_SHRINK);
+    check_result("leave", raw_leave(&workers[1], "raw", "out of cheese"), STATUS_OK, "");
+    session_wait_lost(1);
+    ck_assert_int_eq(raw_wait_closed(&workers[1].stream).status, STATUS_CANCELLED);
+    request = session_request(1);
+    request.resume = true;
+    check_result("excluded", session_join(&workers[1], &request), STATUS_PEER_LOST,
+                 "rank 1 was lost (failed: out of cheese); its place is vacant since epoch 2");
+    member_push_all(0, 1, 4);
+    session_expect_all(0, 1, 96);
+    raw_cut(&workers[0]);
+    session_wait_lost(2);
+    request = session_request(0);
+    request.resume = true;
+    check_result("nobody", session_join(&workers[0], &request), STATUS_PEER_LOST,
+                 "no rank is left: rank 0 was lost");
+    close_service();
+}
+END_TEST
+
+/* A rank takes a vacant place while a round is under way: it reads the newest values, contributes
+ * where the round waits for it, and is answered where it does not. */
+START_TEST(test_join_at_a_round)
+{
+    struct stats_job job;
+
+    member_start(2, WORKER_LOSS_SHRINK);
+    member_round(1, 4, 8, 94);
+    member_lose(1);
+    member_push(0, 0, 2, 10); /* partition 0 is a round further */
+    (void)raw_take(&workers[0], &(float){0});
+    member_take_place(1, 201);
+    member_pull_all(1, 0);
+    member_expect(1, (struct member_answer){1, 94}, 0, (struct member_answer){2, 84});
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+        raw_send_again(&workers[1], CHUNK_PUSH, p, 2, 10.0f / 2);
+    member_push(0, 1, 2, 20);
+    member_push(0, 2, 2, 20);
+    member_expect(1, (struct member_answer){2, 79}, 0, (struct member_answer){2, 84});
+    for (uint32_t p = 1; p < RAW_PARTITIONS; p++) { /* rank 0 has read partition 0 */
+        float first;
+
+        ck_assert_uint_ne(raw_take(&workers[0], &first).partition, 0);
+        ck_assert(first == 79.0f);
+    }
+    member_push_all(0, 3, 1);
+    member_push_all(1, 3, 1);
+    for (unsigned i = 0; i < 2; i++)
+        member_expect(i, (struct member_answer){3, 78}, 0, (struct member_answer){3, 83});
+    (void)session_counters(&job);
+    ck_assert_uint_eq(job.epoch, 3);
+    ck_assert_uint_eq(job.joined, 2);
+    ck_assert_uint_eq(session_counters(NULL).taken_places, 1);
+    session_end();
+    close_service();
+}
+END_TEST
+
+/* Those who are left do not wait for it, one of them breaks and comes back; somebody takes the
+ * place; all end with the same values. */
+START_TEST(test_shrink_in_other_modes)
+{
+    member_start_mode(_i, WORKER_LOSS_SHRINK, MEMBER_BACK_MS);
+    for (uint64_t round = 2; round <= 4; round++)
+        member_play(0, 1, round);
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+        raw_send_right(&workers[1], CHUNK_PUSH, p, 5, 1);
+    session_wait_taken(9 + 2 + 18 + 3);
+    raw_cut(&workers[1]);
+    session_resume(1);
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+        raw_send_again(&workers[1], CHUNK_PUSH, p, 5, 1);
+    member_play(0, 0, 5);
+    member_take_all(1);
+    member_take_place(2, 202);
+    member_catch_up(6);
+    close_service();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("membership_shrink");
+    TCase *tests = tcase_create("membership_shrink");
+
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, test_shrink_in_the_middle_of_a_round);
+    tcase_add_test(tests, test_shrink_without_sessions);
+    tcase_add_test(tests, test_shrink_until_nobody_is_left);
+    tcase_add_test(tests, test_join_at_a_round);
+    tcase_add_loop_test(tests, test_shrink_in_other_modes, 0, MEMBER_MODES);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}

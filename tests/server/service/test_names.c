@@ -1,0 +1,198 @@
+/*
+ * Rows named by hand: a pull and pushes are answered with those rows and no others; and names that
+ * lie, come twice or too late, or that the terms do not know, end the job and nothing else.
+ */
+#include "tests/server/service/raw_job.h"
+#include "tests/support/support.h"
+
+#include <string.h>
+
+#define ROWS 64 /* of partition 0: 1024 elements */
+
+static struct join_request named_terms(unsigned rank)
+{
+    struct join_request terms = raw_terms(rank);
+
+    terms.update = 0;
+    terms.dtype_down = CODEC_NAMED;
+    return terms;
+}
+
+static void join_named(void)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct join_request terms = named_terms(i);
+
+        raw_begin_join(&workers[i], &terms);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        check_result("join", raw_end_join(&workers[i]), STATUS_OK, "");
+}
+
+static float as_float(uint32_t number)
+{
+    float value;
+
+    memcpy(&value, &number, sizeof(value));
+    return value;
+}
+
+/* `bytes` of names, all of them `number`. */
+static void send_names(struct raw_worker *w, uint32_t partition, uint32_t flags, uint32_t number,
+                       size_t bytes)
+{
+    struct chunk_header h = {.kind = CHUNK_NAMES,
+                             .rank = w->rank,
+                             .partition = partition,
+                             .dtype = CODEC_NAMED,
+                             .flags = flags,
+                             .length = bytes};
+
+    raw_send(w, &h, bytes, as_float(number));
+}
+
+/* A round's answers: of partition 0 so many named rows, or all of them as they are; the others
+ * whole. */
+static void expect_rows(struct raw_worker *w, uint64_t round, unsigned rows)
+{
+    for (unsigned i = 0; i < RAW_PARTITIONS; i++) {
+        float first;
+        float width = as_float(CODEC_ROW_WIDTH);
+        struct chunk_header h = raw_take(w, &first);
+        bool named = h.partition == 0 && rows < ROWS;
+
+        ck_assert_int_eq(h.kind, CHUNK_VALUES);
+        ck_assert_uint_eq(h.round, round);
+        ck_assert_uint_eq(h.dtype, named ? CODEC_NAMED : CODEC_NONE);
+        if (h.partition < 2)
+            ck_assert_uint_eq(h.length, named ? 8 + 68 * rows : 4096);
+        if (named)
+            ck_assert_mem_eq(&first, &width, sizeof(first));
+    }
+}
+
+static void push_all(uint64_t round)
+{
+    for (unsigned i = 0; i < 2; i++)
+        for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
+            raw_send_right(&workers[i], CHUNK_PUSH, p, round, 1);
+}
+
+START_TEST(test_pull_and_push)
+{
+    open_service(20000, NULL);
+    join_named();
+    for (unsigned i = 0; i < 2; i++)
+        raw_start_stream(&workers[i]);
+    send_names(&workers[0], 0, 0, 63, 4); /* a pull of one row; of all */
+    for (uint32_t p = 0; p < RAW_PARTITIONS; p++) {
+        raw_send_right(&workers[0], CHUNK_INIT, p, 0, 0.5f);
+        for (unsigned i = 0; i < 2; i++)
+            raw_send_right(&workers[i], CHUNK_PULL, p, 0, 0);
+    }
+    expect_rows(&workers[0], 0, 1);
+    expect_rows(&workers[1], 0, ROWS);
+    for (uint64_t round = 1; round < 5; round++) { /* names are used up by an answer */
+        bool named = round < 4;
+
+        if (named)
+            send_names(&workers[0], 0, 0, 5, round == 2 ? 0 : 4);
+        if (round == 3) /* as after a reconnect: the last ones count */
+            send_names(&workers[0], 0, CHUNK_AGAIN, 6, 0);
+        push_all(round);
+        expect_rows(&workers[0], round, !named ? ROWS : round == 1);
+        expect_rows(&workers[1], round, ROWS);
+    }
+    close_service();
+}
+END_TEST
+
+static const struct {
+    size_t bytes;
+    uint64_t length; /* in the header; 0: bytes */
+    uint32_t number, dtype, flags, partition;
+    enum status status;
+    const char *text;
+} bad[] = {
+    {4, 0, 64, CODEC_NAMED, 0, 0, STATUS_DATA, "row 64 of 64"},
+    {4, 0, UINT32_MAX, CODEC_NAMED, 0, 0, STATUS_DATA, "row 4294967295 of 64"},
+    {4, 0, 7, CODEC_NAMED, 0, 2, STATUS_DATA, "row 7 of 7"},
+    {8, 0, 9, CODEC_NAMED, 0, 0, STATUS_DATA, "row 9 is named after row 9"},
+    {6, 0, 9, CODEC_NAMED, 0, 0, STATUS_PROTOCOL, "in 6 bytes"},
+    {4 * (ROWS + 1), 0, 9, CODEC_NAMED, 0, 0, STATUS_PROTOCOL, "in 260 bytes"},
+    {4, 8, 9, CODEC_NAMED, 0, 0, STATUS_PROTOCOL, "its header says 8"},
+    {0, UINT64_MAX, 9, CODEC_NAMED, 0, 0, STATUS_PROTOCOL, "its header says 18446744073709551615"},
+    {4, 0, 9, CODEC_NONE, 0, 0, STATUS_PROTOCOL, "dtype 0"},
+    {4, 0, 9, CODEC_ROWS, 0, 0, STATUS_PROTOCOL, "dtype 5"},
+    {4, 0, 9, CODEC_NAMED, CHUNK_BY_REFERENCE, 0, STATUS_PROTOCOL, "no reference"},
+    {4, 0, 9, CODEC_NAMED, 0, 3, STATUS_PROTOCOL, "partition 3, which server 0"},
+    {4, 0, 9, CODEC_NAMED, 0, UINT32_MAX, STATUS_PROTOCOL, "partition 4294967295"},
+};
+
+START_TEST(test_lies_end_the_job)
+{
+    struct chunk_header h = {.kind = CHUNK_NAMES,
+                             .rank = 1,
+                             .round = 1,
+                             .partition = bad[_i].partition,
+                             .dtype = bad[_i].dtype,
+                             .flags = bad[_i].flags};
+
+    open_service(20000, NULL);
+    join_named();
+    raw_initialise(workers, 2, 0.5f);
+    h.length = bad[_i].length ? bad[_i].length : bad[_i].bytes;
+    raw_send(&workers[1], &h, bad[_i].bytes, as_float(bad[_i].number));
+    for (unsigned i = 0; i < 2; i++)
+        check_result(i == 1 ? "sender" : "other", raw_wait_closed(&workers[i].stream),
+                     bad[_i].status, bad[_i].text);
+    check_still_serves();
+    close_service();
+}
+END_TEST
+
+/* What is named cannot change while the answer may be on its way. */
+START_TEST(test_names_at_the_wrong_time)
+{
+    open_service(20000, NULL);
+    join_named();
+    raw_initialise(workers, 2, 0.5f);
+    if (_i == 0) {
+        send_names(&workers[1], 0, 0, 1, 4);
+        send_names(&workers[1], 0, 0, 1, 4);
+    } else {
+        raw_send_right(&workers[1], CHUNK_PUSH, 0, 1, 1);
+        send_names(&workers[1], 0, CHUNK_AGAIN, 1, 4);
+    }
+    check_result("sender", raw_wait_closed(&workers[1].stream), STATUS_PROTOCOL,
+                 _i == 0 ? "came twice" : "waits for its answer");
+    check_still_serves();
+    close_service();
+}
+END_TEST
+
+START_TEST(test_terms_without_names)
+{
+    open_service(20000, NULL);
+    start_job();
+    send_names(&workers[1], 0, 0, 1, 4);
+    check_result("sender", raw_wait_closed(&workers[1].stream), STATUS_PROTOCOL,
+                 "whose terms name none");
+    check_still_serves();
+    close_service();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("names");
+    TCase *tests = tcase_create("names");
+
+    tcase_set_timeout(tests, 120);
+    tcase_add_test(tests, test_pull_and_push);
+    tcase_add_loop_test(tests, test_lies_end_the_job, 0, (int)(sizeof(bad) / sizeof(bad[0])));
+    tcase_add_loop_test(tests, test_names_at_the_wrong_time, 0, 2);
+    tcase_add_test(tests, test_terms_without_names);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}

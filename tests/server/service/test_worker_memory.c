@@ -1,0 +1,225 @@
+/*
+ * The desk where workers hand their memory over: who is served, who is sent away, and what is left
+ * behind (nothing, says LeakSanitizer).
+ */
+#include "common/base/clock.h"
+#include "common/base/handover.h"
+#include "server/service/worker_memory.h"
+#include "tests/support/support.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PATIENCE_MS 20000
+#define BYTES       ((size_t)8192)
+
+/* What the server side has and gets. */
+static struct {
+    struct arena_desk *desk;
+    struct shared_memory shard;
+    pthread_mutex_t lock;
+    /* under lock */
+    struct arena *arena; /* of the worker that came last */
+    unsigned rank;
+    bool closed_to_all;
+} server = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static struct error err;
+
+static enum status take(void *user, unsigned rank, struct arena *arena,
+                        struct shared_memory *ret_memory, struct error *error)
+{
+    enum status status = STATUS_OK;
+
+    (void)user;
+    (void)pthread_mutex_lock(&server.lock);
+    if (server.closed_to_all) {
+        status = error_set(error, STATUS_NOT_FOUND, "no job runs here");
+    } else {
+        arena_unref(server.arena);
+        server.arena = arena;
+        server.rank = rank;
+    }
+    (void)pthread_mutex_unlock(&server.lock);
+    if (status != STATUS_OK)
+        return status;
+    *ret_memory = server.shard;
+    ret_memory->fd = fcntl(server.shard.fd, F_DUPFD_CLOEXEC, 0);
+    return STATUS_OK;
+}
+
+static struct arena *arena_there(void)
+{
+    struct arena *arena;
+
+    (void)pthread_mutex_lock(&server.lock);
+    arena = server.arena;
+    (void)pthread_mutex_unlock(&server.lock);
+    return arena;
+}
+
+static void close_to_all(bool closed)
+{
+    (void)pthread_mutex_lock(&server.lock);
+    server.closed_to_all = closed;
+    (void)pthread_mutex_unlock(&server.lock);
+}
+
+static void open_server(void)
+{
+    struct arena_desk_config config = {.take = take};
+
+    assert_ok(shared_memory_open(BYTES, "test-shard", &server.shard, &err));
+    assert_ok(arena_desk_open(&config, &server.desk, &err));
+}
+
+static void close_server(void)
+{
+    arena_desk_close(server.desk);
+    arena_unref(server.arena);
+    shared_memory_release(&server.shard);
+}
+
+/* A connection to the desk and its token. */
+static int connect_to_desk(unsigned char token[HANDOVER_TOKEN_BYTES])
+{
+    char name[HANDOVER_NAME_SIZE];
+    int fd = -1;
+
+    ck_assert(handover_parse(arena_desk_address(server.desk), name, token));
+    assert_ok(handover_connect(name, clock_deadline_ns(PATIENCE_MS), &fd, &err));
+    return fd;
+}
+
+/* Hand `memory_fd` over and take what comes back; its status. */
+static enum status visit(struct handover_ticket ticket, int memory_fd, bool with_token,
+                         struct shared_memory *ret_shard)
+{
+    unsigned char token[HANDOVER_TOKEN_BYTES];
+    int64_t deadline_ns = clock_deadline_ns(PATIENCE_MS);
+    int fd = connect_to_desk(token), shard_fd = -1;
+    enum status status;
+
+    ticket.has_memory = memory_fd >= 0;
+    if (with_token)
+        memcpy(ticket.token, token, sizeof(token));
+    assert_ok(handover_send(fd, &ticket, memory_fd, deadline_ns, &err));
+    status = handover_receive(fd, token, deadline_ns, &ticket, &shard_fd, &err);
+    if (status == STATUS_OK)
+        assert_ok(shared_memory_map_read_only(shard_fd, ticket.size, ret_shard, &err));
+    (void)close(fd);
+    return status;
+}
+
+START_TEST(both_see_the_other)
+{
+    struct shared_memory mine = SHARED_MEMORY_NONE, theirs = SHARED_MEMORY_NONE;
+    const float *seen;
+
+    open_server();
+    assert_ok(shared_memory_open(BYTES, "test-worker", &mine, &err));
+    ((float *)mine.base)[5] = 1.5f;
+    ((float *)server.shard.base)[7] = 2.5f;
+    assert_ok(visit((struct handover_ticket){.sender = 3, .session = 9, .size = mine.size}, mine.fd,
+                    true, &theirs));
+    ck_assert_uint_eq(arena_there()->session, 9);
+    ck_assert_uint_eq(server.rank, 3);
+    ck_assert(((const float *)theirs.base)[7] == 2.5f);
+    seen = arena_at(arena_there(), 5 * sizeof(float), 1);
+    ck_assert(seen && *seen == 1.5f);
+    ((float *)mine.base)[5] = 3.5f; /* the same memory, no copy */
+    ck_assert(*seen == 3.5f);
+    shared_memory_release(&mine);
+    ck_assert(*seen == 3.5f); /* and it outlives the worker's mapping */
+    shared_memory_release(&theirs);
+    close_server();
+}
+END_TEST
+
+START_TEST(places_outside_are_refused)
+{
+    struct shared_memory mine = SHARED_MEMORY_NONE, theirs = SHARED_MEMORY_NONE;
+    size_t count = BYTES / sizeof(float);
+
+    open_server();
+    assert_ok(shared_memory_open(BYTES, "test-worker", &mine, &err));
+    assert_ok(visit((struct handover_ticket){.size = mine.size}, mine.fd, true, &theirs));
+    ck_assert_ptr_nonnull(arena_at(arena_there(), 0, count));
+    ck_assert_ptr_nonnull(arena_at(arena_there(), BYTES - 4, 1));
+    ck_assert_ptr_null(arena_at(arena_there(), 0, count + 1));
+    ck_assert_ptr_null(arena_at(arena_there(), 4, count));
+    ck_assert_ptr_null(arena_at(arena_there(), 2, 1));
+    ck_assert_ptr_null(arena_at(arena_there(), BYTES, 1));
+    ck_assert_ptr_null(arena_at(arena_there(), UINT64_MAX - 3, 1));
+    ck_assert_ptr_null(arena_at(arena_there(), 8, SIZE_MAX / 4));
+    shared_memory_release(&mine);
+    shared_memory_release(&theirs);
+    close_server();
+}
+END_TEST
+
+START_TEST(strangers_are_sent_away)
+{
+    struct shared_memory mine = SHARED_MEMORY_NONE, theirs = SHARED_MEMORY_NONE;
+    struct handover_ticket ticket;
+    int plain = memfd_create("plain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    open_server();
+    assert_ok(shared_memory_open(BYTES, "test-worker", &mine, &err));
+    ticket = (struct handover_ticket){.size = mine.size};
+    ck_assert_int_eq(visit(ticket, mine.fd, false, &theirs), STATUS_PEER_LOST); /* no token */
+    ck_assert_int_eq(visit(ticket, -1, true, &theirs), STATUS_PEER_LOST);       /* no memory */
+    ck_assert_int_eq(ftruncate(plain, (off_t)BYTES), 0);
+    ck_assert_int_eq(visit(ticket, plain, true, &theirs), STATUS_PEER_LOST); /* it could shrink */
+    ticket.size = 2 * BYTES;
+    ck_assert_int_eq(visit(ticket, mine.fd, true, &theirs), STATUS_PEER_LOST); /* it is smaller */
+    ck_assert_ptr_null(arena_there());
+    close_to_all(true);
+    ticket.size = BYTES;
+    ck_assert_int_eq(visit(ticket, mine.fd, true, &theirs), STATUS_PEER_LOST);
+    close_to_all(false);
+    assert_ok(visit(ticket, mine.fd, true, &theirs));
+    (void)close(plain);
+    shared_memory_release(&mine);
+    shared_memory_release(&theirs);
+    close_server();
+}
+END_TEST
+
+/* Whoever connects and says nothing holds the next one up for a while, and not for ever. */
+START_TEST(one_that_dawdles_does_not_stay)
+{
+    struct shared_memory mine = SHARED_MEMORY_NONE, theirs = SHARED_MEMORY_NONE;
+    unsigned char token[HANDOVER_TOKEN_BYTES];
+    int silent;
+
+    open_server();
+    silent = connect_to_desk(token);
+    assert_ok(shared_memory_open(BYTES, "test-worker", &mine, &err));
+    assert_ok(visit((struct handover_ticket){.size = mine.size}, mine.fd, true, &theirs));
+    (void)close(silent);
+    silent = connect_to_desk(token); /* and closing waits for nobody for long */
+    close_server();
+    (void)close(silent);
+    shared_memory_release(&mine);
+    shared_memory_release(&theirs);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("arena");
+    TCase *tests = tcase_create("arena");
+
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, both_see_the_other);
+    tcase_add_test(tests, places_outside_are_refused);
+    tcase_add_test(tests, strangers_are_sent_away);
+    tcase_add_test(tests, one_that_dawdles_does_not_stay);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}

@@ -1,0 +1,133 @@
+#include "tests/server/shard/shard_bench.h"
+
+struct error err;
+struct shard_map map;
+struct shard shard;
+
+static enum status numbers_copy(void *user, float *dst, size_t count, struct error *error)
+{
+    (void)error;
+    for (size_t i = 0; i < count; i++)
+        dst[i] = *(const float *)user + (float)(i % 3);
+    return STATUS_OK;
+}
+
+static enum status numbers_add(void *user, float *dst, size_t count, struct error *error)
+{
+    (void)error;
+    for (size_t i = 0; i < count; i++)
+        dst[i] += *(const float *)user + (float)(i % 3);
+    return STATUS_OK;
+}
+
+struct shard_source bench_source(float *value)
+{
+    return (struct shard_source){.copy = numbers_copy, .add = numbers_add, .user = value};
+}
+
+struct shard_config bench_config(unsigned world_size, struct consistency consistency)
+{
+    struct shard_config config = {.map = &map,
+                                  .world_size = world_size,
+                                  .update = true,
+                                  .optimizer = optimizer_defaults(OPTIMIZER_SGD),
+                                  .consistency = consistency};
+
+    config.optimizer.learning_rate = consistency_steps_each(&consistency) ? world_size : 1;
+    return config;
+}
+
+void bench_open_map(void)
+{
+    assert_ok(shard_map_make(BENCH_FULL + BENCH_LAST, PARTITION_BYTES_MIN, 1, &map, &err));
+}
+
+void bench_open(struct shard_config config)
+{
+    bench_open_map();
+    assert_ok(shard_init(&shard, &config, &err));
+}
+
+void bench_close(void)
+{
+    shard_release(&shard);
+    shard_map_release(&map);
+}
+
+void bench_set(uint32_t partition, float value)
+{
+    struct shard_source source = bench_source(&value);
+    bool again;
+
+    assert_ok(shard_set(&shard, partition, &source, true, &again, &err));
+}
+
+void bench_start(struct shard_config config)
+{
+    bench_open(config);
+    for (uint32_t partition = 0; partition < 2; partition++) {
+        bench_set(partition, 100);
+        for (unsigned rank = 0; rank < config.world_size; rank++) {
+            struct shard_answer answer;
+
+            assert_ok(shard_pull(&shard, partition, rank, 0, false, &answer, &err));
+            ck_assert(answer.complete);
+        }
+    }
+}
+
+struct shard_answer bench_push(unsigned rank, uint64_t round, float value, bool again)
+{
+    struct shard_source source = bench_source(&value);
+    struct shard_answer answer;
+
+    assert_ok(shard_push(&shard, 1, rank, round, again, &source, &answer, &err));
+    return answer;
+}
+
+void bench_refuse_push(unsigned rank, uint64_t round, bool again, const char *why)
+{
+    float value = 1;
+    struct shard_source source = bench_source(&value);
+    struct shard_answer answer;
+
+    assert_fails(shard_push(&shard, 1, rank, round, again, &source, &answer, &err), STATUS_PROTOCOL,
+                 why);
+}
+
+struct shard_answer bench_pull(unsigned rank, uint64_t round)
+{
+    struct shard_answer answer;
+
+    assert_ok(shard_pull(&shard, 1, rank, round, true, &answer, &err));
+    return answer;
+}
+
+void bench_check(const struct shard_answer *answer, uint64_t round, float value)
+{
+    ck_assert_ptr_nonnull(answer->data);
+    ck_assert_uint_eq(answer->count, BENCH_LAST);
+    ck_assert_uint_eq(answer->round, round);
+    ck_assert_msg(answer->data[0] == value, "%g, wanted %g", (double)answer->data[0],
+                  (double)value);
+}
+
+void bench_expect(unsigned mask, uint64_t round, float value)
+{
+    struct shard_answer answer;
+    unsigned answered = 0;
+
+    for (unsigned rank = 0; shard_next_answer(&shard, 1, &rank, &answer); rank++) {
+        answered |= 1u << rank;
+        bench_check(&answer, round, value);
+    }
+    ck_assert_uint_eq(answered, mask);
+}
+
+struct shard_answer bench_vacate(unsigned rank)
+{
+    struct shard_answer answer;
+
+    assert_ok(shard_vacate(&shard, 1, rank, &answer, &err));
+    return answer;
+}

@@ -1,0 +1,217 @@
+/*
+ * Exact staleness: every order in which up to 3 ranks can push 3 rounds, under every choice of one
+ * rule per rank (none, or 0 to 3 steps), in asp and ssp.  Checked in each state:
+ *
+ *   - no deadlock: while somebody has rounds to make or waits, somebody can move;
+ *   - each push is applied exactly once;
+ *   - where only one rank has a rule, it is never missed late, and missed early only when everybody
+ *     else was waiting or had finished, so that nothing could come before it.
+ */
+#include "server/shard/policy.h"
+
+#include "tests/support/explore.h"
+#include "tests/support/support.h"
+
+#include <string.h>
+
+#define RANKS_MAX  3u
+#define ROUNDS     3u
+#define CHOICES    5u /* no rule, 0, 1, 2, 3 */
+#define STATES_MAX (1u << 16)
+
+/* Kept without padding, so that states can be compared as bytes. */
+struct model {
+    uint8_t pushed[RANKS_MAX];  /* rounds */
+    uint8_t applied[RANKS_MAX]; /* of them */
+    uint8_t read_at[RANKS_MAX]; /* steps in what the rank has */
+    uint8_t waits[RANKS_MAX];
+    uint8_t finished[RANKS_MAX];
+    uint8_t steps;
+};
+
+struct state {
+    struct model model; /* first: two states are the same when this is */
+    struct policy policy;
+    struct policy_rank ranks[RANKS_MAX];
+};
+
+static struct consistency consistency;
+static unsigned ranks, ruled; /* ruled: ranks with a rule */
+static uint64_t rule[RANKS_MAX];
+static struct explored states;
+static size_t missed, kept;
+
+static void copy_state(struct state *to, const struct state *from)
+{
+    *to = *from;
+    to->policy.ranks = to->ranks;
+}
+
+static void visit(const struct state *s)
+{
+    (void)explored_add(&states, s);
+}
+
+/* Could another push come before this one of `rank`? */
+static bool others_wait(const struct model *m, unsigned rank)
+{
+    for (unsigned other = 0; other < ranks; other++)
+        if (other != rank && !m->waits[other] && !m->finished[other])
+            return false;
+    return true;
+}
+
+static void apply(struct state *s, unsigned rank)
+{
+    struct model *m = &s->model;
+    uint64_t staleness = m->steps - m->read_at[rank];
+
+    REQUIRE(m->applied[rank] + 1 == m->pushed[rank]);
+    if (rule[rank] != POLICY_NO_TARGET && staleness != rule[rank]) {
+        missed++;
+        REQUIRE(ruled > 1 || (staleness < rule[rank] && others_wait(m, rank)));
+    } else if (rule[rank] != POLICY_NO_TARGET) {
+        kept++;
+    }
+    m->applied[rank]++;
+    m->steps++;
+}
+
+static bool may_read(const struct model *m, unsigned rank)
+{
+    if (m->applied[rank] < m->pushed[rank])
+        return false;
+    for (unsigned other = 0; consistency.mode == CONSISTENCY_SSP && other < ranks; other++)
+        if (!m->finished[other] && m->applied[other] + consistency.staleness < m->pushed[rank])
+            return false;
+    return true;
+}
+
+/* What the server does behind every event: apply, answer, and again. */
+static void settle(struct state *s)
+{
+    struct model *m = &s->model;
+    bool found = true;
+
+    while (found) {
+        unsigned rank;
+
+        found = policy_next_apply(&s->policy, &rank);
+        if (found)
+            apply(s, rank);
+        for (rank = 0; policy_next_answer(&s->policy, &rank); rank++) {
+            REQUIRE(m->waits[rank] && may_read(m, rank));
+            m->waits[rank] = 0;
+            m->read_at[rank] = m->steps;
+            policy_aim(&s->policy, rank, rule[rank]);
+        }
+    }
+    for (unsigned rank = 0; rank < ranks; rank++)
+        REQUIRE(!m->waits[rank] || !may_read(m, rank));
+    REQUIRE(s->policy.steps == m->steps);
+    visit(s);
+}
+
+static void try_push(const struct state *from, unsigned rank)
+{
+    struct state s;
+
+    copy_state(&s, from);
+    s.model.pushed[rank]++;
+    s.model.waits[rank] = 1;
+    REQUIRE(policy_push(&s.policy, rank, s.model.pushed[rank], false) == POLICY_ACCEPTED);
+    REQUIRE(policy_push(&s.policy, rank, s.model.pushed[rank], false) == POLICY_TWICE);
+    settle(&s);
+}
+
+static void try_finish(const struct state *from, unsigned rank)
+{
+    struct state s;
+
+    copy_state(&s, from);
+    s.model.finished[rank] = 1;
+    s.model.waits[rank] = 0; /* for an answer; what it has pushed is applied all the same */
+    REQUIRE(policy_finish(&s.policy, rank, false, false) == POLICY_ACCEPTED);
+    settle(&s);
+}
+
+/* Every rank that is not answered waits for one that can move. */
+static void explore_from(const struct state *from)
+{
+    const struct model *m = &from->model;
+    unsigned movable = 0, busy = 0;
+
+    for (unsigned rank = 0; rank < ranks; rank++) {
+        busy += m->waits[rank] || m->applied[rank] < m->pushed[rank];
+        if (m->finished[rank])
+            continue;
+        try_finish(from, rank);
+        if (m->waits[rank])
+            continue;
+        movable++;
+        if (m->pushed[rank] < ROUNDS)
+            try_push(from, rank);
+    }
+    REQUIRE(!busy || movable);
+}
+
+static void explore(void)
+{
+    struct state start;
+    struct state from;
+
+    memset(&start, 0, sizeof(start));
+    explored_clear(&states);
+    policy_init(&start.policy, &consistency, ranks, start.ranks);
+    policy_make_exact(&start.policy);
+    REQUIRE(policy_set(&start.policy) == POLICY_COMPLETE);
+    for (unsigned rank = 0; rank < ranks; rank++) {
+        REQUIRE(policy_pull(&start.policy, rank, false) == POLICY_COMPLETE);
+        policy_aim(&start.policy, rank, rule[rank]);
+    }
+    visit(&start);
+    for (size_t i = 0; i < states.count; i++) {
+        copy_state(&from, explored_at(&states, i));
+        explore_from(&from);
+    }
+}
+
+/* The choice-th combination of rules. */
+static void choose(unsigned choice)
+{
+    ruled = 0;
+    for (unsigned rank = 0; rank < ranks; rank++, choice /= CHOICES) {
+        rule[rank] = choice % CHOICES == 0 ? POLICY_NO_TARGET : choice % CHOICES - 1;
+        ruled += choice % CHOICES != 0;
+    }
+}
+
+START_TEST(test_every_order_under_every_rule)
+{
+    unsigned choices = 1;
+
+    consistency = (struct consistency){.mode = _i == 0 ? CONSISTENCY_ASP : CONSISTENCY_SSP,
+                                       .staleness = (uint32_t)_i};
+    explored_open(&states, sizeof(struct state), sizeof(struct model), STATES_MAX);
+    for (ranks = 1; ranks <= RANKS_MAX; ranks++) {
+        choices *= CHOICES;
+        for (unsigned choice = 0; choice < choices; choice++) {
+            choose(choice);
+            explore();
+        }
+    }
+    ck_assert(missed > 0 && kept > 1000);
+    explored_close(&states);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("policy_exact");
+    TCase *tests = tcase_create("policy_exact");
+
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, test_every_order_under_every_rule, 0, 3);
+    suite_add_tcase(suite, tests);
+    return support_run(suite);
+}

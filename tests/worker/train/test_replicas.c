@@ -1,0 +1,226 @@
+/*
+ * Several devices against one: every cut of a batch, gradients, loss and running statistics of the
+ * whole step beside those of one model that sees the batch as a whole, and batches that add up.
+ */
+#include "tests/support/support.h"
+#include "worker/train/replicas.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BATCH_MAX 16u
+
+static struct error err;
+
+/* torch.chunk's sizes: [len(c) for c in torch.arange(batch).chunk(devices)]. */
+static const struct {
+    size_t batch;
+    unsigned devices;
+    size_t wanted[8];
+} cuts[] = {
+    {8, 2, {4, 4}},       {7, 2, {4, 3}},    {7, 3, {3, 3, 1}},     {4, 3, {2, 2, 0}},
+    {1, 4, {1, 0, 0, 0}}, {9, 4, {3, 3, 3}}, {10, 4, {3, 3, 3, 1}}, {12, 8, {2, 2, 2, 2, 2, 2}},
+    {5, 1, {5}},
+};
+
+START_TEST(test_cuts)
+{
+    size_t sum = 0;
+
+    for (unsigned i = 0; i < cuts[_i].devices; i++) {
+        size_t at;
+        size_t count = replicas_part(cuts[_i].batch, cuts[_i].devices, i, &at);
+
+        ck_assert_uint_eq(count, cuts[_i].wanted[i]);
+        ck_assert_uint_eq(at, sum);
+        sum += count;
+    }
+    ck_assert_uint_eq(sum, cuts[_i].batch);
+}
+END_TEST
+
+struct bench {
+    struct compute *computes[2];
+    struct model *whole; /* the trivial one */
+    struct model *first;
+    struct replicas *replicas;
+    float *x;
+    int32_t *labels;
+};
+
+/* The emulated GPUs take this program once more. */
+static const char *device(void)
+{
+    const char *other = getenv("SPARRING_TEST_DEVICE");
+
+    return other ? other : "cpu";
+}
+
+static struct model *open_model(const char *spec, struct compute **ret_compute)
+{
+    struct model *m = NULL;
+
+    assert_ok(compute_open(device(), 0, 1, ret_compute, &err));
+    assert_ok(model_open(spec, *ret_compute, BATCH_MAX, &m, &err));
+    assert_ok(model_init(m, 3, RANDOM_TWO_ROUNDINGS, &err));
+    return m;
+}
+
+static void bench_open(struct bench *b, const char *spec, unsigned devices)
+{
+    const struct replicas_config config = {
+        .spec = spec, .device = device(), .threads = 1, .count = devices, .max_batch = BATCH_MAX};
+    size_t labels;
+
+    b->whole = open_model(spec, &b->computes[0]);
+    b->first = open_model(spec, &b->computes[1]);
+    assert_ok(replicas_open(&config, b->first, &b->replicas, &err));
+    labels = BATCH_MAX * model_positions(b->first);
+    b->x = malloc(BATCH_MAX * model_inputs(b->first) * sizeof(float));
+    b->labels = malloc(labels * sizeof(int32_t));
+    ck_assert(b->x && b->labels);
+    for (size_t i = 0; i < BATCH_MAX * model_inputs(b->first); i++)
+        b->x[i] = model_positions(b->first) > 1 ? (float)(int)(support_random() * 20)
+                                                : (float)(support_random() * 4 - 2);
+    for (size_t i = 0; i < labels; i++)
+        b->labels[i] = (int32_t)(support_random() * (double)model_classes(b->first));
+}
+
+static void bench_close(struct bench *b)
+{
+    replicas_close(b->replicas);
+    model_close(b->whole);
+    model_close(b->first);
+    compute_close(b->computes[0]);
+    compute_close(b->computes[1]);
+    free(b->x);
+    free(b->labels);
+}
+
+/* Sums over up to 96 rows in another order: 96 * 2^-24 is 6e-6; 300 draws had up to 8e-7.  A row
+ * too many or too few, or the weight of a part, changes a hundredth at least. */
+static void check_close(const float *got, const float *wanted, size_t count)
+{
+    double largest = 1e-3;
+
+    for (size_t i = 0; i < count; i++)
+        largest = fmax(largest, fabs((double)wanted[i]));
+    for (size_t i = 0; i < count; i++)
+        ck_assert_msg(fabs((double)got[i] - (double)wanted[i]) <= 1e-5 * largest,
+                      "element %zu of %zu: %.9g, not %.9g", i, count, (double)got[i],
+                      (double)wanted[i]);
+}
+
+static void note_ready(void *user, size_t ready_count)
+{
+    size_t *seen = user;
+
+    *seen += ready_count;
+}
+
+static const struct {
+    const char *spec;
+    unsigned devices;
+} shapes[] = {
+    {"mlp:12-20-5", 2},    {"mlp:12-20-5", 3},
+    {"linear:7-4", 5},     {"cnn:1x8x8-conv4-pool-fc6-fc5", 3},
+    {"gpt:1,2,8,6,20", 2},
+};
+
+/* Also when the batch is smaller than before, so that a device has nothing to do. */
+START_TEST(test_one_step_of_all)
+{
+    struct bench b = {.x = NULL};
+    static const size_t batches[] = {16, 7, 4, 1, 13};
+    double learning_rate = 0.1;
+
+    bench_open(&b, shapes[_i].spec, shapes[_i].devices);
+    for (size_t i = 0; i < sizeof(batches) / sizeof(batches[0]); i++) {
+        size_t count = model_table(b.first)->count, seen = 0;
+        double wanted, got;
+
+        assert_ok(model_step(b.whole, b.x, b.labels, batches[i], false, NULL, NULL, &wanted, &err));
+        assert_ok(replicas_step(b.replicas, b.x, b.labels, batches[i], false, note_ready, &seen,
+                                &got, &err));
+        ck_assert_uint_eq(seen, count);
+        ck_assert_double_eq_tol(got, wanted, 1e-6 * fmax(1, wanted));
+        check_close(model_grads(b.first), model_grads(b.whole), count);
+        for (size_t k = 0; k < count; k++) /* both go on from the same place */
+            model_params(b.whole)[k] = model_params(b.first)[k] -=
+                (float)learning_rate * model_grads(b.first)[k];
+        assert_ok(model_params_changed(b.whole, &err));
+        assert_ok(model_params_changed(b.first, &err));
+    }
+    bench_close(&b);
+}
+END_TEST
+
+START_TEST(test_batches_add_up)
+{
+    struct bench b = {.x = NULL};
+    double loss;
+
+    bench_open(&b, "mlp:12-20-5", 3);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_ok(model_step(b.whole, b.x, b.labels, 5 + i, i > 0, NULL, NULL, &loss, &err));
+        assert_ok(replicas_step(b.replicas, b.x, b.labels, 5 + i, i > 0, NULL, NULL, &loss, &err));
+    }
+    check_close(model_grads(b.first), model_grads(b.whole), model_table(b.first)->count);
+    bench_close(&b);
+}
+END_TEST
+
+/* Of the first device, over its part; the others have the same ones in the next step, so a step of
+ * theirs does not depend on what they had before. */
+START_TEST(test_running_statistics)
+{
+    struct bench b = {.x = NULL};
+    size_t at, buffers;
+    double loss;
+
+    bench_open(&b, "mlp-bn:12-20-5", 2);
+    buffers = model_buffer_table(b.first)->count;
+    ck_assert_uint_gt(buffers, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        size_t own = replicas_part(11, 2, 0, &at);
+
+        assert_ok(model_step(b.whole, b.x, b.labels, own, false, NULL, NULL, &loss, &err));
+        assert_ok(replicas_step(b.replicas, b.x, b.labels, 11, false, NULL, NULL, &loss, &err));
+        ck_assert_mem_eq(model_buffers(b.first), model_buffers(b.whole), buffers * sizeof(float));
+    }
+    bench_close(&b);
+}
+END_TEST
+
+START_TEST(test_a_device_that_fails)
+{
+    struct bench b = {.x = NULL};
+    const struct replicas_config none = {.spec = "linear:7-4", .device = "cpu", .threads = 1};
+    double loss;
+
+    bench_open(&b, "linear:7-4", 3);
+    b.labels[7] = 99; /* the second device's */
+    assert_fails(replicas_step(b.replicas, b.x, b.labels, 16, false, NULL, NULL, &loss, &err),
+                 STATUS_DATA, "device 1: ");
+    b.labels[7] = 1;
+    assert_ok(replicas_step(b.replicas, b.x, b.labels, 16, false, NULL, NULL, &loss, &err));
+    assert_fails(replicas_open(&none, b.first, &b.replicas, &err), STATUS_INVALID, "0 devices");
+    bench_close(&b);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("replicas");
+    TCase *cases = tcase_create("all");
+
+    tcase_add_loop_test(cases, test_cuts, 0, sizeof(cuts) / sizeof(cuts[0]));
+    tcase_add_loop_test(cases, test_one_step_of_all, 0, sizeof(shapes) / sizeof(shapes[0]));
+    tcase_add_test(cases, test_batches_add_up);
+    tcase_add_test(cases, test_running_statistics);
+    tcase_add_test(cases, test_a_device_that_fails);
+    tcase_set_timeout(cases, 60);
+    suite_add_tcase(suite, cases);
+    return support_run(suite);
+}

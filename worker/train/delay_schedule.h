@@ -1,0 +1,49 @@
+/*
+ * delay_schedule: stragglers on purpose, the same in every run (--delay-schedule FILE).  A text
+ * file, one rule per line:
+ *
+ *   RANK STEP[-STEP] MS             the rank computes MS milliseconds longer in these steps, before
+ *                                   their last gradients are handed over, asleep
+ *   RANK STEP[-STEP] P%             likewise, by P percent of its step before, busy: it is as much
+ *                                   slower as a slower program on the same core
+ *   staleness RANK STEP[-STEP] K    the servers apply the rank's push of these steps after exactly
+ * K other pushes since its read (asp, ssp)
+ *
+ * Ranks and steps are those of the records (from 0); "-" without a second step means to the end.  A
+ * '#' begins a comment.  Where rules of one rank overlap their delays add up; of the staleness the
+ * last one counts.
+ */
+#ifndef SPARRING_WORKER_TRAIN_DELAY_SCHEDULE_H
+#define SPARRING_WORKER_TRAIN_DELAY_SCHEDULE_H
+
+#include "common/base/error.h"
+#include "common/consistency/consistency.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct delay_rule {
+    unsigned rank;
+    uint64_t first, last; /* steps */
+    int64_t delay_ns;
+    double share; /* of the step before */
+};
+
+struct delay_schedule {
+    struct delay_rule *delays; /* owned */
+    size_t delay_count;
+    struct exact_staleness *staleness; /* owned; rounds, that is steps from 1 */
+    size_t staleness_count;
+    uint64_t hash; /* of the rules; 0: none */
+};
+
+/* path "": no rules.  STATUS_NOT_FOUND, STATUS_IO, or STATUS_CONFIG with the line that is wrong. */
+enum status delay_schedule_read(const char *path, unsigned world_size, struct delay_schedule *ret,
+                                struct error *err);
+void delay_schedule_release(struct delay_schedule *s); /* a zeroed one is allowed */
+
+/* How much longer the rank computes in that step: asleep, and busy as a share of a step. */
+int64_t delay_schedule_ns(const struct delay_schedule *s, unsigned rank, uint64_t step);
+double delay_schedule_share(const struct delay_schedule *s, unsigned rank, uint64_t step);
+
+#endif

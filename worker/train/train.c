@@ -1,0 +1,190 @@
+/*
+ * The training loop: steps (train_step.c), and between them recovery, epochs, evaluation,
+ * checkpoints and the wish to stop.
+ */
+#include "worker/train/train.h"
+
+#include "common/base/log.h"
+#include "common/base/progress.h"
+#include "common/base/stop.h"
+#include "worker/train/finish.h"
+#include "worker/train/train_step.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void show_progress(struct progress *bar, const struct trainer *t,
+                          const struct step_record *step)
+{
+    char detail[96];
+    double rate = (double)step->samples * t->world_size / ((double)step->step_ns * 1e-9);
+
+    (void)snprintf(detail, sizeof(detail), "epoch %ju loss %.4f %.0f samples/s",
+                   (uintmax_t)step->epoch, step->loss, rate);
+    progress_update(bar, step->step + 1, detail);
+}
+
+/* After the last update: uneven ranks end together, with the parameters of the last one; and all
+ * have done the same. */
+static enum status end_together(struct trainer *t, struct run_outcome *outcome, struct error *err)
+{
+    unsigned active;
+    enum status status = overlap_settle(t, err);
+
+    if (status != STATUS_OK)
+        return status;
+    if (worker_options_uneven(t->options) && t->total_steps > 0) {
+        status = train_enlist(t, 0, &active, err);
+        if (status != STATUS_OK)
+            return status;
+        /* a run that had ended before has counted its last epoch */
+        outcome->epochs +=
+            t->total_steps > t->checkpointer.start && t->total_steps % t->updates_per_epoch == 0;
+    }
+    status = sync_end(t->sync, err);
+    return status == STATUS_OK ? model_fetch(t->model, err) : status;
+}
+
+/* This rank was late, or takes the place of a lost one: it goes on behind the updates that were
+ * made without it, and the batches that it would have brought to them are left out. */
+static void skip_updates(struct trainer *t, uint64_t *index, struct run_outcome *outcome,
+                         bool *epoch_end)
+{
+    uint64_t count = sync_skipped(t->sync);
+
+    if (count > 0)
+        (void)ahead_drop(t, NULL); /* a failure shows in the next step */
+    for (uint64_t i = 0; i < count; i++) {
+        struct batch batch = {0};
+
+        for (int64_t n = 0; n < t->options->accumulate_steps && !batch.last_of_epoch; n++)
+            loader_next(t->loader, &batch);
+        outcome->epochs += batch.last_of_epoch;
+        *epoch_end = *epoch_end || batch.last_of_epoch;
+    }
+    *index += count;
+    t->skipped_steps += count;
+}
+
+/* One update, or the end of an epoch of uneven ranks. */
+static enum status advance(struct trainer *t, uint64_t *index, struct run_outcome *outcome,
+                           struct progress *bar, bool *ret_epoch_end, struct error *err)
+{
+    struct step_record step = {0};
+    bool go = true;
+    bool came = true;
+    enum status status = train_step(t, *index, &go, ret_epoch_end, &step, err);
+
+    if (status != STATUS_OK) {
+        status = recovery_run(t, *index, &came, err);
+        if (status == STATUS_OK && came) /* the update is done, by the others */
+            status = run_record_step(&t->record, &step, err);
+        if (status != STATUS_OK || !came) {
+            *ret_epoch_end = false;
+            return status;
+        }
+    }
+    recovery_end(t);
+    if (!go) {
+        t->exhausted = false;
+        *ret_epoch_end = true;
+    } else {
+        ++*index;
+        *ret_epoch_end = *ret_epoch_end && !worker_options_uneven(t->options);
+        if (step.samples > 0)
+            outcome->last_loss = step.loss;
+        show_progress(bar, t, &step);
+    }
+    outcome->epochs += *ret_epoch_end;
+    skip_updates(t, index, outcome, ret_epoch_end);
+    return STATUS_OK;
+}
+
+/* A stop need not cost the updates since the last checkpoint. */
+static void save_on_stop(struct trainer *t, uint64_t completed)
+{
+    struct error why = {0};
+
+    stop_set_waits(STOP_WAITS_NEVER);
+    if (t->rank != 0)
+        stopping_await_saved(t);
+    if (checkpointer_end(t, completed, &why) != STATUS_OK)
+        log_warning("no checkpoint of the stop: %s", why.text);
+    if (t->rank == 0)
+        stopping_tell_saved(t);
+    stop_set_waits(STOP_WAITS_LATE);
+}
+
+static enum status run_steps(struct trainer *t, struct run_outcome *outcome, struct error *err)
+{
+    bool each_epoch = strcmp(t->options->evaluate, "epoch") == 0;
+    struct progress bar = {0};
+    uint64_t index = t->checkpointer.start;
+    bool passed = false; /* the end of an epoch that another process has evaluated */
+    enum status status = STATUS_OK;
+
+    outcome->epochs = t->checkpointer.start_epoch;
+    skip_updates(t, &index, outcome, &passed);
+    if (t->launch->rank == 0)
+        progress_open(&bar, "training", t->total_steps);
+    while (index < t->total_steps && status == STATUS_OK) {
+        bool epoch_end = false;
+
+        if (stopping_is_due(t, index)) {
+            index = stopping_settle(t, index);
+            save_on_stop(t, index);
+            status = error_set(err, STATUS_CANCELLED, "stopped by signal %d after %ju of %ju steps",
+                               stop_requested(), (uintmax_t)index, (uintmax_t)t->total_steps);
+            break;
+        }
+        status = advance(t, &index, outcome, &bar, &epoch_end, err);
+        if (status == STATUS_OK && epoch_end && each_epoch)
+            status = overlap_settle(t, err);
+        if (status == STATUS_OK && epoch_end && each_epoch)
+            status = finish_evaluate(t, outcome, err);
+        if (status == STATUS_OK)
+            status = checkpointer_step(t, index, err);
+    }
+    progress_close(&bar);
+    if (status != STATUS_OK)
+        overlap_abandon(t);
+    if (status == STATUS_OK)
+        status = end_together(t, outcome, err);
+    return status == STATUS_OK ? checkpointer_end(t, index, err) : status;
+}
+
+enum status train_run(const struct worker_options *options, const struct option_result *origins,
+                      const struct launch_env *launch, struct error *err)
+{
+    struct trainer t = {.options = options,
+                        .origins = origins,
+                        .launch = launch,
+                        .rank = launch->rank,
+                        .world_size = launch->world_size,
+                        .manifest = STRBUF_INIT,
+                        .record.metrics.fd = -1};
+    struct run_outcome outcome = {.status = "ok", .text = ""};
+    enum status status;
+    bool opened;
+
+    stop_set_waits(STOP_WAITS_NOW); /* until there is something to be lost */
+    status = trainer_open(&t, err);
+    stop_set_waits(STOP_WAITS_LATE);
+    opened = status == STATUS_OK;
+    if (opened) {
+        if (launch->rank == 0 && compute_note(t.compute)[0])
+            log_debug("%s", compute_note(t.compute));
+        if (launch->rank == 0)
+            log_info("ranks: %u, parameters: %zu, updates: %ju, %s on %s", launch->world_size,
+                     model_table(t.model)->count, (uintmax_t)t.total_steps, options->sync,
+                     compute_name(t.compute));
+        log_debug("training starts");
+        status = run_steps(&t, &outcome, err);
+    }
+    if (status == STATUS_OK)
+        status = finish_run(&t, &outcome, err);
+    if (status != STATUS_OK)
+        finish_failed(&t, &outcome, opened, err);
+    trainer_close(&t, status == STATUS_OK ? NULL : err);
+    return status;
+}
