@@ -73,12 +73,12 @@ void job_close(struct job *j)
     if (!j)
         return;
     for (unsigned rank = 0; j->ranks && rank < j->members.world_size; rank++)
-        arena_unref(j->ranks[rank].arena);
+        worker_memory_unref(j->ranks[rank].memory);
     for (unsigned rank = 0; j->ranks && rank < j->members.world_size; rank++)
-        if (j->ranks[rank].welcome)
-            rpc_call_unref(j->ranks[rank].welcome);
-    chain_close(j->chain);
-    durable_close(j->durable);
+        if (j->ranks[rank].pending_join_reply)
+            rpc_call_unref(j->ranks[rank].pending_join_reply);
+    replica_stream_close(j->replica_stream);
+    job_log_close(j->log);
     shard_release(&j->shard);
     shard_map_release(&j->map);
     membership_release(&j->members);
@@ -96,7 +96,7 @@ enum status job_build(struct job *j, struct error *err)
                                   .world_size = t->world_size,
                                   .update = t->update == 0,
                                   .rank_order = t->order == 1,
-                                  .counts = job_is_lockstep(j),
+                                  .defer_replies = job_is_lockstep(j),
                                   .previous = t->on_loss == WORKER_LOSS_WAIT &&
                                               job_is_lockstep(j), /* for a replacement to start */
                                   .optimizer = t->optimizer,
@@ -126,7 +126,7 @@ void job_run(struct job *j, int64_t now_ns)
         struct job_rank *r = &j->ranks[rank];
 
         r->heard_ns = now_ns;
-        slot_hold(&r->slot, r->join_session, r->join_lanes, now_ns);
+        rank_session_hold(&r->session, r->join_session, r->join_lanes, now_ns);
     }
 }
 
@@ -242,7 +242,7 @@ static void end_round(struct job *j, int64_t now_ns)
     j->paused_ns = 0;
 }
 
-void job_count_complete(struct job *j, const struct shard_answer *answer, int64_t now_ns)
+void job_count_complete(struct job *j, const struct shard_reply *answer, int64_t now_ns)
 {
     struct round_record *r = &j->current;
     unsigned contributions = answer->contributions, joined = j->members.joined;
@@ -286,7 +286,7 @@ static void follow_slowest(struct job *j, int64_t now_ns)
         end_round(j, now_ns);
 }
 
-static void count_use(struct job *j, struct job_rank *r, const struct shard_answer *answer)
+static void count_use(struct job *j, struct job_rank *r, const struct shard_reply *answer)
 {
     j->totals.missed += answer->missed;
     if (!answer->late) {
@@ -309,7 +309,7 @@ static void end_rank_round(struct job *j, struct job_rank *r, int64_t now_ns)
     follow_slowest(j, now_ns);
 }
 
-void job_count_outcome(struct job *j, unsigned rank, const struct shard_answer *answer,
+void job_count_outcome(struct job *j, unsigned rank, const struct shard_reply *answer,
                        int64_t now_ns)
 {
     struct job_rank *r = &j->ranks[rank];
@@ -329,7 +329,7 @@ void job_count_retry(struct job *j, unsigned rank, bool is_push, int64_t now_ns)
     struct job_rank *r = &j->ranks[rank];
 
     j->totals.retries++;
-    r->slot.retries++;
+    r->session.retries++;
     if (!is_push || !r->fresh || r->pushed == j->shard.length)
         return;
     r->pushed++; /* its part in the rounds that it came into */
@@ -337,7 +337,7 @@ void job_count_retry(struct job *j, unsigned rank, bool is_push, int64_t now_ns)
         end_rank_round(j, r, now_ns);
 }
 
-void job_count_whole(struct job *j, const struct shard_answer *answer, int64_t now_ns)
+void job_count_whole(struct job *j, const struct shard_reply *answer, int64_t now_ns)
 {
     j->current.sum_ns += answer->sum_ns;
     j->current.wait_ns += answer->wait_ns;

@@ -2,7 +2,7 @@
  * job: one run as one server sees it, from its first join to the last reference to its memory.
  *
  *   GATHERING  joins come in and wait; a rank whose join call ends is forgotten
- *   BUILDING   all ranks agree; the keeper allocates the shard
+ *   BUILDING   all ranks agree; the supervisor allocates the shard
  *   RUNNING    streams are open, rounds go round
  *   OVER       everyone left, or `failure` says why not.  The server may take the next job at once;
  *              this one stays until its calls have closed and core has let go of its memory.
@@ -51,34 +51,34 @@ struct job_newcomer {
 };
 
 struct job_rank {
-    struct slot slot;      /* once the job runs */
-    struct rpc_call *join; /* waits for its answer; one reference */
+    struct rank_session session; /* once the job runs */
+    struct rpc_call *join;       /* waits for its answer; one reference */
     enum job_join join_kind;
     int64_t join_deadline_ns;
-    int64_t join_doubt_ns; /* JOIN_TAKE of a slot that is HELD: refused then, if it still is */
-    uint64_t join_session; /* of the newest join */
-    uint64_t join_attempt; /* the newest of that session; 0: it has said none */
-    uint64_t join_round;   /* JOIN_RESUME: the last round that its worker has completed */
+    int64_t takeover_deadline_ns; /* JOIN_TAKE of a session that is HELD: then refused, if still */
+    uint64_t join_session;        /* of the newest join */
+    uint64_t join_attempt;        /* the newest of that session; 0: it has said none */
+    uint64_t join_round;          /* JOIN_RESUME: the last round that its worker has completed */
     unsigned join_lanes;
     const struct rpc_call *answered; /* the join that was answered last, until it closes; only to be
                                         compared with */
-    struct rpc_call *welcome; /* took the slot and waits to be told until the replica knows; a
-                                 reference */
-    uint64_t welcome_number;  /* ... this: see chain_members */
-    int64_t heard_ns;         /* its last chunk, or the start of the job; see job_resume_watch */
-    size_t pushed;            /* partitions of the current round */
-    bool fresh;     /* took a slot and pushes as if it had before: what is in already counts */
-    uint64_t clock; /* rounds that it has pushed whole; only where each push is a step */
-    bool finished;  /* pushes no more; its clock counts as infinite */
-    size_t parked;  /* answers that it waits for; not in lockstep */
+    struct rpc_call *pending_join_reply; /* of a session that took the place, to be replied to once
+                                            the replica knows; a reference */
+    uint64_t pending_join_change;        /* ... this change: see replica_stream_members */
+    int64_t heard_ns; /* its last chunk, or the start of the job; see job_resume_watch */
+    size_t pushed;    /* partitions of the current round */
+    bool fresh;       /* took a slot and pushes as if it had before: what is in already counts */
+    uint64_t clock;   /* rounds that it has pushed whole; only where each push is a step */
+    bool finished;    /* pushes no more; its clock counts as infinite */
+    size_t parked;    /* answers that it waits for; not in lockstep */
     int64_t parked_since_ns;          /* the first of them */
     uint64_t late;                    /* pushes that were dropped */
     struct stats_staleness staleness; /* of its pushes that were used */
     uint64_t pushes;                  /* partitions of all rounds */
     uint64_t round;                   /* of its newest push, 0 before the first */
     size_t round_pushes;              /* partitions of that round */
-    struct arena *arena; /* its memory, which it has handed over; one reference; NULL: none */
-    bool by_reference;   /* its newest chunk came so: answers go so, where they can */
+    struct worker_memory *memory;     /* that it has handed over; one reference; NULL: none */
+    bool by_reference;                /* its newest chunk came so: answers go so, where they can */
 };
 
 /* One round on this server; METRICS.md defines the figures.  Where each push is a step, a round
@@ -97,11 +97,11 @@ enum incident_end { INCIDENT_BACK, INCIDENT_VACATED, INCIDENT_REPLACED, INCIDENT
 struct incident {
     enum incident_end end;
     unsigned rank;
-    char how[SLOT_HOW_MAX]; /* the connection broke */
-    uint64_t round;         /* under way at the end */
-    uint64_t epoch;         /* from then on */
-    int64_t detect_ns;      /* from the rank's last sign of life to the break being noticed */
-    int64_t recover_ns;     /* from there to the end: the slot held again, or rounds without it */
+    char how[RANK_SESSION_HOW_MAX]; /* the connection broke */
+    uint64_t round;                 /* under way at the end */
+    uint64_t epoch;                 /* from then on */
+    int64_t detect_ns;  /* from the rank's last sign of life to the break being noticed */
+    int64_t recover_ns; /* from there to the end: the slot held again, or rounds without it */
 };
 
 struct job_totals {
@@ -124,23 +124,23 @@ struct job_totals {
 struct job {
     enum job_state state;
     struct membership members;
-    struct join_request
-        terms; /* of the first join, without its manifest; its rules and weights owned; constant */
-    struct job_rank *ranks;        /* owned, world_size of them */
-    uint64_t epoch;                /* of the membership, from 1 once it runs */
-    struct shard_map map;          /* constant once built */
-    struct shard shard;            /* constant once built, but for its own locks */
-    bool shares;                   /* a rank would read answers where they lie; until it is built */
-    size_t users;                  /* calls and threads that hold a pointer to it */
-    atomic_size_t outstanding;     /* payloads inside the shard that core still holds */
-    struct error failure;          /* OVER: STATUS_OK when everyone left in order */
-    struct chain *chain;           /* owned; of a primary with a replica; constant once it runs */
-    struct service *chain_service; /* whose job it is; with a chain only */
-    struct replica replica;        /* of a replica */
-    struct durable *durable;       /* owned; NULL: it ends with its server; constant once it runs */
-    bool unsettled;                /* what its files say last is that its ranks change */
-    bool settled;                  /* OVER: what becomes of its files is decided */
-    bool forsaken;                 /* the last rank was lost, and another waits for its place */
+    /* Of the first join, without its manifest; its rules and weights are owned; constant. */
+    struct join_request terms;
+    struct job_rank *ranks;    /* owned, world_size of them */
+    uint64_t epoch;            /* of the membership, from 1 once it runs */
+    struct shard_map map;      /* constant once built */
+    struct shard shard;        /* constant once built, but for its own locks */
+    bool shares;               /* a rank would read answers where they lie; until it is built */
+    size_t users;              /* calls and threads that hold a pointer to it */
+    atomic_size_t outstanding; /* payloads inside the shard that core still holds */
+    struct error failure;      /* OVER: STATUS_OK when everyone left in order */
+    struct replica_stream *replica_stream; /* owned; of a primary; constant once it runs */
+    struct service *service;               /* whose job it is; with a replica stream only */
+    struct replica replica;                /* of a replica */
+    struct job_log *log;   /* owned; NULL: it ends with its server; constant once it runs */
+    bool unsettled;        /* what its files say last is that its ranks change */
+    bool settled;          /* OVER: what becomes of its files is decided */
+    bool takeover_pending; /* the last rank was lost, and another waits for its place */
 
     size_t arrived;   /* contributions to the current round; where each push is a step, since its
                          record began */
@@ -151,13 +151,13 @@ struct job {
     int64_t parked_since_ns;     /* 0: nobody waits for initial values */
     struct job_totals totals;
 
-    struct round_record records[JOB_RECORDS]; /* for the keeper to write */
+    struct round_record records[JOB_RECORDS]; /* for the supervisor to write */
     size_t records_first, records_count;
     struct incident incidents[JOB_INCIDENTS]; /* as well */
     size_t incidents_first, incidents_count;
     int64_t paused_since_ns;   /* somebody is away or waited for: no verdicts on the others; or 0 */
     int64_t paused_ns;         /* in the current round */
-    bool recording, recorded;  /* the keeper opened, has finished, the job's file */
+    bool recording, recorded;  /* the supervisor opened, has finished, the job's file */
     double cpu_seconds_before; /* of this process, when the job began */
     int64_t over_ns;
     struct job *next; /* in the service's list */
@@ -169,7 +169,7 @@ enum status job_open(const struct join_request *request, struct job **ret_job, s
 /* Only when it may be: users and outstanding are 0. */
 void job_close(struct job *j);
 
-/* Compare the ranks and allocate.  No lock: state is BUILDING, only the keeper is here. */
+/* Compare the ranks and allocate.  No lock: state is BUILDING, only the supervisor is here. */
 enum status job_build(struct job *j, struct error *err);
 
 /* RUNNING from `now_ns` on. */
@@ -190,13 +190,13 @@ void job_count_retry(struct job *j, unsigned rank, bool is_push, int64_t now_ns)
 
 /* Everyone's contribution is summed, as `answer` says; the answers to all are counted, too. In
  * lockstep. */
-void job_count_complete(struct job *j, const struct shard_answer *answer, int64_t now_ns);
+void job_count_complete(struct job *j, const struct shard_reply *answer, int64_t now_ns);
 
 /* Not in lockstep: what became of a contribution of `rank`, a round that became whole because ranks
  * finished, one answer, the end of a rank in one partition, and that it waits or waits no more. */
-void job_count_outcome(struct job *j, unsigned rank, const struct shard_answer *answer,
+void job_count_outcome(struct job *j, unsigned rank, const struct shard_reply *answer,
                        int64_t now_ns);
-void job_count_whole(struct job *j, const struct shard_answer *answer, int64_t now_ns);
+void job_count_whole(struct job *j, const struct shard_reply *answer, int64_t now_ns);
 void job_count_answer(struct job *j, unsigned rank, size_t bytes, bool is_final);
 void job_count_finish(struct job *j, unsigned rank, bool wants_final, int64_t now_ns);
 void job_count_park(struct job *j, unsigned rank, int64_t now_ns);

@@ -1,6 +1,6 @@
 /*
  * A job's book-keeping of slots that change hands: counters, epochs, incidents, and the pause in
- * the watch over the others.  loss.c decides, this notes.
+ * the watch over the others.  rank_recovery.c decides, this notes.
  */
 #include "server/job/job.h"
 
@@ -9,10 +9,10 @@
 
 static bool is_awaited(const struct job *j, unsigned rank)
 {
-    enum slot_state state = j->ranks[rank].slot.state;
+    enum rank_state state = j->ranks[rank].session.state;
 
     return j->members.members[rank].state == MEMBER_JOINED &&
-           (state == SLOT_AWAY || state == SLOT_LOST);
+           (state == RANK_AWAY || state == RANK_LOST);
 }
 
 void job_resume_watch(struct job *j, int64_t now_ns)
@@ -40,13 +40,13 @@ int64_t job_waiting_ms(const struct job *j, int64_t timeout_ms, int64_t now_ns, 
     int64_t longest_ms = 0;
 
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
-        const struct slot *s = &j->ranks[rank].slot;
+        const struct rank_session *s = &j->ranks[rank].session;
         int64_t ms;
 
         if (!is_awaited(j, rank))
             continue;
         ms = s->until_ns > now_ns ? (s->until_ns - now_ns) / 1000000 + 1 : 1;
-        if (s->state == SLOT_AWAY && j->terms.on_loss == WORKER_LOSS_WAIT)
+        if (s->state == RANK_AWAY && j->terms.on_loss == WORKER_LOSS_WAIT)
             ms += timeout_ms;
         if (ms > longest_ms) {
             longest_ms = ms;
@@ -66,7 +66,7 @@ void job_vacate(struct job *j, unsigned rank, int64_t now_ns)
 {
     struct job_rank *r = &j->ranks[rank];
 
-    r->slot.state = SLOT_VACANT;
+    r->session.state = RANK_VACANT;
     r->parked = 0;
     job_resume_watch(j, now_ns);
     if (!r->finished)
@@ -77,11 +77,11 @@ void job_occupy(struct job *j, unsigned rank, const struct job_newcomer *by, uin
                 int64_t now_ns)
 {
     struct job_rank *r = &j->ranks[rank];
-    bool replaces = r->slot.state == SLOT_LOST;
+    bool replaces = r->session.state == RANK_LOST;
 
     if (replaces)
         job_note_incident(j, rank, INCIDENT_REPLACED, now_ns);
-    slot_hold(&r->slot, by->session, by->lanes, now_ns);
+    rank_session_hold(&r->session, by->session, by->lanes, now_ns);
     membership_return(&j->members, rank, by->peer);
     j->epoch++;
     j->totals.taken++;
@@ -102,12 +102,12 @@ void job_occupy(struct job *j, unsigned rank, const struct job_newcomer *by, uin
 
 void job_note_incident(struct job *j, unsigned rank, enum incident_end end, int64_t now_ns)
 {
-    const struct slot *slot = &j->ranks[rank].slot;
+    const struct rank_session *session = &j->ranks[rank].session;
     struct incident *i;
 
     j->totals.back += end == INCIDENT_BACK;
-    j->totals.detect_ns += slot->silent_ns;
-    j->totals.recover_ns += now_ns - slot->cut_ns;
+    j->totals.detect_ns += session->silent_ns;
+    j->totals.recover_ns += now_ns - session->cut_ns;
     if (j->incidents_count == JOB_INCIDENTS) {
         j->totals.unrecorded++;
         return;
@@ -117,9 +117,9 @@ void job_note_incident(struct job *j, unsigned rank, enum incident_end end, int6
                            .rank = rank,
                            .round = job_round(j),
                            .epoch = j->epoch,
-                           .detect_ns = slot->silent_ns,
-                           .recover_ns = now_ns - slot->cut_ns};
-    memcpy(i->how, slot->how, sizeof(i->how));
+                           .detect_ns = session->silent_ns,
+                           .recover_ns = now_ns - session->cut_ns};
+    memcpy(i->how, session->how, sizeof(i->how));
 }
 
 bool job_next_incident(struct job *j, struct incident *ret)

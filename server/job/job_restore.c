@@ -101,12 +101,12 @@ void job_restore(struct job *j, int64_t now_ns)
 void job_send_away(struct job *j, const char *how, int64_t until_ns, int64_t now_ns)
 {
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
-        struct slot *slot = &j->ranks[rank].slot;
+        struct rank_session *session = &j->ranks[rank].session;
 
-        if (slot->state == SLOT_HELD)
-            slot_send_away(slot, how, until_ns, now_ns);
+        if (session->state == RANK_HELD)
+            rank_session_send_away(session, how, until_ns, now_ns);
         else
-            slot->until_ns = until_ns;
+            session->until_ns = until_ns;
     }
     job_resume_watch(j, now_ns);
 }

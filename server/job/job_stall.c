@@ -1,6 +1,6 @@
 /*
  * Who waits for whom, and since when: the verdicts on ranks that keep the others waiting.  Pure
- * looks at a job; the keeper asks, with the lock held.
+ * looks at a job; the supervisor asks, with the lock held.
  *
  * While a rank is away or a replacement is awaited, that has a deadline of its own, and nobody else
  * is called silent: the others may well be waiting themselves, here or on another server.
@@ -36,7 +36,7 @@ static bool is_missing(const void *user, unsigned rank)
 
     if (r->heard_ns > s->before_ns || s->job->members.members[rank].state == MEMBER_LEFT)
         return false;
-    return r->slot.opened == 0 || (s->waiting && holds_up(s->job, rank));
+    return r->session.opened == 0 || (s->waiting && holds_up(s->job, rank));
 }
 
 /* Since when somebody waits for others; 0: nobody does. */

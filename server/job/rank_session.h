@@ -1,6 +1,6 @@
 /*
- * slot: one rank's place in a running job: which session holds it, over which calls, and what
- * becomes of it when they break.
+ * rank_session: one rank's place in a running job: which session holds it, over which calls, and
+ * what becomes of it when they break.
  *
  *   HELD    by a session, whose calls are open or about to be
  *   AWAY    the calls broke or fell silent; the session may come back until until_ns
@@ -9,8 +9,9 @@
  *
  * A connection is all calls of one holder between two breaks: its Exchange streams (lanes) and the
  * Attend calls beside them.  When one breaks or falls silent, all are ended.  A slot moves on from
- * AWAY, LOST or VACANT only once every call of its last connection is closed (slot_is_quiet), so
- * whoever changes a rank's contributions finds no handler at work on them.
+ * AWAY, LOST or VACANT only once every call of its last connection is closed
+ * (rank_session_is_quiet), so whoever changes a rank's contributions finds no handler at work on
+ * them.
  *
  * Pure book-keeping; the job's lock guards it.
  */
@@ -23,72 +24,74 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SLOT_CALLS_MAX (2 * WIRE_LANES_MAX)
-#define SLOT_HOW_MAX   192
+#define RANK_SESSION_CALLS_MAX (2 * WIRE_LANES_MAX)
+#define RANK_SESSION_HOW_MAX   192
 
-enum slot_state { SLOT_HELD, SLOT_AWAY, SLOT_LOST, SLOT_VACANT };
+enum rank_state { RANK_HELD, RANK_AWAY, RANK_LOST, RANK_VACANT };
 
-struct slot {
-    enum slot_state state;
-    uint64_t session;                         /* the last holder's; 0: it does not come back */
-    uint64_t connection;                      /* rises with each; 0: none yet */
-    unsigned lanes;                           /* at least 1 */
-    struct rpc_call *streams[WIRE_LANES_MAX]; /* of the connection; one reference each */
-    struct rpc_call *attends[WIRE_LANES_MAX]; /* the same */
-    int64_t alive_ns[WIRE_LANES_MAX];         /* last sign of life: a chunk or a beat */
-    size_t calls;    /* of this and of earlier connections: bound to the slot, not closed yet */
-    uint32_t opened; /* bit l: the connection opened lane l, whose stream may be closed by now */
-    bool is_new;     /* the connection is its session's first one */
-    bool has_chunks; /* it sent something else than its name */
-    size_t retries;  /* answers that it has asked for again */
-    int64_t held_ns; /* when it began */
-    int64_t cut_ns;  /* when the calls broke */
-    int64_t
-        silent_ns; /* from the last sign of life, of the lane that gave none for longest, to that */
-    int64_t until_ns;       /* see above */
-    bool partial_renewal;   /* what renewed it last was a connection that lacked a lane */
-    char how[SLOT_HOW_MAX]; /* "its connection closed" */
+struct rank_session {
+    enum rank_state state;
+    uint64_t id;         /* the session: the last holder's; 0: it does not come back */
+    uint64_t connection; /* rises with each; 0: none yet */
+    unsigned lanes;      /* at least 1 */
+    struct rpc_call *streams[WIRE_LANES_MAX];    /* of the connection; one reference each */
+    struct rpc_call *heartbeats[WIRE_LANES_MAX]; /* the same */
+    int64_t alive_ns[WIRE_LANES_MAX];            /* last sign of life: a chunk or a beat */
+    size_t calls;      /* of this and of earlier connections: bound to the slot, not closed yet */
+    uint32_t opened;   /* bit l: the connection opened lane l, whose stream may be closed by now */
+    bool is_new;       /* the connection is its session's first one */
+    bool has_chunks;   /* it sent something else than its name */
+    size_t retries;    /* answers that it has asked for again */
+    int64_t held_ns;   /* when it began */
+    int64_t cut_ns;    /* when the calls broke */
+    int64_t silent_ns; /* to that from the last sign of life of the lane that was silent longest */
+    int64_t until_ns;  /* see above */
+    bool partial_renewal;           /* what renewed it last was a connection that lacked a lane */
+    char how[RANK_SESSION_HOW_MAX]; /* "its connection closed" */
 };
 
 /* A session holds it from now on, with a new connection. */
-void slot_hold(struct slot *s, uint64_t session, unsigned lanes, int64_t now_ns);
+void rank_session_hold(struct rank_session *s, uint64_t session, unsigned lanes, int64_t now_ns);
 
 /* HELD becomes AWAY, for reconnect_ms when it may come back at all.  A connection that broke before
  * it was of any use does not renew that time: who only ever comes back is given up.  Nor does one
  * that lacked a lane where one like that has renewed it last: so is who has a lane that never
  * connects. */
-void slot_cut(struct slot *s, const char *how, int64_t reconnect_ms, int64_t now_ns);
+void rank_session_cut(struct rank_session *s, const char *how, int64_t reconnect_ms,
+                      int64_t now_ns);
 
 /* HELD becomes AWAY until until_ns without a connection that broke: its holder was known from
  * elsewhere. */
-void slot_send_away(struct slot *s, const char *how, int64_t until_ns, int64_t now_ns);
+void rank_session_send_away(struct rank_session *s, const char *how, int64_t until_ns,
+                            int64_t now_ns);
 
 /* It is time to give it up: AWAY, or LOST, for too long. */
-bool slot_is_overdue(const struct slot *s, int64_t now_ns);
+bool rank_session_is_overdue(const struct rank_session *s, int64_t now_ns);
 
 /* No handler is at work for it. */
-bool slot_is_quiet(const struct slot *s);
+bool rank_session_is_quiet(const struct rank_session *s);
 
 /* HELD, and no sign of life for timeout_ms (0: never) of a lane that is attended, *ret_lane. */
-bool slot_is_silent(const struct slot *s, int64_t timeout_ms, int64_t now_ns, unsigned *ret_lane);
+bool rank_session_is_silent(const struct rank_session *s, int64_t timeout_ms, int64_t now_ns,
+                            unsigned *ret_lane);
 
 /* A lane has an Attend call: silence is noticed. */
-bool slot_is_attended(const struct slot *s);
+bool rank_session_has_heartbeat(const struct rank_session *s);
 
 /* Nobody has listened from since_ns to now_ns: that is not the rank's silence. */
-void slot_forgive(struct slot *s, int64_t since_ns, int64_t now_ns);
+void rank_session_forgive(struct rank_session *s, int64_t since_ns, int64_t now_ns);
 
 /* Every lane was opened. */
-bool slot_is_open(const struct slot *s);
+bool rank_session_is_open(const struct rank_session *s);
 
 /* HELD by a session that has not opened all of its lanes for timeout_ms: it may have died before,
  * or a connection has. */
-bool slot_is_unopened(const struct slot *s, int64_t timeout_ms, int64_t now_ns);
+bool rank_session_is_unopened(const struct rank_session *s, int64_t timeout_ms, int64_t now_ns);
 
-/* References to its open calls (the caller's), at most SLOT_CALLS_MAX; their number. */
-size_t slot_take_calls(const struct slot *s, struct rpc_call **ret);
+/* References to its open calls (the caller's), at most RANK_SESSION_CALLS_MAX; their number. */
+size_t rank_session_take_calls(const struct rank_session *s, struct rpc_call **ret);
 
 /* "held", "away", ... */
-const char *slot_state_name(enum slot_state state);
+const char *rank_session_state_name(enum rank_state state);
 
 #endif

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-void record_init(struct record *r, const char *folder, const struct record_settings *settings)
+void run_log_init(struct run_log *r, const char *folder, const struct run_log_settings *settings)
 {
     memset(r, 0, sizeof(*r));
     r->folder = folder;
@@ -19,14 +19,14 @@ void record_init(struct record *r, const char *folder, const struct record_setti
 /* An earlier process has begun this job, and its records. */
 static bool goes_on(const struct job *j)
 {
-    struct durable_figures f = {0};
+    struct job_log_figures f = {0};
 
-    if (j->durable)
-        durable_count(j->durable, &f);
+    if (j->log)
+        job_log_count(j->log, &f);
     return f.restored;
 }
 
-static enum status open_file(struct record *r, const struct job *j, struct error *err)
+static enum status open_file(struct run_log *r, const struct job *j, struct error *err)
 {
     bool is_copy = j->replica.is_copy;
     unsigned index = j->terms.server_index;
@@ -48,7 +48,7 @@ static enum status open_file(struct record *r, const struct job *j, struct error
     return metrics_open(&r->metrics, path, err);
 }
 
-static void add_settings(struct metrics *m, const struct record_settings *s)
+static void add_settings(struct metrics *m, const struct run_log_settings *s)
 {
     struct strbuf environment = STRBUF_INIT;
 
@@ -62,7 +62,7 @@ static void add_settings(struct metrics *m, const struct record_settings *s)
     strbuf_release(&environment);
 }
 
-enum status record_start(struct record *r, const struct job *j, struct error *err)
+enum status run_log_start(struct run_log *r, const struct job *j, struct error *err)
 {
     const struct join_request *t = &j->terms;
     struct metrics *m = &r->metrics;
@@ -95,7 +95,7 @@ enum status record_start(struct record *r, const struct job *j, struct error *er
     return metrics_end(m, err);
 }
 
-enum status record_round(struct record *r, const struct round_record *round, struct error *err)
+enum status run_log_round(struct run_log *r, const struct round_record *round, struct error *err)
 {
     struct metrics *m = &r->metrics;
 
@@ -112,7 +112,7 @@ enum status record_round(struct record *r, const struct round_record *round, str
     return metrics_end(m, err);
 }
 
-enum status record_incident(struct record *r, const struct incident *i, struct error *err)
+enum status run_log_incident(struct run_log *r, const struct incident *i, struct error *err)
 {
     static const char *const ends[] = {[INCIDENT_BACK] = "back",
                                        [INCIDENT_VACATED] = "vacated",
@@ -145,7 +145,7 @@ static void add_staleness(struct metrics *m, const struct stats_staleness *s)
 }
 
 /* What became of each rank's pushes; in lockstep there is nothing to tell. */
-static enum status record_ranks(struct record *r, const struct job *j, struct error *err)
+static enum status record_ranks(struct run_log *r, const struct job *j, struct error *err)
 {
     struct metrics *m = &r->metrics;
     enum status status = STATUS_OK;
@@ -167,22 +167,22 @@ static enum status record_ranks(struct record *r, const struct job *j, struct er
 }
 
 /* What it was to be one of two servers, if it was. */
-static enum status record_pair(struct record *r, const struct job *j, struct error *err)
+static enum status record_pair(struct run_log *r, const struct job *j, struct error *err)
 {
     struct metrics *m = &r->metrics;
-    struct chain_counts c;
+    struct replica_stream_counts c;
     bool took_over = !j->replica.is_kept;
 
-    if (!j->chain && !j->replica.is_copy)
+    if (!j->replica_stream && !j->replica.is_copy)
         return STATUS_OK;
-    chain_count(j->chain, &c);
+    replica_stream_count(j->replica_stream, &c);
     metrics_begin(m, "replica");
     metrics_add_text(m, "role",
-                     j->chain    ? succession_role_name(c.role)
-                     : took_over ? "took over"
-                                 : "copy");
-    metrics_add_int(m, "records", (int64_t)(j->chain ? c.records : j->replica.records));
-    metrics_add_int(m, "record_bytes", (int64_t)(j->chain ? c.bytes : j->replica.bytes));
+                     j->replica_stream ? succession_role_name(c.role)
+                     : took_over       ? "took over"
+                                       : "copy");
+    metrics_add_int(m, "records", (int64_t)(j->replica_stream ? c.records : j->replica.records));
+    metrics_add_int(m, "record_bytes", (int64_t)(j->replica_stream ? c.bytes : j->replica.bytes));
     metrics_add_int(m, "held_answers", (int64_t)c.held);
     metrics_add_double(m, "held_seconds", (double)c.held_ns * 1e-9);
     metrics_add_double(m, "detect_ms", (double)c.detect_ns * 1e-6);
@@ -191,14 +191,14 @@ static enum status record_pair(struct record *r, const struct job *j, struct err
 }
 
 /* What was written so that the job outlives its server, if anything was. */
-static enum status record_files(struct record *r, const struct job *j, struct error *err)
+static enum status record_files(struct run_log *r, const struct job *j, struct error *err)
 {
     struct metrics *m = &r->metrics;
-    struct durable_figures f;
+    struct job_log_figures f;
 
-    if (!j->durable)
+    if (!j->log)
         return STATUS_OK;
-    durable_count(j->durable, &f);
+    job_log_count(j->log, &f);
     metrics_begin(m, "state");
     metrics_add_int(m, "restored", f.restored);
     metrics_add_int(m, "journal_records", (int64_t)f.journal_records);
@@ -211,7 +211,7 @@ static enum status record_files(struct record *r, const struct job *j, struct er
     return metrics_end(m, err);
 }
 
-enum status record_end(struct record *r, const struct job *j, struct error *err)
+enum status run_log_end(struct run_log *r, const struct job *j, struct error *err)
 {
     const struct job_totals *t = &j->totals;
     struct metrics *m = &r->metrics;
@@ -263,7 +263,7 @@ enum status record_end(struct record *r, const struct job *j, struct error *err)
     return metrics_end(m, err);
 }
 
-void record_close(struct record *r)
+void run_log_close(struct run_log *r)
 {
     if (r->open)
         metrics_close(&r->metrics);

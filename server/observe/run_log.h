@@ -1,5 +1,5 @@
 /*
- * record: what a server leaves in the run directory, server<index>.jsonl.  Kinds of lines:
+ * run_log: what a server leaves in the run directory, server<index>.jsonl.  Kinds of lines:
  *
  *   start  job, host, pid, ranks, servers, the process's settings, update, order, elements and
  *          partitions held, load max/mean
@@ -10,7 +10,7 @@
  * A job's lines stand together.  The first job of this process replaces a file
  * that an earlier one left; further jobs append.  A job that this server kept a copy of goes to
  * replica<index>.jsonl; one that an earlier process began (--state-dir) is continued in its file.
- * Threads: the keeper only.
+ * Threads: the supervisor only.
  */
 #ifndef SPARRING_SERVER_OBSERVE_RUN_LOG_H
 #define SPARRING_SERVER_OBSERVE_RUN_LOG_H
@@ -22,27 +22,27 @@
 #include <stdbool.h>
 
 /* Settings of the process that change how fast it is. */
-struct record_settings {
+struct run_log_settings {
     unsigned threads; /* 0: as many as rpc chooses */
     bool shares_memory, has_tls, has_token, is_durable;
 };
 
-struct record {
+struct run_log {
     const char *folder; /* borrowed; NULL: nothing is written */
-    struct record_settings settings;
+    struct run_log_settings settings;
     struct metrics metrics;
     bool open;
     bool written[2][64]; /* files of this process, [is a copy][server index]: append from the second
                             job on */
 };
 
-void record_init(struct record *r, const char *folder, const struct record_settings *settings);
+void run_log_init(struct run_log *r, const char *folder, const struct run_log_settings *settings);
 
 /* The job's counters are copies or constant here: no lock is needed. */
-enum status record_start(struct record *r, const struct job *j, struct error *err);
-enum status record_round(struct record *r, const struct round_record *round, struct error *err);
-enum status record_incident(struct record *r, const struct incident *i, struct error *err);
-enum status record_end(struct record *r, const struct job *j, struct error *err);
-void record_close(struct record *r);
+enum status run_log_start(struct run_log *r, const struct job *j, struct error *err);
+enum status run_log_round(struct run_log *r, const struct round_record *round, struct error *err);
+enum status run_log_incident(struct run_log *r, const struct incident *i, struct error *err);
+enum status run_log_end(struct run_log *r, const struct job *j, struct error *err);
+void run_log_close(struct run_log *r);
 
 #endif

@@ -18,11 +18,11 @@
 /* What the job has written to its folder. */
 static void add_files(const struct job *j, struct stats_counters *sum)
 {
-    struct durable_figures f;
+    struct job_log_figures f;
 
-    if (!j->durable)
+    if (!j->log)
         return;
-    durable_count(j->durable, &f);
+    job_log_count(j->log, &f);
     sum->restored_jobs += f.restored;
     sum->journal_records += f.journal_records;
     sum->journal_bytes += f.journal_bytes;
@@ -36,9 +36,9 @@ static void add_files(const struct job *j, struct stats_counters *sum)
 /* What it has told its replica, and its primary has told it. */
 static void add_copies(const struct job *j, struct stats_counters *sum)
 {
-    struct chain_counts c;
+    struct replica_stream_counts c;
 
-    chain_count(j->chain, &c);
+    replica_stream_count(j->replica_stream, &c);
     sum->promotions += j->replica.promoted_ns != 0;
     sum->replicas_lost += c.lost_ns != 0;
     sum->replica_records += c.records;
@@ -103,12 +103,12 @@ static uint64_t progress(const struct job *j, unsigned rank)
     return r->round == 0 ? 0 : (r->round - 1) * j->shard.length + r->round_pushes;
 }
 
-static bool is_connected(const struct slot *slot)
+static bool is_connected(const struct rank_session *session)
 {
     bool any = false;
 
-    for (unsigned lane = 0; lane < slot->lanes && lane < WIRE_LANES_MAX; lane++)
-        any = any || slot->streams[lane] != NULL;
+    for (unsigned lane = 0; lane < session->lanes && lane < WIRE_LANES_MAX; lane++)
+        any = any || session->streams[lane] != NULL;
     return any;
 }
 
@@ -126,7 +126,7 @@ static void read_workers(const struct job *j, int64_t now_ns, struct server_stat
             continue;
         ret->workers[ret->worker_count++] = (struct stats_worker){
             .rank = rank,
-            .connected = is_connected(&r->slot),
+            .connected = is_connected(&r->session),
             .pushes = r->pushes,
             .late_pushes = r->late,
             .staleness_sum = r->staleness.sum,
@@ -142,17 +142,17 @@ static void read_workers(const struct job *j, int64_t now_ns, struct server_stat
 static void read_role(const struct job *j, struct stats_job *ret)
 {
     const char *peer = "";
-    struct chain_counts c;
+    struct replica_stream_counts c;
 
-    chain_count(j->chain, &c);
-    if (j->state == JOB_RUNNING && !j->chain) /* taken over, or restored */
+    replica_stream_count(j->replica_stream, &c);
+    if (j->state == JOB_RUNNING && !j->replica_stream) /* taken over, or restored */
         c.role = SUCCESSION_LONE;
     ret->role = j->terms.replica[0] ? succession_role_name(c.role) : "single";
     if (j->replica.is_kept)
         ret->role = "replica";
     if (j->replica.is_kept && j->replica.stream)
         peer = j->members.members[0].peer;
-    else if (j->chain && (c.role == SUCCESSION_PRIMARY || c.role == SUCCESSION_PROPOSING))
+    else if (j->replica_stream && (c.role == SUCCESSION_PRIMARY || c.role == SUCCESSION_PROPOSING))
         peer = j->terms.replica;
     (void)snprintf(ret->peer, sizeof(ret->peer), "%s", peer);
     if (c.role == SUCCESSION_PRIMARY || c.role == SUCCESSION_PROPOSING) {
@@ -179,7 +179,7 @@ void stats_read_job(const struct job *j, int64_t now_ns, struct server_stats *re
     memcpy(s->name, j->members.job, sizeof(s->name));
     read_role(j, s);
     if (!s->runs)
-        return; /* the keeper may be building the shard */
+        return; /* the supervisor may be building the shard */
     s->round = job_round(j);
     s->epoch = j->epoch;
     s->partitions = j->shard.length;

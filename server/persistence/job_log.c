@@ -20,13 +20,13 @@
 
 /* ------------------------------------------------------------------ files */
 
-static enum status make_path(const struct durable *d, const char *name, char *ret,
+static enum status make_path(const struct job_log *d, const char *name, char *ret,
                              struct error *err)
 {
-    return file_join(ret, DURABLE_PATH_MAX, d->folder, name, err);
+    return file_join(ret, JOB_LOG_PATH_MAX, d->folder, name, err);
 }
 
-enum status durable_journal_path(const struct durable *d, uint64_t generation, char *ret,
+enum status job_log_journal_path(const struct job_log *d, uint64_t generation, char *ret,
                                  struct error *err)
 {
     char name[64];
@@ -35,7 +35,7 @@ enum status durable_journal_path(const struct durable *d, uint64_t generation, c
     return make_path(d, name, ret, err);
 }
 
-enum status durable_snapshot_path(const struct durable *d, uint64_t generation, char *ret,
+enum status job_log_snapshot_path(const struct job_log *d, uint64_t generation, char *ret,
                                   struct error *err)
 {
     char name[64];
@@ -44,13 +44,13 @@ enum status durable_snapshot_path(const struct durable *d, uint64_t generation, 
     return make_path(d, name, ret, err);
 }
 
-struct journal_head durable_head(const struct durable *d, uint64_t generation)
+struct journal_head job_log_head(const struct job_log *d, uint64_t generation)
 {
     return (struct journal_head){
         .world_size = d->shard->config.world_size, .digest = d->digest, .generation = generation};
 }
 
-struct snapshot_part durable_place(const struct durable *d, size_t slot)
+struct snapshot_part job_log_place(const struct job_log *d, size_t slot)
 {
     const struct shard_part *part = &d->shard->parts[slot];
 
@@ -81,22 +81,22 @@ static struct snapshot_shape shape_of(const struct shard *s)
         add_slab(&shape, "exp_avg_sq");
     if (s->previous)
         add_slab(&shape, "previous");
-    if (shard_down_is_kept(&s->down))
+    if (reply_encoding_is_kept(&s->down))
         add_slab(&shape, "kept");
     return shape;
 }
 
-static uint64_t longest_journal(const struct durable_config *config,
+static uint64_t longest_journal(const struct job_log_config *config,
                                 const struct snapshot_shape *shape)
 {
-    uint64_t snapshots = DURABLE_JOURNAL_SNAPSHOTS * sizeof(float) * shape->elements * shape->slabs;
+    uint64_t snapshots = JOB_LOG_JOURNAL_SNAPSHOTS * sizeof(float) * shape->elements * shape->slabs;
 
     if (config->journal_bytes > 0)
         return config->journal_bytes;
-    return snapshots > DURABLE_JOURNAL_LEAST ? snapshots : DURABLE_JOURNAL_LEAST;
+    return snapshots > JOB_LOG_JOURNAL_LEAST ? snapshots : JOB_LOG_JOURNAL_LEAST;
 }
 
-static enum status allocate_part(struct durable_part *p, const struct shard *s, struct error *err)
+static enum status allocate_part(struct job_log_part *p, const struct shard *s, struct error *err)
 {
     unsigned world_size = s->config.world_size;
     unsigned states = s->config.update ? s->optimizer.states : 0;
@@ -119,12 +119,12 @@ static enum status allocate_part(struct durable_part *p, const struct shard *s, 
         status = mem_calloc(most, sizeof(float), "a partition", &p->state.moments[i], err);
     if (status == STATUS_OK && s->previous)
         status = mem_calloc(most, sizeof(float), "a partition", &p->state.previous, err);
-    if (status == STATUS_OK && shard_down_is_kept(&s->down))
+    if (status == STATUS_OK && reply_encoding_is_kept(&s->down))
         status = mem_calloc(most, sizeof(float), "a partition", &p->state.kept, err);
     return status;
 }
 
-static void free_part(struct durable_part *p)
+static void free_part(struct job_log_part *p)
 {
     free(p->state.clocks);
     free(p->state.seen);
@@ -137,7 +137,7 @@ static void free_part(struct durable_part *p)
     free(p->state.kept);
 }
 
-static void init_locks(struct durable *d)
+static void init_locks(struct job_log *d)
 {
     pthread_condattr_t attributes;
 
@@ -148,12 +148,12 @@ static void init_locks(struct durable *d)
     (void)pthread_condattr_destroy(&attributes);
 }
 
-enum status durable_open(const struct durable_config *config, struct durable **ret,
+enum status job_log_open(const struct job_log_config *config, struct job_log **ret,
                          struct error *err)
 {
     const struct shard *s = config->shard;
     const struct shard_config *c = &s->config;
-    struct durable *d;
+    struct job_log *d;
     enum status status = mem_calloc(1, sizeof(*d), "the state of a job", &d, err);
 
     if (status != STATUS_OK)
@@ -179,42 +179,42 @@ enum status durable_open(const struct durable_config *config, struct durable **r
     if (status == STATUS_OK)
         status = allocate_part(&d->part, s, err);
     if (status != STATUS_OK) {
-        durable_close(d);
+        job_log_close(d);
         return status;
     }
     *ret = d;
     return STATUS_OK;
 }
 
-enum status durable_create(const struct durable_config *config, struct durable **ret,
+enum status job_log_create(const struct job_log_config *config, struct job_log **ret,
                            struct error *err)
 {
-    char path[DURABLE_PATH_MAX];
+    char path[JOB_LOG_PATH_MAX];
     struct journal_head head;
-    struct durable *d;
-    enum status status = durable_open(config, &d, err);
+    struct job_log *d;
+    enum status status = job_log_open(config, &d, err);
 
     if (status != STATUS_OK)
         return status;
-    head = durable_head(d, 0);
-    status = durable_journal_path(d, 0, path, err);
+    head = job_log_head(d, 0);
+    status = job_log_journal_path(d, 0, path, err);
     if (status == STATUS_OK)
         status = journal_create(&d->journal, path, &head, err);
     if (status == STATUS_OK)
-        status = durable_start(d, err);
+        status = job_log_start(d, err);
     if (status != STATUS_OK) {
-        durable_close(d);
+        job_log_close(d);
         return status;
     }
     *ret = d;
     return STATUS_OK;
 }
 
-void durable_close(struct durable *d)
+void job_log_close(struct job_log *d)
 {
     if (!d)
         return;
-    durable_stop(d);
+    job_log_stop(d);
     journal_close(&d->journal);
     strbuf_release(&d->members);
     free_part(&d->part);
@@ -227,7 +227,7 @@ void durable_close(struct durable *d)
 
 /* ------------------------------------------------------------------ records */
 
-static void ask_snapshot(struct durable *d)
+static void ask_snapshot(struct job_log *d)
 {
     (void)pthread_mutex_lock(&d->lock);
     d->due = true;
@@ -236,7 +236,7 @@ static void ask_snapshot(struct durable *d)
 }
 
 /* Once for a journal, unless that one goes on, as no snapshot could be written. */
-static void limit_journal(struct durable *d)
+static void limit_journal(struct job_log *d)
 {
     uint64_t generation, size;
 
@@ -253,9 +253,9 @@ static void limit_journal(struct durable *d)
     (void)pthread_mutex_unlock(&d->lock);
 }
 
-enum status durable_record(void *user, const struct shard_record *record, struct error *err)
+enum status job_log_record(void *user, const struct mutation *record, struct error *err)
 {
-    struct durable *d = user;
+    struct job_log *d = user;
     struct journal_record r = {.kind = (uint32_t)record->kind,
                                .partition = record->partition,
                                .step = record->step,
@@ -266,7 +266,7 @@ enum status durable_record(void *user, const struct shard_record *record, struct
                                .size = record->count * sizeof(float)};
     enum status status = journal_append(&d->journal, &r, err);
 
-    if (status == STATUS_OK && d->every_steps > 0 && record->kind == SHARD_RECORD_STEP &&
+    if (status == STATUS_OK && d->every_steps > 0 && record->kind == MUTATION_STEP &&
         record->partition == d->first && record->step % d->every_steps == 0)
         ask_snapshot(d);
     if (status == STATUS_OK)
@@ -274,21 +274,21 @@ enum status durable_record(void *user, const struct shard_record *record, struct
     return status;
 }
 
-const char *durable_folder(const struct durable *d)
+const char *job_log_folder(const struct job_log *d)
 {
     return d->folder;
 }
 
 /* Lock held. */
-static enum status append_members(struct durable *d, struct error *err)
+static enum status append_members(struct job_log *d, struct error *err)
 {
     struct journal_record r = {
-        .kind = DURABLE_MEMBERS_KIND, .payload = d->members.text, .size = d->members.length};
+        .kind = JOB_LOG_MEMBERS_KIND, .payload = d->members.text, .size = d->members.length};
 
     return journal_append(&d->journal, &r, err);
 }
 
-enum status durable_set_members(struct durable *d, const char *text, struct error *err)
+enum status job_log_set_members(struct job_log *d, const char *text, struct error *err)
 {
     enum status status;
 
@@ -306,7 +306,7 @@ enum status durable_set_members(struct durable *d, const char *text, struct erro
 /* ------------------------------------------------------------------ snapshots */
 
 /* The slabs of a partition, as shape_of has named them. */
-static void point_to_slabs(const struct durable *d, struct snapshot_part *part)
+static void point_to_slabs(const struct job_log *d, struct snapshot_part *part)
 {
     const struct shard_state *state = &d->part.state;
     unsigned k = 0;
@@ -322,11 +322,11 @@ static void point_to_slabs(const struct durable *d, struct snapshot_part *part)
     assert(k == d->shape.slabs);
 }
 
-static enum status put_partition(struct durable *d, struct snapshot_writer *w, size_t slot,
+static enum status put_partition(struct job_log *d, struct snapshot_writer *w, size_t slot,
                                  struct error *err)
 {
     struct shard_state *state = &d->part.state;
-    struct snapshot_part part = durable_place(d, slot);
+    struct snapshot_part part = job_log_place(d, slot);
     enum status status = shard_export(d->shard, (uint32_t)part.partition, state, err);
 
     if (status != STATUS_OK)
@@ -343,7 +343,7 @@ static enum status put_partition(struct durable *d, struct snapshot_writer *w, s
 }
 
 /* The members as they are now, copied. */
-static enum status copy_members(struct durable *d, char **ret, struct error *err)
+static enum status copy_members(struct job_log *d, char **ret, struct error *err)
 {
     enum status status;
 
@@ -353,16 +353,16 @@ static enum status copy_members(struct durable *d, char **ret, struct error *err
     return status;
 }
 
-static enum status begin_file(struct durable *d, struct snapshot_writer *w, uint64_t generation,
+static enum status begin_file(struct job_log *d, struct snapshot_writer *w, uint64_t generation,
                               struct error *err)
 {
-    char path[DURABLE_PATH_MAX], digest[32], number[32], *members = NULL;
+    char path[JOB_LOG_PATH_MAX], digest[32], number[32], *members = NULL;
     enum status status = copy_members(d, &members, err);
 
     (void)snprintf(digest, sizeof(digest), "%016" PRIx64, d->digest);
     (void)snprintf(number, sizeof(number), "%" PRIu64, generation);
     if (status == STATUS_OK)
-        status = durable_snapshot_path(d, generation, path, err);
+        status = job_log_snapshot_path(d, generation, path, err);
     if (status == STATUS_OK) {
         const char *const metadata[] = {
             "format", "pt",   "sparring.snapshot", "1",    "job",     d->job,
@@ -376,26 +376,26 @@ static enum status begin_file(struct durable *d, struct snapshot_writer *w, uint
 }
 
 /* What stands before the snapshot is not needed any more. */
-static void remove_older(struct durable *d, uint64_t generation)
+static void remove_older(struct job_log *d, uint64_t generation)
 {
-    char path[DURABLE_PATH_MAX];
+    char path[JOB_LOG_PATH_MAX];
 
     for (; d->oldest < generation; d->oldest++) {
-        if (durable_journal_path(d, d->oldest, path, NULL) == STATUS_OK)
+        if (job_log_journal_path(d, d->oldest, path, NULL) == STATUS_OK)
             (void)unlink(path);
-        if (durable_snapshot_path(d, d->oldest, path, NULL) == STATUS_OK)
+        if (job_log_snapshot_path(d, d->oldest, path, NULL) == STATUS_OK)
             (void)unlink(path);
     }
 }
 
 /* `taking` held. */
-static enum status take_snapshot(struct durable *d, struct error *err)
+static enum status take_snapshot(struct job_log *d, struct error *err)
 {
     uint64_t generation = d->journal.head.generation + 1, bytes = 0;
     int64_t start_ns = clock_now_ns();
     struct snapshot_writer w = {0};
-    char path[DURABLE_PATH_MAX];
-    enum status status = durable_journal_path(d, generation, path, err);
+    char path[JOB_LOG_PATH_MAX];
+    enum status status = job_log_journal_path(d, generation, path, err);
 
     if (status == STATUS_OK)
         status = journal_switch(&d->journal, path, err);
@@ -418,7 +418,7 @@ static enum status take_snapshot(struct durable *d, struct error *err)
     return status;
 }
 
-enum status durable_snapshot(struct durable *d, struct error *err)
+enum status job_log_snapshot(struct job_log *d, struct error *err)
 {
     enum status status;
 
@@ -430,7 +430,7 @@ enum status durable_snapshot(struct durable *d, struct error *err)
 
 static void *take_snapshots(void *user)
 {
-    struct durable *d = user;
+    struct job_log *d = user;
 
     (void)pthread_mutex_lock(&d->lock);
     while (!d->stop) {
@@ -442,7 +442,7 @@ static void *take_snapshots(void *user)
         }
         d->due = false;
         (void)pthread_mutex_unlock(&d->lock);
-        if (durable_snapshot(d, &err) != STATUS_OK)
+        if (job_log_snapshot(d, &err) != STATUS_OK)
             log_warning("job '%s': no snapshot, the journal goes on: %s", d->job, err.text);
         (void)pthread_mutex_lock(&d->lock);
     }
@@ -450,7 +450,7 @@ static void *take_snapshots(void *user)
     return NULL;
 }
 
-enum status durable_start(struct durable *d, struct error *err)
+enum status job_log_start(struct job_log *d, struct error *err)
 {
     int failed = pthread_create(&d->thread, NULL, take_snapshots, d);
 
@@ -460,7 +460,7 @@ enum status durable_start(struct durable *d, struct error *err)
     return STATUS_OK;
 }
 
-void durable_stop(struct durable *d)
+void job_log_stop(struct job_log *d)
 {
     if (!d->started)
         return;
@@ -472,7 +472,7 @@ void durable_stop(struct durable *d)
     d->started = false;
 }
 
-void durable_count(struct durable *d, struct durable_figures *ret)
+void job_log_count(struct job_log *d, struct job_log_figures *ret)
 {
     (void)pthread_mutex_lock(&d->lock);
     *ret = d->figures;

@@ -18,7 +18,7 @@
 /* ------------------------------------------------------------------ what is there */
 
 struct inventory {
-    uint64_t snapshot;        /* newest generation, or DURABLE_NO_SNAPSHOT */
+    uint64_t snapshot;        /* newest generation, or JOB_LOG_NO_SNAPSHOT */
     uint64_t oldest, journal; /* generations: the oldest file, the newest journal */
     bool journals;            /* there is one */
 };
@@ -45,7 +45,7 @@ static void note_file(struct inventory *found, const char *name)
     uint64_t generation;
 
     if (is_file(name, "snapshot-", ".safetensors", &generation)) {
-        if (found->snapshot == DURABLE_NO_SNAPSHOT || generation > found->snapshot)
+        if (found->snapshot == JOB_LOG_NO_SNAPSHOT || generation > found->snapshot)
             found->snapshot = generation;
     } else if (is_file(name, "journal-", "", &generation)) {
         if (!found->journals || generation > found->journal)
@@ -58,12 +58,12 @@ static void note_file(struct inventory *found, const char *name)
         found->oldest = generation;
 }
 
-static enum status take_stock(const struct durable *d, struct inventory *ret, struct error *err)
+static enum status take_stock(const struct job_log *d, struct inventory *ret, struct error *err)
 {
     DIR *entries = opendir(d->folder);
     const struct dirent *entry;
 
-    *ret = (struct inventory){.snapshot = DURABLE_NO_SNAPSHOT, .oldest = UINT64_MAX};
+    *ret = (struct inventory){.snapshot = JOB_LOG_NO_SNAPSHOT, .oldest = UINT64_MAX};
     if (!entries)
         return error_set_errno(err, errno, "cannot open '%s'", d->folder);
     while ((entry = readdir(entries))) {
@@ -78,11 +78,11 @@ static enum status take_stock(const struct durable *d, struct inventory *ret, st
 
 /* ------------------------------------------------------------------ the snapshot */
 
-static enum status load_partition(struct durable *d, const struct snapshot *s, size_t slot,
+static enum status load_partition(struct job_log *d, const struct snapshot *s, size_t slot,
                                   struct error *err)
 {
     struct shard_state *state = &d->part.state;
-    struct snapshot_part part = durable_place(d, slot);
+    struct snapshot_part part = job_log_place(d, slot);
     enum status status = snapshot_get(s, slot, &part, err);
     size_t bytes = part.count * sizeof(float);
     unsigned k = 0;
@@ -110,7 +110,7 @@ static enum status load_partition(struct durable *d, const struct snapshot *s, s
     return status;
 }
 
-static enum status check_terms(const struct durable *d, const struct snapshot *s, struct error *err)
+static enum status check_terms(const struct job_log *d, const struct snapshot *s, struct error *err)
 {
     const char *digest = snapshot_metadata(s, "terms"), *members = snapshot_metadata(s, "members");
     char wanted[32];
@@ -122,11 +122,11 @@ static enum status check_terms(const struct durable *d, const struct snapshot *s
     return STATUS_OK;
 }
 
-static enum status load_snapshot(struct durable *d, uint64_t generation, struct error *err)
+static enum status load_snapshot(struct job_log *d, uint64_t generation, struct error *err)
 {
-    char path[DURABLE_PATH_MAX];
+    char path[JOB_LOG_PATH_MAX];
     struct snapshot s = {0};
-    enum status status = durable_snapshot_path(d, generation, path, err);
+    enum status status = job_log_snapshot_path(d, generation, path, err);
 
     if (status == STATUS_OK)
         status = snapshot_read(&s, path, &d->shape, err);
@@ -143,7 +143,7 @@ static enum status load_snapshot(struct durable *d, uint64_t generation, struct 
 
 /* ------------------------------------------------------------------ journals */
 
-static enum status take_members(struct durable *d, const struct journal_record *r,
+static enum status take_members(struct job_log *d, const struct journal_record *r,
                                 struct error *err)
 {
     if (r->size > 0 && memchr(r->payload, '\0', r->size))
@@ -156,34 +156,34 @@ static enum status take_members(struct durable *d, const struct journal_record *
 /* struct journal_take. */
 static enum status take_record(void *user, const struct journal_record *r, struct error *err)
 {
-    struct durable *d = user;
-    struct shard_record record = {.kind = (enum shard_record_kind)r->kind,
-                                  .partition = r->partition,
-                                  .step = r->step,
-                                  .rate = r->rate,
-                                  .world_size = d->shard->config.world_size,
-                                  .clocks = r->clocks,
-                                  .flags = r->flags,
-                                  .payload = r->payload,
-                                  .count = r->size / sizeof(float)};
+    struct job_log *d = user;
+    struct mutation record = {.kind = (enum mutation_kind)r->kind,
+                              .partition = r->partition,
+                              .step = r->step,
+                              .rate = r->rate,
+                              .world_size = d->shard->config.world_size,
+                              .clocks = r->clocks,
+                              .flags = r->flags,
+                              .payload = r->payload,
+                              .count = r->size / sizeof(float)};
     bool applied;
 
-    if (r->kind == DURABLE_MEMBERS_KIND)
+    if (r->kind == JOB_LOG_MEMBERS_KIND)
         return take_members(d, r, err);
     if (!r->clocks || r->size % sizeof(float) != 0 ||
-        (r->kind != SHARD_RECORD_INIT && r->kind != SHARD_RECORD_STEP &&
-         r->kind != SHARD_RECORD_RANKS && r->kind != SHARD_RECORD_STATE))
+        (r->kind != MUTATION_INIT && r->kind != MUTATION_STEP && r->kind != MUTATION_RANKS &&
+         r->kind != MUTATION_STATE))
         return error_set(err, STATUS_DATA, "a record of kind %" PRIu32 " with %zu bytes", r->kind,
                          r->size);
     return shard_apply(d->shard, &record, NULL, &applied, err);
 }
 
-static enum status read_journal(struct durable *d, uint64_t generation, struct journal_outcome *ret,
+static enum status read_journal(struct job_log *d, uint64_t generation, struct journal_outcome *ret,
                                 struct error *err)
 {
-    struct journal_head head = durable_head(d, generation);
-    char path[DURABLE_PATH_MAX];
-    enum status status = durable_journal_path(d, generation, path, err);
+    struct journal_head head = job_log_head(d, generation);
+    char path[JOB_LOG_PATH_MAX];
+    enum status status = job_log_journal_path(d, generation, path, err);
     int fd;
 
     if (status != STATUS_OK)
@@ -197,12 +197,12 @@ static enum status read_journal(struct durable *d, uint64_t generation, struct j
 }
 
 /* Go on writing where the last journal ends. */
-static enum status reopen(struct durable *d, uint64_t generation,
+static enum status reopen(struct job_log *d, uint64_t generation,
                           const struct journal_outcome *read, struct error *err)
 {
-    struct journal_head head = durable_head(d, generation);
-    char path[DURABLE_PATH_MAX];
-    enum status status = durable_journal_path(d, generation, path, err);
+    struct journal_head head = job_log_head(d, generation);
+    char path[JOB_LOG_PATH_MAX];
+    enum status status = job_log_journal_path(d, generation, path, err);
 
     if (status != STATUS_OK)
         return status;
@@ -212,10 +212,10 @@ static enum status reopen(struct durable *d, uint64_t generation,
     return journal_create(&d->journal, path, &head, err);
 }
 
-static enum status read_journals(struct durable *d, const struct inventory *found,
-                                 struct durable_restored *ret, struct error *err)
+static enum status read_journals(struct job_log *d, const struct inventory *found,
+                                 struct job_log_restored *ret, struct error *err)
 {
-    uint64_t first = found->snapshot == DURABLE_NO_SNAPSHOT ? 0 : found->snapshot;
+    uint64_t first = found->snapshot == JOB_LOG_NO_SNAPSHOT ? 0 : found->snapshot;
     struct journal_outcome out = {0};
     enum status status = STATUS_OK;
 
@@ -235,16 +235,16 @@ static enum status read_journals(struct durable *d, const struct inventory *foun
     return status == STATUS_OK ? reopen(d, found->journal, &out, err) : status;
 }
 
-static enum status restore(struct durable *d, struct strbuf *ret_members,
-                           struct durable_restored *ret_found, struct error *err)
+static enum status restore(struct job_log *d, struct strbuf *ret_members,
+                           struct job_log_restored *ret_found, struct error *err)
 {
     struct inventory found;
     enum status status = take_stock(d, &found, err);
 
-    *ret_found = (struct durable_restored){0};
-    if (status == STATUS_OK && !found.journals && found.snapshot == DURABLE_NO_SNAPSHOT)
+    *ret_found = (struct job_log_restored){0};
+    if (status == STATUS_OK && !found.journals && found.snapshot == JOB_LOG_NO_SNAPSHOT)
         return STATUS_OK; /* its process died before it began: ret_members stays empty */
-    if (status == STATUS_OK && found.snapshot != DURABLE_NO_SNAPSHOT)
+    if (status == STATUS_OK && found.snapshot != JOB_LOG_NO_SNAPSHOT)
         status = load_snapshot(d, found.snapshot, err);
     if (status == STATUS_OK)
         status = read_journals(d, &found, ret_found, err);
@@ -255,21 +255,21 @@ static enum status restore(struct durable *d, struct strbuf *ret_members,
     strbuf_add(ret_members, d->members.text);
     if (!strbuf_ok(&d->members) || !strbuf_ok(ret_members))
         return error_set(err, STATUS_NO_MEMORY, "no memory for who is in the job");
-    return durable_start(d, err);
+    return job_log_start(d, err);
 }
 
-enum status durable_restore(const struct durable_config *config, struct strbuf *ret_members,
-                            struct durable_restored *ret_found, struct durable **ret,
+enum status job_log_restore(const struct job_log_config *config, struct strbuf *ret_members,
+                            struct job_log_restored *ret_found, struct job_log **ret,
                             struct error *err)
 {
-    struct durable *d;
-    enum status status = durable_open(config, &d, err);
+    struct job_log *d;
+    enum status status = job_log_open(config, &d, err);
 
     if (status != STATUS_OK)
         return status;
     status = restore(d, ret_members, ret_found, err);
     if (status != STATUS_OK) {
-        durable_close(d);
+        job_log_close(d);
         return status;
     }
     *ret = d;

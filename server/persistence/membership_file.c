@@ -4,13 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const roles[] = {[ROSTER_ALONE] = "alone",
-                                    [ROSTER_PAIR] = "pair",
-                                    [ROSTER_CHANGING] = "changing",
-                                    [ROSTER_COPY] = "copy",
-                                    [ROSTER_PROMOTED] = "promoted"};
+static const char *const roles[] = {[MEMBERSHIP_FILE_ALONE] = "alone",
+                                    [MEMBERSHIP_FILE_PAIR] = "pair",
+                                    [MEMBERSHIP_FILE_CHANGING] = "changing",
+                                    [MEMBERSHIP_FILE_COPY] = "copy",
+                                    [MEMBERSHIP_FILE_PROMOTED] = "promoted"};
 
-void roster_write(struct strbuf *out, const struct roster *r)
+void membership_file_write(struct strbuf *out, const struct membership_file *r)
 {
     strbuf_addf(out, "epoch %" PRIu64 "\nrole %s\n", r->epoch, roles[r->role]);
     for (unsigned rank = 0; rank < r->world_size; rank++)
@@ -35,13 +35,13 @@ static enum status refuse(const char *text, const char *at, struct error *err)
                      (size_t)(at - text));
 }
 
-static bool take_role(const char **text, enum roster_role *ret)
+static bool take_role(const char **text, enum membership_file_role *ret)
 {
     char line[32];
 
     for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++) {
         (void)snprintf(line, sizeof(line), "role %s\n", roles[i]);
-        *ret = (enum roster_role)i;
+        *ret = (enum membership_file_role)i;
         if (take_line(text, line))
             return true;
     }
@@ -49,11 +49,12 @@ static bool take_role(const char **text, enum roster_role *ret)
 }
 
 /* What was read is written again and compared: so there is one way to write it. */
-enum status roster_parse(const char *text, unsigned world_size, struct roster *ret,
-                         struct roster_rank *ret_ranks, struct error *err)
+enum status membership_file_parse(const char *text, unsigned world_size,
+                                  struct membership_file *ret,
+                                  struct membership_file_rank *ret_ranks, struct error *err)
 {
     const char *at = text;
-    enum roster_role role;
+    enum membership_file_role role;
     uint64_t epoch;
     char line[64];
 
@@ -63,7 +64,7 @@ enum status roster_parse(const char *text, unsigned world_size, struct roster *r
     if (!take_line(&at, line) || !take_role(&at, &role))
         return refuse(text, at, err);
     for (unsigned rank = 0; rank < world_size; rank++) {
-        struct roster_rank *r = &ret_ranks[rank];
+        struct membership_file_rank *r = &ret_ranks[rank];
         unsigned number;
         char state[4];
 
@@ -77,7 +78,7 @@ enum status roster_parse(const char *text, unsigned world_size, struct roster *r
     }
     if (*at != '\0' || epoch == 0)
         return refuse(text, at, err);
-    *ret =
-        (struct roster){.epoch = epoch, .role = role, .ranks = ret_ranks, .world_size = world_size};
+    *ret = (struct membership_file){
+        .epoch = epoch, .role = role, .ranks = ret_ranks, .world_size = world_size};
     return STATUS_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * roster: who holds the slots of a job, as text: what of a membership outlives its server.
+ * membership_file: who holds the slots of a job, as text: what of a membership outlives its server.
  *
  *   epoch 3
  *   role alone
@@ -20,31 +20,34 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum roster_role {
-    ROSTER_ALONE,    /* no other server has a say: there is none, or all ranks are with this one */
-    ROSTER_PAIR,     /* the primary of a replica that knows these ranks */
-    ROSTER_CHANGING, /* the same, of one that may know others: nobody can go on from here */
-    ROSTER_COPY,     /* the replica */
-    ROSTER_PROMOTED, /* it was; now it is alone */
+enum membership_file_role {
+    MEMBERSHIP_FILE_ALONE, /* no other server has a say: there is none, or all ranks are with this
+                              one */
+    MEMBERSHIP_FILE_PAIR,  /* the primary of a replica that knows these ranks */
+    MEMBERSHIP_FILE_CHANGING, /* the same, of one that may know others: nobody can go on from here
+                               */
+    MEMBERSHIP_FILE_COPY,     /* the replica */
+    MEMBERSHIP_FILE_PROMOTED, /* it was; now it is alone */
 };
 
-struct roster_rank {
+struct membership_file_rank {
     bool in;
     uint64_t session;
 };
 
-struct roster {
+struct membership_file {
     uint64_t epoch;
-    enum roster_role role;
-    const struct roster_rank *ranks; /* borrowed */
+    enum membership_file_role role;
+    const struct membership_file_rank *ranks; /* borrowed */
     unsigned world_size;
 };
 
-void roster_write(struct strbuf *out, const struct roster *r);
+void membership_file_write(struct strbuf *out, const struct membership_file *r);
 
-/* Read what roster_write has written for world_size ranks, into ret_ranks, which ret->ranks is
- * then; anything else is STATUS_DATA. */
-enum status roster_parse(const char *text, unsigned world_size, struct roster *ret,
-                         struct roster_rank *ret_ranks, struct error *err);
+/* Read what membership_file_write has written for world_size ranks, into ret_ranks, which
+ * ret->ranks is then; anything else is STATUS_DATA. */
+enum status membership_file_parse(const char *text, unsigned world_size,
+                                  struct membership_file *ret,
+                                  struct membership_file_rank *ret_ranks, struct error *err);
 
 #endif

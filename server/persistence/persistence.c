@@ -1,8 +1,8 @@
 /*
- * Where the disk is touched.  A folder is made by the keeper between the building of a job and its
- * first answer, so nobody has been told of a job that has none.  The roster is written under the
- * service's lock: some hundred bytes into the page cache, and whoever is told of a change is told
- * behind it.
+ * Where the disk is touched.  A folder is made by the supervisor between the building of a job and
+ * its first answer, so nobody has been told of a job that has none.  The membership file is written
+ * under the service's lock: some hundred bytes into the page cache, and whoever is told of a change
+ * is told behind it.
  */
 #include "server/persistence/persistence.h"
 
@@ -18,10 +18,10 @@
 
 #define HOW_AWAY "its server was started again"
 
-static struct durable_config config_of(const struct service *s, struct job *j, const char *folder,
+static struct job_log_config config_of(const struct service *s, struct job *j, const char *folder,
                                        uint64_t digest)
 {
-    return (struct durable_config){.folder = folder,
+    return (struct job_log_config){.folder = folder,
                                    .digest = digest,
                                    .every = s->snapshot_every,
                                    .journal_bytes = s->journal_bytes,
@@ -34,93 +34,97 @@ static struct durable_config config_of(const struct service *s, struct job *j, c
 static bool is_in(const struct job *j, unsigned rank)
 {
     return j->members.members[rank].state == MEMBER_JOINED &&
-           j->ranks[rank].slot.state != SLOT_VACANT;
+           j->ranks[rank].session.state != RANK_VACANT;
 }
 
-static enum roster_role role_of(const struct job *j)
+static enum membership_file_role role_of(const struct job *j)
 {
-    static const enum roster_role roles[] = {[CHAIN_PAIR] = ROSTER_PAIR,
-                                             [CHAIN_CHANGING] = ROSTER_CHANGING,
-                                             [CHAIN_ALONE] = ROSTER_ALONE};
+    static const enum membership_file_role roles[] = {
+        [REPLICA_STREAM_PAIR] = MEMBERSHIP_FILE_PAIR,
+        [REPLICA_STREAM_CHANGING] = MEMBERSHIP_FILE_CHANGING,
+        [REPLICA_STREAM_ALONE] = MEMBERSHIP_FILE_ALONE};
 
     if (j->replica.is_copy)
-        return j->replica.is_kept ? ROSTER_COPY : ROSTER_PROMOTED;
+        return j->replica.is_kept ? MEMBERSHIP_FILE_COPY : MEMBERSHIP_FILE_PROMOTED;
     return roles[primary_standing(j)];
 }
 
-/* The job's roster as text, which the caller releases.  Lock held, or nobody else is there. */
-static struct strbuf write_roster(const struct job *j, enum roster_role role)
+/* The job's membership file as text, which the caller releases.  Lock held, or nobody else is
+ * there. */
+static struct strbuf write_members(const struct job *j, enum membership_file_role role)
 {
     struct strbuf text = STRBUF_INIT;
-    struct roster_rank ranks[MEMBERSHIP_RANKS_MAX];
-    struct roster roster = {
+    struct membership_file_rank ranks[MEMBERSHIP_RANKS_MAX];
+    struct membership_file file = {
         .epoch = j->epoch, .role = role, .ranks = ranks, .world_size = j->members.world_size};
 
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        ranks[rank] =
-            (struct roster_rank){.in = is_in(j, rank), .session = j->ranks[rank].slot.session};
-    roster_write(&text, &roster);
+        ranks[rank] = (struct membership_file_rank){.in = is_in(j, rank),
+                                                    .session = j->ranks[rank].session.id};
+    membership_file_write(&text, &file);
     return text;
 }
 
-static enum status keep_roster(struct job *j, struct error *err)
+static enum status keep_members(struct job *j, struct error *err)
 {
-    enum roster_role role = role_of(j);
-    struct strbuf text = write_roster(j, role);
+    enum membership_file_role role = role_of(j);
+    struct strbuf text = write_members(j, role);
     enum status status;
 
-    j->unsettled = role == ROSTER_CHANGING;
+    j->unsettled = role == MEMBERSHIP_FILE_CHANGING;
     if (strbuf_ok(&text))
-        status = durable_set_members(j->durable, text.text, err);
+        status = job_log_set_members(j->log, text.text, err);
     else
         status = error_set(err, STATUS_NO_MEMORY, "no memory for who is in the job");
     strbuf_release(&text);
     return status;
 }
 
-enum status preserve_told_members(struct job *j, struct error *err)
+enum status persistence_told_members(struct job *j, struct error *err)
 {
-    return j->durable && j->state == JOB_RUNNING ? keep_roster(j, err) : STATUS_OK;
+    return j->log && j->state == JOB_RUNNING ? keep_members(j, err) : STATUS_OK;
 }
 
 /* A failure comes up again with the next record, which ends the job. */
-void preserve_members(struct service *s, struct job *j)
+void persistence_members(struct service *s, struct job *j)
 {
     struct error err = {0};
 
     (void)s;
-    if (preserve_told_members(j, &err) != STATUS_OK)
+    if (persistence_told_members(j, &err) != STATUS_OK)
         log_warning("job '%s': %s", j->members.job, err.text);
 }
 
-void preserve_standing(struct service *s, struct job *j)
+void persistence_standing(struct service *s, struct job *j)
 {
-    if (j->durable && j->unsettled && role_of(j) != ROSTER_CHANGING)
-        preserve_members(s, j);
+    if (j->log && j->unsettled && role_of(j) != MEMBERSHIP_FILE_CHANGING)
+        persistence_members(s, j);
 }
 
 /* ------------------------------------------------------------------ a job begins */
 
 /* The disk first: what the replica has is never more than what is here. */
-static enum status keep_record(void *user, const struct shard_record *record, struct error *err)
+static enum status keep_record(void *user, const struct mutation *record, struct error *err)
 {
     struct job *j = user;
-    enum status status = durable_record(j->durable, record, err);
+    enum status status = job_log_record(j->log, record, err);
 
-    return status == STATUS_OK && j->chain ? chain_put(j->chain, record, err) : status;
+    return status == STATUS_OK && j->replica_stream
+               ? replica_stream_put(j->replica_stream, record, err)
+               : status;
 }
 
-static void tell_sink(struct job *j)
+static void set_sink(struct job *j)
 {
     struct shard_sink sink = {.put = keep_record, .user = j};
 
     shard_set_sink(&j->shard, &sink);
 }
 
-enum status preserve_begin(struct service *s, struct job *j, struct error *err)
+enum status persistence_begin(struct service *s, struct job *j, struct error *err)
 {
     struct join_request terms = j->terms;
-    struct durable_config config;
+    struct job_log_config config;
     char folder[STATE_PATH_MAX];
     uint64_t digest;
     enum status status;
@@ -134,12 +138,12 @@ enum status preserve_begin(struct service *s, struct job *j, struct error *err)
     if (status != STATUS_OK)
         return error_prefix(err, "--state-dir: ");
     config = config_of(s, j, folder, digest);
-    status = durable_create(&config, &j->durable, err);
+    status = job_log_create(&config, &j->log, err);
     if (status != STATUS_OK) {
         (void)state_dir_remove(folder, NULL);
         return status;
     }
-    tell_sink(j);
+    set_sink(j);
     return STATUS_OK;
 }
 
@@ -149,9 +153,9 @@ enum fate { FATE_KEPT, FATE_REMOVED, FATE_ASIDE };
 
 static enum fate judge(const struct service *s, const struct job *j)
 {
-    struct chain_counts c;
+    struct replica_stream_counts c;
 
-    chain_count(j->chain, &c);
+    replica_stream_count(j->replica_stream, &c);
     if (j->failure.status == STATUS_OK || c.role == SUCCESSION_SUCCEEDED)
         return FATE_REMOVED; /* or it is the replica's */
     return s->draining && j->failure.status == STATUS_UNAVAILABLE ? FATE_KEPT : FATE_ASIDE;
@@ -159,7 +163,7 @@ static enum fate judge(const struct service *s, const struct job *j)
 
 static void put_aside(const struct job *j)
 {
-    const char *folder = durable_folder(j->durable);
+    const char *folder = job_log_folder(j->log);
     char path[STATE_PATH_MAX];
     struct error err = {0};
 
@@ -177,13 +181,13 @@ static void put_aside(const struct job *j)
 /* No lock. */
 static void settle(const struct job *j, enum fate fate)
 {
-    const char *folder = durable_folder(j->durable);
+    const char *folder = job_log_folder(j->log);
     struct error err = {0};
 
-    durable_stop(j->durable);
+    job_log_stop(j->log);
     switch (fate) {
     case FATE_KEPT:
-        if (durable_snapshot(j->durable, &err) != STATUS_OK)
+        if (job_log_snapshot(j->log, &err) != STATUS_OK)
             log_warning("job '%s': no snapshot, the journal has it all: %s", j->members.job,
                         err.text);
         log_info("job '%s': its state is in '%s'; %s", j->members.job, folder,
@@ -200,16 +204,16 @@ static void settle(const struct job *j, enum fate fate)
     }
 }
 
-bool preserve_settle(struct service *s)
+bool persistence_settle(struct service *s)
 {
     for (struct job *j = s->over; j; j = j->next) {
         enum fate fate = judge(s, j);
 
-        if (!j->durable || j->settled)
+        if (!j->log || j->settled)
             continue;
         j->settled = true;
         (void)pthread_mutex_unlock(&s->lock);
-        settle(j, fate); /* it stays: only the keeper frees jobs, and that is us */
+        settle(j, fate); /* it stays: only the supervisor frees jobs, and that is us */
         (void)pthread_mutex_lock(&s->lock);
         return true;
     }
@@ -245,36 +249,36 @@ static enum status make_job(const struct join_request *terms, bool shares, struc
 }
 
 /* The job runs, and nobody is there. */
-static void start_job(struct job *j, const struct roster *roster)
+static void start_job(struct job *j, const struct membership_file *file)
 {
-    const struct roster_rank *ranks = roster->ranks;
+    const struct membership_file_rank *ranks = file->ranks;
     int64_t now_ns = clock_now_ns();
     int64_t until_ns = now_ns + (int64_t)j->terms.reconnect_ms * 1000000;
 
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         j->ranks[rank].join_session = ranks[rank].session;
     job_run(j, now_ns);
-    j->epoch = roster->epoch;
+    j->epoch = file->epoch;
     job_restore(j, now_ns);
-    job_send_away(j, HOW_AWAY, roster->role == ROSTER_COPY ? INT64_MAX : until_ns, now_ns);
+    job_send_away(j, HOW_AWAY, file->role == MEMBERSHIP_FILE_COPY ? INT64_MAX : until_ns, now_ns);
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         if (!ranks[rank].in) {
             membership_lose(&j->members, rank);
-            j->ranks[rank].slot.state = SLOT_VACANT;
+            j->ranks[rank].session.state = RANK_VACANT;
         }
     job_resume_watch(j, now_ns);
-    if (roster->role == ROSTER_COPY || roster->role == ROSTER_PROMOTED)
-        replica_restore(j, roster->role == ROSTER_PROMOTED, now_ns);
+    if (file->role == MEMBERSHIP_FILE_COPY || file->role == MEMBERSHIP_FILE_PROMOTED)
+        replica_restore(j, file->role == MEMBERSHIP_FILE_PROMOTED, now_ns);
 }
 
 /* Fill it.  *ret_text stays empty when nobody was told that it runs. */
 static enum status fill_job(struct service *s, struct job *j, const char *folder, uint64_t digest,
                             struct strbuf *ret_text, struct error *err)
 {
-    struct durable_config config = config_of(s, j, folder, digest);
-    struct durable_restored found;
+    struct job_log_config config = config_of(s, j, folder, digest);
+    struct job_log_restored found;
     int64_t start_ns = clock_now_ns();
-    enum status status = durable_restore(&config, ret_text, &found, &j->durable, err);
+    enum status status = job_log_restore(&config, ret_text, &found, &j->log, err);
 
     if (status != STATUS_OK || ret_text->length == 0)
         return status;
@@ -284,20 +288,20 @@ static enum status fill_job(struct service *s, struct job *j, const char *folder
                     j->members.job, found.cut);
     log_info("job '%s': restored from '%s' in %.1f s, %" PRIu64 " records of the journal",
              j->members.job, folder, (double)(clock_now_ns() - start_ns) * 1e-9, found.records);
-    tell_sink(j);
+    set_sink(j);
     return STATUS_OK;
 }
 
-static void log_taken(const struct job *j, const struct roster *roster)
+static void log_taken(const struct job *j, const struct membership_file *file)
 {
-    static const char *const whats[] = {[ROSTER_ALONE] = "waiting for its ranks",
-                                        [ROSTER_PAIR] =
-                                            "if its replica has not taken over, all ranks decide",
-                                        [ROSTER_COPY] = "a copy, in case its primary is lost",
-                                        [ROSTER_PROMOTED] = "waiting for its ranks"};
+    static const char *const whats[] = {
+        [MEMBERSHIP_FILE_ALONE] = "waiting for its ranks",
+        [MEMBERSHIP_FILE_PAIR] = "if its replica has not taken over, all ranks decide",
+        [MEMBERSHIP_FILE_COPY] = "a copy, in case its primary is lost",
+        [MEMBERSHIP_FILE_PROMOTED] = "waiting for its ranks"};
 
     log_info("job '%s': round %" PRIu64 ", epoch %" PRIu64 "; %s", j->members.job, job_round(j),
-             roster->epoch, whats[roster->role]);
+             file->epoch, whats[file->role]);
 }
 
 /* Take the job up again (*ret_fate: its folder is kept), or find that there is nothing to take up.
@@ -305,14 +309,14 @@ static void log_taken(const struct job *j, const struct roster *roster)
 static enum status take_up(struct service *s, struct job *j, const char *text, enum fate *ret_fate,
                            struct error *err)
 {
-    struct roster_rank ranks[MEMBERSHIP_RANKS_MAX];
-    struct roster roster;
-    enum status status = roster_parse(text, j->members.world_size, &roster, ranks, err);
+    struct membership_file_rank ranks[MEMBERSHIP_RANKS_MAX];
+    struct membership_file file;
+    enum status status = membership_file_parse(text, j->members.world_size, &file, ranks, err);
 
     *ret_fate = FATE_REMOVED; /* everybody had left */
     if (status != STATUS_OK)
         return status;
-    if (roster.role == ROSTER_CHANGING) {
+    if (file.role == MEMBERSHIP_FILE_CHANGING) {
         log_warning("job '%s': this server died while its replica was told who is in it; only the "
                     "replica can go on",
                     j->members.job);
@@ -325,15 +329,15 @@ static enum status take_up(struct service *s, struct job *j, const char *text, e
             *ret_fate = FATE_KEPT;
     if (*ret_fate != FATE_KEPT)
         return STATUS_OK;
-    start_job(j, &roster);
-    if (roster.role == ROSTER_PAIR)
+    start_job(j, &file);
+    if (file.role == MEMBERSHIP_FILE_PAIR)
         status = primary_restore(s, j, err);
     if (status != STATUS_OK)
         return status;
-    log_taken(j, &roster);
+    log_taken(j, &file);
     s->current = j;
-    if (roster.role != ROSTER_COPY)
-        loss_take_out(s, j);
+    if (file.role != MEMBERSHIP_FILE_COPY)
+        rank_recovery_take_out(s, j);
     return STATUS_OK;
 }
 
@@ -343,7 +347,7 @@ static enum status restore(struct service *s, const char *folder, const struct j
     struct strbuf text = STRBUF_INIT;
     struct job *j = NULL;
     enum fate fate = FATE_REMOVED; /* it never began */
-    enum status status = make_job(terms, s->desk != NULL, &j, err);
+    enum status status = make_job(terms, s->fd_listener != NULL, &j, err);
 
     if (status == STATUS_OK)
         status = fill_job(s, j, folder, digest, &text, err);
@@ -358,7 +362,8 @@ static enum status restore(struct service *s, const char *folder, const struct j
     return status == STATUS_OK && fate == FATE_REMOVED ? state_dir_remove(folder, err) : status;
 }
 
-enum status preserve_open(struct service *s, const struct service_config *config, struct error *err)
+enum status persistence_open(struct service *s, const struct service_config *config,
+                             struct error *err)
 {
     char folder[STATE_PATH_MAX] = "";
     struct join_request terms = {0};
@@ -378,7 +383,7 @@ enum status preserve_open(struct service *s, const struct service_config *config
     return status;
 }
 
-void preserve_close(struct service *s)
+void persistence_close(struct service *s)
 {
     state_dir_close(&s->state_dir);
 }

@@ -1,7 +1,7 @@
 /*
- * preserve: what a service does so that its job outlives it (--state-dir).
+ * persistence: what a service does so that its job outlives it (--state-dir).
  *
- * A job that begins gets a folder and a struct durable; who holds its slots is kept with it.  When
+ * A job that begins gets a folder and a struct job_log; who holds its slots is kept with it.  When
  * it is over the folder goes (all left in order), stays (the server stops), or is put aside (the
  * job failed).  A service that starts looks for a folder first and goes on with that job: it runs,
  * and every rank is away.
@@ -19,26 +19,27 @@
 #include "server/service/service_internal.h"
 
 /* Take the folder, and restore the job that is in it.  Before there are calls. */
-enum status preserve_open(struct service *s, const struct service_config *config,
-                          struct error *err);
+enum status persistence_open(struct service *s, const struct service_config *config,
+                             struct error *err);
 
-/* A job that is built: keep it from here on.  Keeper only, no lock; nobody uses the shard yet. */
-enum status preserve_begin(struct service *s, struct job *j, struct error *err);
+/* A job that is built: keep it from here on.  Supervisor only, no lock; nobody uses the shard yet.
+ */
+enum status persistence_begin(struct service *s, struct job *j, struct error *err);
 
 /* Who holds the job's slots has changed: keep that before anybody is told.  Lock held. */
-void preserve_members(struct service *s, struct job *j);
+void persistence_members(struct service *s, struct job *j);
 
 /* The same, for who acknowledges the change: fails where it could not be kept. */
-enum status preserve_told_members(struct job *j, struct error *err);
+enum status persistence_told_members(struct job *j, struct error *err);
 
-/* They were changing when that was kept: have they changed by now?  Keeper only, lock held. */
-void preserve_standing(struct service *s, struct job *j);
+/* They were changing when that was kept: have they changed by now?  Supervisor only, lock held. */
+void persistence_standing(struct service *s, struct job *j);
 
-/* Decide what becomes of the folder of a job that is over.  Keeper only, lock held on entry and
+/* Decide what becomes of the folder of a job that is over.  Supervisor only, lock held on entry and
  * return; returns whether there was anything to do. */
-bool preserve_settle(struct service *s);
+bool persistence_settle(struct service *s);
 
 /* All jobs are closed.  NULL is allowed. */
-void preserve_close(struct service *s);
+void persistence_close(struct service *s);
 
 #endif

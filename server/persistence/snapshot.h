@@ -4,7 +4,7 @@
  *   partitions, steps   I64 (parts)              index in the slab, optimizer steps or whole sums
  *   initialised         I64 (parts)              0: its initial values have not come
  *   clocks, seen        I64 (parts, world size)  last round of each rank; steps that it read last
- *   flags               I64 (parts, world size)  POLICY_SAVED_... of server/policy.h
+ *   flags               I64 (parts, world size)  POLICY_SAVED_... of server/shard/policy.h
  *   checksums           I64 (parts, slabs + 1)   CRC-32 of the partition in each slab, and of its
  *                                                numbers in the tensors above
  *   values, ...         F32 (elements)           one per slab of the shard, named by the caller

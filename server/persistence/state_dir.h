@@ -3,7 +3,7 @@
  *
  *   DIR/lock                          held by the server that uses DIR; its process id
  *   DIR/<job>.<index>/terms.json      what the job's first join asked for
- *                    /snapshot-<n>.safetensors, /journal-<n>   server/durable.h
+ *                    /snapshot-<n>.safetensors, /journal-<n>   server/persistence/job_log.h
  *   DIR/<job>.<index>.failed/         of a job that failed: nobody reads it until it is renamed
  *                    .new, .old       being made, being removed
  *

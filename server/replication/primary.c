@@ -1,27 +1,27 @@
 /*
- * A job and its chain: what the service asks of it, and what it tells the service.
+ * A job and its replica stream: what the service asks of it, and what it tells the service.
  */
 #include "common/base/clock.h"
 #include "server/persistence/persistence.h"
 #include "server/service/exchange.h"
 
-static void send_answer(void *user, const struct chain_answer *answer)
+static void send_answer(void *user, const struct held_reply *answer)
 {
     struct job *j = user;
 
-    answer_send(j->chain_service, j, answer);
+    reply_send(j->service, j, answer);
 }
 
 static void lose_to_replica(void *user, const struct error *why)
 {
     struct job *j = user;
 
-    service_end_job(j->chain_service, j, why);
+    service_end_job(j->service, j, why);
 }
 
-static void wake_keeper(void *user)
+static void wake_supervisor(void *user)
 {
-    struct service *s = ((struct job *)user)->chain_service;
+    struct service *s = ((struct job *)user)->service;
 
     (void)pthread_mutex_lock(&s->lock);
     (void)pthread_cond_broadcast(&s->changed);
@@ -53,32 +53,33 @@ static enum status take_sessions(const struct job *j, uint64_t *ret, struct erro
 }
 
 /* terms: gets the job's, with what is borrowed from it. */
-static struct chain_config config_of(struct service *s, struct job *j, struct join_request *terms,
-                                     uint64_t epoch, const uint64_t *sessions)
+static struct replica_stream_config config_of(struct service *s, struct job *j,
+                                              struct join_request *terms, uint64_t epoch,
+                                              const uint64_t *sessions)
 {
     const struct member *first = &j->members.members[0];
 
     *terms = j->terms;
     terms->manifest = first->manifest.text + first->terms_bytes;
-    j->chain_service = s;
-    return (struct chain_config){.security = s->security,
-                                 .terms = terms,
-                                 .sessions = sessions,
-                                 .epoch = epoch,
-                                 .shard = &j->shard,
-                                 .outstanding = &j->outstanding,
-                                 .send = send_answer,
-                                 .lost = lose_to_replica,
-                                 .knows = wake_keeper,
-                                 .user = j};
+    j->service = s;
+    return (struct replica_stream_config){.security = s->security,
+                                          .terms = terms,
+                                          .sessions = sessions,
+                                          .epoch = epoch,
+                                          .shard = &j->shard,
+                                          .outstanding = &j->outstanding,
+                                          .send = send_answer,
+                                          .lost = lose_to_replica,
+                                          .knows = wake_supervisor,
+                                          .user = j};
 }
 
 enum status primary_open(struct service *s, struct job *j, struct error *err)
 {
     uint64_t sessions[MEMBERSHIP_RANKS_MAX];
     struct join_request terms;
-    struct chain_config config = config_of(s, j, &terms, 1, sessions);
-    struct chain *chain = NULL;
+    struct replica_stream_config config = config_of(s, j, &terms, 1, sessions);
+    struct replica_stream *stream = NULL;
     int64_t deadline_ns;
     enum status status;
 
@@ -89,9 +90,9 @@ enum status primary_open(struct service *s, struct job *j, struct error *err)
     if (deadline_ns == INT64_MAX)
         deadline_ns = clock_deadline_ns(s->timeout_ms);
     if (status == STATUS_OK)
-        status = chain_open(&config, deadline_ns, &chain, err);
+        status = replica_stream_open(&config, deadline_ns, &stream, err);
     (void)pthread_mutex_lock(&s->lock); /* statistics look at jobs that are built, too */
-    j->chain = chain;
+    j->replica_stream = stream;
     (void)pthread_mutex_unlock(&s->lock);
     return status;
 }
@@ -100,8 +101,7 @@ enum status primary_open(struct service *s, struct job *j, struct error *err)
 static void read_sessions(const struct job *j, uint64_t *ret)
 {
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        ret[rank] =
-            j->members.members[rank].state == MEMBER_JOINED ? j->ranks[rank].slot.session : 0;
+        ret[rank] = j->members.members[rank].state == MEMBER_JOINED ? j->ranks[rank].session.id : 0;
 }
 
 enum status primary_restore(struct service *s, struct job *j, struct error *err)
@@ -109,44 +109,44 @@ enum status primary_restore(struct service *s, struct job *j, struct error *err)
     uint64_t sessions[MEMBERSHIP_RANKS_MAX];
     bool settled[MEMBERSHIP_RANKS_MAX];
     struct join_request terms;
-    struct chain_config config = config_of(s, j, &terms, j->epoch, sessions);
+    struct replica_stream_config config = config_of(s, j, &terms, j->epoch, sessions);
 
     read_sessions(j, sessions);
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
         settled[rank] = sessions[rank] == 0;
-    return chain_restore(&config, settled, &j->chain, err);
+    return replica_stream_restore(&config, settled, &j->replica_stream, err);
 }
 
-enum chain_standing primary_standing(const struct job *j)
+enum replica_stream_standing primary_standing(const struct job *j)
 {
     uint64_t sessions[MEMBERSHIP_RANKS_MAX];
 
-    if (!j->chain)
-        return CHAIN_ALONE;
+    if (!j->replica_stream)
+        return REPLICA_STREAM_ALONE;
     read_sessions(j, sessions);
-    return chain_standing(j->chain, sessions);
+    return replica_stream_standing(j->replica_stream, sessions);
 }
 
 void primary_look(struct service *s)
 {
     struct job *j = s->current;
 
-    if (!j || j->state != JOB_RUNNING || !j->chain)
+    if (!j || j->state != JOB_RUNNING || !j->replica_stream)
         return;
-    preserve_standing(s, j);
+    persistence_standing(s, j);
     (void)pthread_mutex_unlock(&s->lock);
-    chain_tick(j->chain, clock_now_ns()); /* only the keeper frees jobs */
+    replica_stream_tick(j->replica_stream, clock_now_ns()); /* only the supervisor frees jobs */
     (void)pthread_mutex_lock(&s->lock);
 }
 
-/* The chain has gone on alone. */
+/* The stream has gone on alone. */
 static void note_epoch(struct service *s, struct job *j, uint64_t epoch)
 {
     if (epoch == 0)
         return;
     (void)pthread_mutex_lock(&s->lock);
     j->epoch = epoch;
-    preserve_members(s, j);
+    persistence_members(s, j);
     (void)pthread_mutex_unlock(&s->lock);
 }
 
@@ -155,21 +155,21 @@ void primary_beat(struct service *s, struct job *j, unsigned rank, uint64_t vote
 {
     uint64_t epoch = 0;
 
-    if (!j->chain)
+    if (!j->replica_stream)
         return;
     if (vote != 0)
-        chain_vote(j->chain, rank, vote, &epoch);
+        replica_stream_vote(j->replica_stream, rank, vote, &epoch);
     note_epoch(s, j, epoch);
-    *ret_propose = chain_proposal(j->chain);
+    *ret_propose = replica_stream_proposal(j->replica_stream);
 }
 
 void primary_settle(struct service *s, struct job *j, unsigned rank)
 {
     uint64_t epoch;
 
-    if (!j->chain)
+    if (!j->replica_stream)
         return;
-    chain_settle(j->chain, rank, &epoch);
+    replica_stream_settle(j->replica_stream, rank, &epoch);
     note_epoch(s, j, epoch);
 }
 
@@ -177,17 +177,17 @@ uint64_t primary_members(struct job *j)
 {
     uint64_t sessions[MEMBERSHIP_RANKS_MAX];
 
-    if (!j->chain)
+    if (!j->replica_stream)
         return 0;
     read_sessions(j, sessions);
-    return chain_members(j->chain, j->epoch, sessions);
+    return replica_stream_members(j->replica_stream, j->epoch, sessions);
 }
 
 /* A server that stops leaves the job to its replica; any other end is the end of the job. */
 void primary_end(struct job *j, const struct error *failure)
 {
     if (failure && failure->status == STATUS_UNAVAILABLE)
-        chain_cancel(j->chain);
+        replica_stream_cancel(j->replica_stream);
     else
-        chain_end(j->chain);
+        replica_stream_end(j->replica_stream);
 }

@@ -27,7 +27,7 @@ void replica_reply(struct rpc_call *call, const struct record_reply *m)
     (void)rpc_call_send(call, bytes, wire_pack_record_reply(m, bytes), NULL);
 }
 
-/* A replica of the job that the terms describe, for the keeper to build.  Lock held. */
+/* A replica of the job that the terms describe, for the supervisor to build.  Lock held. */
 static enum status open_job(struct replicate *r, struct rpc_call *call, const struct wire_record *m,
                             struct error *err)
 {
@@ -77,7 +77,7 @@ static bool is_same_run(const struct job *j, const struct wire_record *m)
         m->session_count != j->members.world_size)
         return false;
     for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        same = same || (m->sessions[rank] != 0 && m->sessions[rank] == j->ranks[rank].slot.session);
+        same = same || (m->sessions[rank] != 0 && m->sessions[rank] == j->ranks[rank].session.id);
     return same;
 }
 
@@ -115,7 +115,7 @@ static enum status take_terms(struct replicate *r, struct rpc_call *call,
     (void)pthread_mutex_lock(&r->service->lock);
     status = open_job(r, call, m, err);
     (void)pthread_mutex_unlock(&r->service->lock);
-    return status; /* the keeper asks for the next record */
+    return status; /* the supervisor asks for the next record */
 }
 
 /* From here to end_applying the job stays a replica's.  STATUS_CANCELLED: it is not one any more,
@@ -162,21 +162,21 @@ static enum status source_copy(void *user, float *dst, size_t count, struct erro
 static enum status apply(struct replicate *r, struct rpc_message *message,
                          const struct wire_record *m, struct error *err)
 {
-    static const enum shard_record_kind kinds[] = {[RECORD_INIT] = SHARD_RECORD_INIT,
-                                                   [RECORD_STEP] = SHARD_RECORD_STEP,
-                                                   [RECORD_RANKS] = SHARD_RECORD_RANKS,
-                                                   [RECORD_STATE] = SHARD_RECORD_STATE};
+    static const enum mutation_kind kinds[] = {[RECORD_INIT] = MUTATION_INIT,
+                                               [RECORD_STEP] = MUTATION_STEP,
+                                               [RECORD_RANKS] = MUTATION_RANKS,
+                                               [RECORD_STATE] = MUTATION_STATE};
     struct shard_source source = {.copy = source_copy, .user = message};
     size_t bytes = rpc_message_payload_size(message);
-    struct shard_record record = {.kind = kinds[m->kind],
-                                  .partition = m->partition,
-                                  .sequence = m->sequence,
-                                  .step = m->step,
-                                  .rate = m->rate,
-                                  .world_size = (unsigned)m->clock_count,
-                                  .clocks = m->clocks,
-                                  .flags = m->flags,
-                                  .count = bytes / sizeof(float)};
+    struct mutation record = {.kind = kinds[m->kind],
+                              .partition = m->partition,
+                              .sequence = m->sequence,
+                              .step = m->step,
+                              .rate = m->rate,
+                              .world_size = (unsigned)m->clock_count,
+                              .clocks = m->clocks,
+                              .flags = m->flags,
+                              .count = bytes / sizeof(float)};
     bool applied;
 
     if (m->clock_count != m->flag_count || m->sequence == 0 || m->length != bytes ||
@@ -202,23 +202,23 @@ static enum status take_members(struct replicate *r, const struct wire_record *m
                          m->sequence, m->session_count, j->members.world_size);
     (void)pthread_mutex_lock(&r->service->lock);
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
-        struct slot *slot = &j->ranks[rank].slot;
+        struct rank_session *session = &j->ranks[rank].session;
         bool in = j->members.members[rank].state == MEMBER_JOINED;
 
         if (m->sessions[rank] == 0 && in)
             membership_lose(&j->members, rank);
         if (m->sessions[rank] == 0) {
-            slot->state = SLOT_VACANT;
+            session->state = RANK_VACANT;
             continue;
         }
         membership_return(&j->members, rank, rpc_call_peer(j->replica.stream));
-        if (!in || slot->session != m->sessions[rank]) {
-            slot_hold(slot, m->sessions[rank], 1, now_ns);
-            slot_send_away(slot, REPLICA_AWAY, INT64_MAX, now_ns);
+        if (!in || session->id != m->sessions[rank]) {
+            rank_session_hold(session, m->sessions[rank], 1, now_ns);
+            rank_session_send_away(session, REPLICA_AWAY, INT64_MAX, now_ns);
         }
     }
     j->epoch = m->epoch;
-    status = preserve_told_members(j, err);
+    status = persistence_told_members(j, err);
     (void)pthread_mutex_unlock(&r->service->lock);
     return status;
 }
@@ -340,7 +340,7 @@ static void replicate_message(struct rpc_call *call, struct rpc_message *message
     head = rpc_message_head(message, &size);
     status = wire_unpack_record(head, size, &m, &err);
     if (status == STATUS_OK && !r->job) {
-        status = service_check_server(r->service, call, &err);
+        status = authorize_server(r->service, call, &err);
         if (status == STATUS_OK)
             status = take_terms(r, call, &m, &err);
     } else if (status == STATUS_OK) {

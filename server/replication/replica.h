@@ -1,9 +1,9 @@
 /*
- * replica: a job of which this server keeps a copy for its primary (server/chain.h), and how it
- * becomes the primary itself.
+ * replica: a job of which this server keeps a copy for its primary
+ * (server/replication/replica_stream.h), and how it becomes the primary itself.
  *
- * The Replicate stream brings the terms, from which the keeper builds the job as from joins, and
- * then the records.  The slots are held by the sessions that the primary knows, and all AWAY.  A
+ * The Replicate stream brings the terms, from which the supervisor builds the job as from joins,
+ * and then the records.  The slots are held by the sessions that the primary knows, and all AWAY. A
  * join that returns such a session promotes this server (common/succession): no record is taken any
  * more, the primary is told, and all ranks have some time to come.
  *
@@ -45,8 +45,8 @@ void replica_reply(struct rpc_call *call, const struct record_reply *m);
  * STATUS_UNAVAILABLE: not now.  Lock held. */
 enum status replica_admit(struct job *j, const struct join_request *request, struct error *err);
 
-/* The keeper's, lock held on entry and return.  The job is built: take records.  And: has something
- * to be done about it?  Returns whether anything was. */
+/* The supervisor's, lock held on entry and return.  The job is built: take records.  And: has
+ * something to be done about it?  Returns whether anything was. */
 void replica_start(struct service *s, struct job *j);
 bool replica_look(struct service *s);
 

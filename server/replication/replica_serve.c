@@ -44,7 +44,7 @@ void replica_start(struct service *s, struct job *j)
 
     j->epoch = j->replica.succession.epoch;
     job_send_away(j, REPLICA_AWAY, INT64_MAX, clock_now_ns());
-    preserve_members(s, j); /* before the primary acknowledges anything */
+    persistence_members(s, j); /* before the primary acknowledges anything */
     if (stream)
         rpc_call_ref(stream);
     (void)pthread_mutex_unlock(&s->lock);
@@ -74,7 +74,7 @@ static void take_over(struct service *s, struct job *j)
     j->replica.is_kept = false;
     j->epoch = j->replica.succession.epoch;
     job_send_away(j, "its primary was lost", now_ns + grace_ms * 1000000, now_ns);
-    status = preserve_told_members(j, &err);
+    status = persistence_told_members(j, &err);
     if (stream)
         rpc_call_ref(stream);
     log_warning("job '%s': a worker has lost its primary; this server takes over in epoch %" PRIu64
@@ -85,7 +85,7 @@ static void take_over(struct service *s, struct job *j)
     if (status != STATUS_OK)
         service_end_job(s, j, &err);
     else
-        loss_take_out(s, j);
+        rank_recovery_take_out(s, j);
     if (stream && status == STATUS_OK)
         tell_superseded(epoch, stream);
     if (stream)

@@ -15,13 +15,13 @@
 
 /* ------------------------------------------------------------------ answers */
 
-size_t chain_slot_of(const struct chain *c, uint32_t partition)
+size_t replica_stream_slot_of(const struct replica_stream *c, uint32_t partition)
 {
     return c->shard->config.map->partitions[partition].slot;
 }
 
 /* Lock held. */
-static bool may_send(struct chain *c, size_t slot, uint64_t sequence)
+static bool may_send(struct replica_stream *c, size_t slot, uint64_t sequence)
 {
     bool has_it = !c->restored && c->slots[slot].acknowledged >= sequence;
 
@@ -33,7 +33,7 @@ static bool may_send(struct chain *c, size_t slot, uint64_t sequence)
     return false;
 }
 
-bool chain_hold(struct chain *c, const struct chain_answer *answer)
+bool replica_stream_hold(struct replica_stream *c, const struct held_reply *answer)
 {
     size_t slot;
     struct waiting *w;
@@ -41,7 +41,7 @@ bool chain_hold(struct chain *c, const struct chain_answer *answer)
 
     if (!c)
         return false;
-    slot = chain_slot_of(c, answer->header.partition);
+    slot = replica_stream_slot_of(c, answer->header.partition);
     w = &c->waiting[slot * c->world_size + answer->rank];
     (void)pthread_mutex_lock(&c->lock);
     held = !may_send(c, slot, answer->answer.sequence);
@@ -53,7 +53,7 @@ bool chain_hold(struct chain *c, const struct chain_answer *answer)
     return held;
 }
 
-void chain_forget(struct chain *c, unsigned rank)
+void replica_stream_forget(struct replica_stream *c, unsigned rank)
 {
     if (!c)
         return;
@@ -68,9 +68,9 @@ void chain_forget(struct chain *c, unsigned rank)
 }
 
 /* Send what may leave of one slot.  No lock held. */
-static void send_slot(struct chain *c, size_t slot)
+static void send_slot(struct replica_stream *c, size_t slot)
 {
-    struct chain_answer answer;
+    struct held_reply answer;
 
     for (unsigned rank = 0; rank < c->world_size; rank++) {
         struct waiting *w = &c->waiting[slot * c->world_size + rank];
@@ -95,7 +95,7 @@ static void send_slot(struct chain *c, size_t slot)
     }
 }
 
-static void send_all(struct chain *c)
+static void send_all(struct replica_stream *c)
 {
     (void)pthread_mutex_lock(&c->lock);
     c->stuck = 0;
@@ -104,7 +104,7 @@ static void send_all(struct chain *c)
         send_slot(c, slot);
 }
 
-static void send_stuck(struct chain *c)
+static void send_stuck(struct replica_stream *c)
 {
     bool any;
 
@@ -118,7 +118,7 @@ static void send_stuck(struct chain *c)
 /* ------------------------------------------------------------------ who goes on */
 
 /* The replica is given up: ask the workers.  Lock held; returns whether they need not be asked. */
-static bool give_up(struct chain *c, const struct error *why)
+static bool give_up(struct replica_stream *c, const struct error *why)
 {
     int64_t now_ns = clock_now_ns();
 
@@ -131,7 +131,7 @@ static bool give_up(struct chain *c, const struct error *why)
 }
 
 /* Lock held on entry, not on return. */
-static void go_alone(struct chain *c, uint64_t *ret_epoch)
+static void go_alone(struct replica_stream *c, uint64_t *ret_epoch)
 {
     if (c->succession.epoch <= c->epoch) /* of a change that the replica has not heard of */
         c->succession.epoch = c->epoch + 1;
@@ -145,7 +145,7 @@ static void go_alone(struct chain *c, uint64_t *ret_epoch)
     c->knows(c->user);
 }
 
-uint64_t chain_proposal(struct chain *c)
+uint64_t replica_stream_proposal(struct replica_stream *c)
 {
     uint64_t epoch = 0;
 
@@ -158,7 +158,8 @@ uint64_t chain_proposal(struct chain *c)
     return epoch;
 }
 
-void chain_vote(struct chain *c, unsigned rank, uint64_t epoch, uint64_t *ret_epoch)
+void replica_stream_vote(struct replica_stream *c, unsigned rank, uint64_t epoch,
+                         uint64_t *ret_epoch)
 {
     *ret_epoch = 0;
     if (!c)
@@ -170,7 +171,7 @@ void chain_vote(struct chain *c, unsigned rank, uint64_t epoch, uint64_t *ret_ep
         (void)pthread_mutex_unlock(&c->lock);
 }
 
-void chain_settle(struct chain *c, unsigned rank, uint64_t *ret_epoch)
+void replica_stream_settle(struct replica_stream *c, unsigned rank, uint64_t *ret_epoch)
 {
     *ret_epoch = 0;
     if (!c)
@@ -182,7 +183,7 @@ void chain_settle(struct chain *c, unsigned rank, uint64_t *ret_epoch)
         (void)pthread_mutex_unlock(&c->lock);
 }
 
-uint64_t chain_members(struct chain *c, uint64_t epoch, const uint64_t *sessions)
+uint64_t replica_stream_members(struct replica_stream *c, uint64_t epoch, const uint64_t *sessions)
 {
     struct wire_record m = {.kind = RECORD_MEMBER, .epoch = epoch};
     uint64_t number;
@@ -209,21 +210,22 @@ uint64_t chain_members(struct chain *c, uint64_t epoch, const uint64_t *sessions
     return number;
 }
 
-enum chain_standing chain_standing(struct chain *c, const uint64_t *sessions)
+enum replica_stream_standing replica_stream_standing(struct replica_stream *c,
+                                                     const uint64_t *sessions)
 {
-    enum chain_standing standing = CHAIN_PAIR;
+    enum replica_stream_standing standing = REPLICA_STREAM_PAIR;
 
     (void)pthread_mutex_lock(&c->lock);
     if (c->succession.role == SUCCESSION_LONE)
-        standing = CHAIN_ALONE;
+        standing = REPLICA_STREAM_ALONE;
     else if (c->known != c->members ||
              memcmp(c->sessions, sessions, c->world_size * sizeof(*sessions)) != 0)
-        standing = CHAIN_CHANGING;
+        standing = REPLICA_STREAM_CHANGING;
     (void)pthread_mutex_unlock(&c->lock);
     return standing;
 }
 
-bool chain_knows(struct chain *c, uint64_t number)
+bool replica_stream_knows(struct replica_stream *c, uint64_t number)
 {
     bool knows;
 
@@ -235,7 +237,7 @@ bool chain_knows(struct chain *c, uint64_t number)
     return knows;
 }
 
-void chain_step_down(struct chain *c, uint64_t epoch)
+void replica_stream_step_down(struct replica_stream *c, uint64_t epoch)
 {
     struct error why = {0};
     bool first;
@@ -257,7 +259,7 @@ void chain_step_down(struct chain *c, uint64_t epoch)
 /* ------------------------------------------------------------------ the stream */
 
 /* The replica knows who holds the slots; whose are vacant need not vote.  Lock held. */
-static enum status take_members(struct chain *c, uint64_t number, struct error *err)
+static enum status take_members(struct replica_stream *c, uint64_t number, struct error *err)
 {
     if (number > c->members)
         return error_set(err, STATUS_PROTOCOL,
@@ -273,7 +275,8 @@ static enum status take_members(struct chain *c, uint64_t number, struct error *
 }
 
 /* What the replica says that it has, and was sent. */
-static void count_acknowledged(struct chain_counts *counts, const struct record_reply *reply)
+static void count_acknowledged(struct replica_stream_counts *counts,
+                               const struct record_reply *reply)
 {
     if (reply->records > counts->acknowledged_records && reply->records <= counts->records)
         counts->acknowledged_records = reply->records;
@@ -281,7 +284,7 @@ static void count_acknowledged(struct chain_counts *counts, const struct record_
         counts->acknowledged_bytes = reply->bytes;
 }
 
-static enum status take_reply(struct chain *c, const struct record_reply *reply,
+static enum status take_reply(struct replica_stream *c, const struct record_reply *reply,
                               bool *ret_step_down, size_t *ret_slot, struct error *err)
 {
     const struct shard_map *map = c->shard->config.map;
@@ -305,7 +308,7 @@ static enum status take_reply(struct chain *c, const struct record_reply *reply,
         return error_set(err, STATUS_PROTOCOL,
                          "it acknowledges partition %" PRIu32 ", which is not held here",
                          reply->partition);
-    *ret_slot = chain_slot_of(c, reply->partition);
+    *ret_slot = replica_stream_slot_of(c, reply->partition);
     if (reply->sequence > c->slots[*ret_slot].put)
         return error_set(err, STATUS_PROTOCOL,
                          "it acknowledges record %" PRIu64 " of partition %" PRIu32
@@ -319,7 +322,7 @@ static enum status take_reply(struct chain *c, const struct record_reply *reply,
 
 static void on_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
-    struct chain *c = user;
+    struct replica_stream *c = user;
     struct record_reply reply;
     struct error err = {0};
     bool must_step_down = false;
@@ -342,7 +345,7 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
         return;
     }
     if (must_step_down)
-        chain_step_down(c, reply.epoch);
+        replica_stream_step_down(c, reply.epoch);
     if (slot != SIZE_MAX)
         send_slot(c, slot);
     else if (reply.partition == RECORD_OF_MEMBERS)
@@ -353,7 +356,7 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
 
 static void on_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
 {
-    struct chain *c = user;
+    struct replica_stream *c = user;
     uint64_t epoch;
 
     (void)call;
@@ -369,9 +372,9 @@ static void on_closed(struct rpc_call *call, const struct rpc_result *result, vo
         (void)pthread_mutex_unlock(&c->lock);
 }
 
-const struct rpc_handler chain_handler = {.message = on_message, .closed = on_closed};
+const struct rpc_handler replica_stream_handler = {.message = on_message, .closed = on_closed};
 
-void chain_tick(struct chain *c, int64_t now_ns)
+void replica_stream_tick(struct replica_stream *c, int64_t now_ns)
 {
     struct wire_record beat = {.kind = RECORD_BEAT};
     struct error why = {0};
@@ -401,10 +404,10 @@ void chain_tick(struct chain *c, int64_t now_ns)
     else
         (void)pthread_mutex_unlock(&c->lock);
     send_stuck(c);
-    chain_ask(c, now_ns);
+    replica_stream_ask(c, now_ns);
 }
 
-void chain_end(struct chain *c)
+void replica_stream_end(struct replica_stream *c)
 {
     struct wire_record end = {.kind = RECORD_END};
 
@@ -421,9 +424,9 @@ void chain_end(struct chain *c)
     (void)pthread_mutex_unlock(&c->lock);
 }
 
-void chain_count(struct chain *c, struct chain_counts *ret)
+void replica_stream_count(struct replica_stream *c, struct replica_stream_counts *ret)
 {
-    *ret = (struct chain_counts){0};
+    *ret = (struct replica_stream_counts){0};
     if (!c)
         return;
     (void)pthread_mutex_lock(&c->lock);
@@ -432,7 +435,7 @@ void chain_count(struct chain *c, struct chain_counts *ret)
     (void)pthread_mutex_unlock(&c->lock);
 }
 
-void chain_cancel(struct chain *c)
+void replica_stream_cancel(struct replica_stream *c)
 {
     if (!c)
         return;

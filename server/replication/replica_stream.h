@@ -1,7 +1,7 @@
 /*
- * chain: the primary's side of a shard that a second server, its replica, keeps as well.
+ * replica_stream: the primary's side of a shard that a second server, its replica, keeps as well.
  *
- * The replica gets the job's terms, then each record of the shard as it happens (shard_record.h),
+ * The replica gets the job's terms, then each record of the shard as it happens (mutation.h),
  * and acknowledges every one.  An answer waits here until the replica has the newest record that is
  * in it; so whatever a worker was told is on both servers.  When one of them is lost the workers
  * decide who goes on (common/succession).
@@ -25,29 +25,29 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct chain;
+struct replica_stream;
 
 /* An answer to a rank that is on its way. */
-struct chain_answer {
+struct held_reply {
     unsigned rank;
     bool is_pull; /* not to a push */
     struct chunk_header header;
-    struct shard_answer answer;
+    struct shard_reply answer;
 };
 
-struct chain_config {
+struct replica_stream_config {
     struct rpc_security security;     /* of this server, which is the replica's client */
     const struct join_request *terms; /* with the replica's address and the manifest; borrowed until
-                                         chain_open returns, like sessions */
+                                         replica_stream_open returns, like sessions */
     const uint64_t *sessions;         /* world_size of them */
     uint64_t epoch;
-    struct shard *shard;        /* borrowed until chain_close; chain_open becomes its sink */
+    struct shard *shard;        /* borrowed until replica_stream_close; this becomes its sink */
     atomic_size_t *outstanding; /* counts payloads inside the shard that core holds */
-    /* All without a lock of the chain's, from any thread.  send: the answer may leave now.  lost:
-     * this server must end the job, which the replica has taken over. */
-    void (*send)(void *user, const struct chain_answer *answer);
+    /* All without a lock of the replica stream's, from any thread.  send: the answer may leave now.
+     * lost: this server must end the job, which the replica has taken over. */
+    void (*send)(void *user, const struct held_reply *answer);
     void (*lost)(void *user, const struct error *why);
-    void (*knows)(void *user); /* chain_knows may say more than before */
+    void (*knows)(void *user); /* replica_stream_knows may say more than before */
     void *user;
 };
 
@@ -56,60 +56,64 @@ struct chain_config {
  * STATUS_TIMEOUT when it has not by deadline_ns, STATUS_UNSUPPORTED for what cannot be kept twice,
  * its own words when it refuses.  Before anybody uses the shard.
  */
-enum status chain_open(const struct chain_config *config, int64_t deadline_ns,
-                       struct chain **ret_chain, struct error *err);
+enum status replica_stream_open(const struct replica_stream_config *config, int64_t deadline_ns,
+                                struct replica_stream **ret_stream, struct error *err);
 
 /*
  * In a job that an earlier process of this server has begun, as one of two (see
  * succession_primary_restore, for `settled`, too): nothing is sent to the replica any more, but it
  * is asked whether it serves by now.  The caller gives it the shard's records.  Does not block.
  */
-enum status chain_restore(const struct chain_config *config, const bool *settled,
-                          struct chain **ret_chain, struct error *err);
+enum status replica_stream_restore(const struct replica_stream_config *config, const bool *settled,
+                                   struct replica_stream **ret_stream, struct error *err);
 
-/* What another process of this server would have to know: see server/roster.h. */
-enum chain_standing {
-    CHAIN_PAIR,     /* not alone, and the replica knows that these sessions hold the slots */
-    CHAIN_CHANGING, /* not alone, and it may not know that */
-    CHAIN_ALONE,
+/* What another process of this server would have to know: see server/persistence/membership_file.h.
+ */
+enum replica_stream_standing {
+    REPLICA_STREAM_PAIR, /* not alone, and the replica knows that these sessions hold the slots */
+    REPLICA_STREAM_CHANGING, /* not alone, and it may not know that */
+    REPLICA_STREAM_ALONE,
 };
 
-enum chain_standing chain_standing(struct chain *c, const uint64_t *sessions);
+enum replica_stream_standing replica_stream_standing(struct replica_stream *c,
+                                                     const uint64_t *sessions);
 
 /* The shard's sink. */
-enum status chain_put(void *chain, const struct shard_record *record, struct error *err);
+enum status replica_stream_put(void *stream, const struct mutation *record, struct error *err);
 
 /* True: the answer waits (in a copy) and is sent later; an earlier one to the same rank from the
- * same partition that still waits is forgotten.  NULL: there is no chain.  No lock held. */
-bool chain_hold(struct chain *c, const struct chain_answer *answer);
+ * same partition that still waits is forgotten.  NULL: there is no replica stream.  No lock held.
+ */
+bool replica_stream_hold(struct replica_stream *c, const struct held_reply *answer);
 
 /* What waits for this rank is dropped: its connection broke, and on the next one it asks again.
  * NULL is allowed. */
-void chain_forget(struct chain *c, unsigned rank);
+void replica_stream_forget(struct replica_stream *c, unsigned rank);
 
 /* The epoch in which this server would go on alone, for the workers to vote on; 0: no question. */
-uint64_t chain_proposal(struct chain *c);
+uint64_t replica_stream_proposal(struct replica_stream *c);
 
 /* A rank's vote, and: a rank has left in order and votes no more.  Either may be the last that was
  * waited for: then what waits is sent, and *ret_epoch is the new epoch; else it is 0. */
-void chain_vote(struct chain *c, unsigned rank, uint64_t epoch, uint64_t *ret_epoch);
-void chain_settle(struct chain *c, unsigned rank, uint64_t *ret_epoch);
+void replica_stream_vote(struct replica_stream *c, unsigned rank, uint64_t epoch,
+                         uint64_t *ret_epoch);
+void replica_stream_settle(struct replica_stream *c, unsigned rank, uint64_t *ret_epoch);
 
 /* Who holds the slots has changed: sessions, world_size of them, 0 for nobody; from `epoch` on. The
  * number of the change; the service's lock may be held.  And: does the replica know of it (or is
  * there none any more)?  Until then a newcomer is not told that it is in. */
-uint64_t chain_members(struct chain *c, uint64_t epoch, const uint64_t *sessions);
-bool chain_knows(struct chain *c, uint64_t number);
+uint64_t replica_stream_members(struct replica_stream *c, uint64_t epoch, const uint64_t *sessions);
+bool replica_stream_knows(struct replica_stream *c, uint64_t number);
 
 /* From time to time (at least every tenth of a second): gives signs of life and looks for the
  * replica's. */
-void chain_tick(struct chain *c, int64_t now_ns);
+void replica_stream_tick(struct replica_stream *c, int64_t now_ns);
 
 /* The job is over for good, and the replica may forget it.  Without this it waits for workers. */
-void chain_end(struct chain *c);
+void replica_stream_end(struct replica_stream *c);
 
 /* What happened, for records and statistics. */
-struct chain_counts {
+struct replica_stream_counts {
     enum succession_role role;
     uint64_t records, bytes; /* sent */
     uint64_t acknowledged_records, acknowledged_bytes;
@@ -120,13 +124,13 @@ struct chain_counts {
     int64_t recover_ns; /* from there to going on alone; 0: not yet */
 };
 
-void chain_count(struct chain *c, struct chain_counts *ret);
+void replica_stream_count(struct replica_stream *c, struct replica_stream_counts *ret);
 
 /* Break the stream off; gRPC then lets go of what it holds. */
-void chain_cancel(struct chain *c);
+void replica_stream_cancel(struct replica_stream *c);
 
 /* Free.  Only when *outstanding is 0 and nobody uses the shard.  NULL is allowed; not from a
  * call-back. */
-void chain_close(struct chain *c);
+void replica_stream_close(struct replica_stream *c);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The beginning and the end of a chain.
+ * The beginning and the end of a replica stream.
  */
 #include "common/base/clock.h"
 #include "common/base/condition.h"
@@ -13,13 +13,13 @@
 
 #define END_MS 1000 /* for the replica to hear that the job is over */
 
-static enum status allocate(struct chain *c, struct error *err)
+static enum status allocate(struct replica_stream *c, struct error *err)
 {
     size_t length = c->shard->length, pairs = length * c->world_size;
-    enum status status = mem_calloc(length, sizeof(*c->slots), "chain", &c->slots, err);
+    enum status status = mem_calloc(length, sizeof(*c->slots), "replica stream", &c->slots, err);
 
     if (status == STATUS_OK)
-        status = mem_calloc(length, sizeof(*c->loans), "chain", &c->loans, err);
+        status = mem_calloc(length, sizeof(*c->loans), "replica stream", &c->loans, err);
     if (status == STATUS_OK)
         status = mem_calloc(pairs, sizeof(*c->waiting), "answers that wait", &c->waiting, err);
     if (status == STATUS_OK)
@@ -43,7 +43,7 @@ static enum status allocate(struct chain *c, struct error *err)
 }
 
 /* Allocates *ret_bytes (free). */
-static enum status pack_terms(const struct chain_config *config, enum record_kind kind,
+static enum status pack_terms(const struct replica_stream_config *config, enum record_kind kind,
                               uint8_t **ret_bytes, size_t *ret_size, struct error *err)
 {
     size_t count = config->terms->world_size;
@@ -60,12 +60,13 @@ static enum status pack_terms(const struct chain_config *config, enum record_kin
     return status;
 }
 
-static enum status make(const struct chain_config *config, struct chain **ret, struct error *err)
+static enum status make(const struct replica_stream_config *config, struct replica_stream **ret,
+                        struct error *err)
 {
     const struct shard_config *shard = &config->shard->config;
     const struct join_request *t = config->terms;
-    struct chain *c;
-    enum status status = mem_calloc(1, sizeof(*c), "chain", &c, err);
+    struct replica_stream *c;
+    enum status status = mem_calloc(1, sizeof(*c), "replica stream", &c, err);
 
     if (status != STATUS_OK)
         return status;
@@ -86,7 +87,7 @@ static enum status make(const struct chain_config *config, struct chain **ret, s
     if (status == STATUS_OK)
         status = pack_terms(config, RECORD_ASK, &c->question, &c->question_size, err);
     if (status != STATUS_OK) {
-        chain_close(c);
+        replica_stream_close(c);
         return status;
     }
     succession_primary_init(&c->succession, config->epoch, c->world_size, c->settled);
@@ -96,7 +97,7 @@ static enum status make(const struct chain_config *config, struct chain **ret, s
     return STATUS_OK;
 }
 
-static enum status open_client(struct chain *c, const struct chain_config *config,
+static enum status open_client(struct replica_stream *c, const struct replica_stream_config *config,
                                struct error *err)
 {
     struct rpc_client_config client = {.security = config->security};
@@ -105,20 +106,21 @@ static enum status open_client(struct chain *c, const struct chain_config *confi
     return status == STATUS_OK ? rpc_client_open(&client, &c->client, err) : status;
 }
 
-static enum status connect_replica(struct chain *c, const struct chain_config *config,
-                                   struct error *err)
+static enum status connect_replica(struct replica_stream *c,
+                                   const struct replica_stream_config *config, struct error *err)
 {
     enum status status = open_client(c, config, err);
 
     if (status == STATUS_OK)
-        status =
-            rpc_client_call(c->client, CHAIN_PATH, INT64_MAX, &chain_handler, c, &c->call, err);
+        status = rpc_client_call(c->client, REPLICA_STREAM_PATH, INT64_MAX, &replica_stream_handler,
+                                 c, &c->call, err);
     if (status == STATUS_OK)
         rpc_call_receive(c->call);
     return status;
 }
 
-static enum status send_terms(struct chain *c, const struct chain_config *config, struct error *err)
+static enum status send_terms(struct replica_stream *c, const struct replica_stream_config *config,
+                              struct error *err)
 {
     uint8_t *bytes = NULL;
     size_t size;
@@ -131,7 +133,8 @@ static enum status send_terms(struct chain *c, const struct chain_config *config
 }
 
 /* Until the replica has taken the terms. */
-static enum status wait_until_taken(struct chain *c, int64_t deadline_ns, struct error *err)
+static enum status wait_until_taken(struct replica_stream *c, int64_t deadline_ns,
+                                    struct error *err)
 {
     struct timespec until = condition_until(deadline_ns);
     enum status status = STATUS_OK;
@@ -148,11 +151,11 @@ static enum status wait_until_taken(struct chain *c, int64_t deadline_ns, struct
     return status;
 }
 
-enum status chain_open(const struct chain_config *config, int64_t deadline_ns,
-                       struct chain **ret_chain, struct error *err)
+enum status replica_stream_open(const struct replica_stream_config *config, int64_t deadline_ns,
+                                struct replica_stream **ret_stream, struct error *err)
 {
-    struct shard_sink sink = {.put = chain_put};
-    struct chain *c = NULL;
+    struct shard_sink sink = {.put = replica_stream_put};
+    struct replica_stream *c = NULL;
     enum status status = shard_check_recorded(&config->shard->config, err);
 
     if (status == STATUS_OK)
@@ -165,37 +168,37 @@ enum status chain_open(const struct chain_config *config, int64_t deadline_ns,
         status = wait_until_taken(c, deadline_ns, err);
     if (status != STATUS_OK) {
         (void)error_prefix(err, "replica %s: ", config->terms->replica);
-        chain_close(c);
+        replica_stream_close(c);
         return status;
     }
     sink.user = c;
     shard_set_sink(c->shard, &sink);
-    *ret_chain = c;
+    *ret_stream = c;
     return STATUS_OK;
 }
 
-enum status chain_restore(const struct chain_config *config, const bool *settled,
-                          struct chain **ret_chain, struct error *err)
+enum status replica_stream_restore(const struct replica_stream_config *config, const bool *settled,
+                                   struct replica_stream **ret_stream, struct error *err)
 {
-    struct chain *c = NULL;
+    struct replica_stream *c = NULL;
     enum status status = make(config, &c, err);
 
     if (status == STATUS_OK)
         status = open_client(c, config, err);
     if (status != STATUS_OK) {
         (void)error_prefix(err, "replica %s: ", config->terms->replica);
-        chain_close(c);
+        replica_stream_close(c);
         return status;
     }
     c->restored = c->taken = c->ended = true;
     c->counts.lost_ns = clock_now_ns();
     memcpy(c->settled, settled, c->world_size * sizeof(*settled));
     succession_primary_restore(&c->succession, config->epoch, c->world_size, c->settled);
-    *ret_chain = c;
+    *ret_stream = c;
     return STATUS_OK;
 }
 
-void chain_close(struct chain *c)
+void replica_stream_close(struct replica_stream *c)
 {
     struct timespec until = condition_until(clock_deadline_ns(END_MS));
     int late = 0;

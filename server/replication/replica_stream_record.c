@@ -16,7 +16,7 @@ struct spare_copy {
 
 static void return_loan(void *user)
 {
-    struct chain_loan *loan = user;
+    struct replica_stream_loan *loan = user;
     atomic_size_t *outstanding = loan->outstanding;
 
     atomic_fetch_sub(&loan->held, 1);
@@ -34,11 +34,12 @@ static void free_copy(void *user)
 
 /* A rank has one push of a partition under way at a time, so as many copies as there are ranks will
  * do, but for the moment between the replica's answer and core's letting go.  Lock held. */
-static enum status copy_payload(struct chain *c, size_t slot, const struct shard_record *record,
-                                struct rpc_payload *ret, struct error *err)
+static enum status copy_payload(struct replica_stream *c, size_t slot,
+                                const struct mutation *record, struct rpc_payload *ret,
+                                struct error *err)
 {
     size_t index = record->sequence % c->world_size;
-    struct chain_loan *loan = &c->copied[slot * c->world_size + index];
+    struct replica_stream_loan *loan = &c->copied[slot * c->world_size + index];
     float *data = c->copy + index * c->shard->count + c->shard->parts[slot].offset;
 
     ret->user = loan;
@@ -60,12 +61,12 @@ static enum status copy_payload(struct chain *c, size_t slot, const struct shard
 }
 
 /* Lock held. */
-static void pack(struct chain *c, const struct shard_record *record, size_t *ret_size)
+static void pack(struct replica_stream *c, const struct mutation *record, size_t *ret_size)
 {
-    static const enum record_kind kinds[] = {[SHARD_RECORD_INIT] = RECORD_INIT,
-                                             [SHARD_RECORD_STEP] = RECORD_STEP,
-                                             [SHARD_RECORD_RANKS] = RECORD_RANKS,
-                                             [SHARD_RECORD_STATE] = RECORD_STATE};
+    static const enum record_kind kinds[] = {[MUTATION_INIT] = RECORD_INIT,
+                                             [MUTATION_STEP] = RECORD_STEP,
+                                             [MUTATION_RANKS] = RECORD_RANKS,
+                                             [MUTATION_STATE] = RECORD_STATE};
     struct wire_record m = {.kind = kinds[record->kind],
                             .partition = record->partition,
                             .sequence = record->sequence,
@@ -84,7 +85,7 @@ static void pack(struct chain *c, const struct shard_record *record, size_t *ret
 }
 
 /* Lock held. */
-static enum status send_record(struct chain *c, size_t slot, const struct shard_record *record,
+static enum status send_record(struct replica_stream *c, size_t slot, const struct mutation *record,
                                struct error *err)
 {
     struct rpc_payload payload = {.data = record->payload,
@@ -113,10 +114,10 @@ static enum status send_record(struct chain *c, size_t slot, const struct shard_
     return STATUS_OK;
 }
 
-enum status chain_put(void *chain, const struct shard_record *record, struct error *err)
+enum status replica_stream_put(void *stream, const struct mutation *record, struct error *err)
 {
-    struct chain *c = chain;
-    size_t slot = chain_slot_of(c, record->partition);
+    struct replica_stream *c = stream;
+    size_t slot = replica_stream_slot_of(c, record->partition);
     enum status status = STATUS_OK;
 
     (void)pthread_mutex_lock(&c->lock);

@@ -14,7 +14,7 @@
 
 static void on_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
-    struct chain *c = user;
+    struct replica_stream *c = user;
     struct record_reply reply;
     const uint8_t *head;
     size_t size;
@@ -24,13 +24,13 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
         return; /* the status follows */
     head = rpc_message_head(message, &size);
     if (wire_unpack_record_reply(head, size, &reply, NULL) == STATUS_OK && reply.superseded)
-        chain_step_down(c, reply.epoch);
+        replica_stream_step_down(c, reply.epoch);
     rpc_call_receive(call);
 }
 
 static void on_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
 {
-    struct chain *c = user;
+    struct replica_stream *c = user;
 
     (void)call;
     (void)result; /* nobody there, or a server that knows nothing: no news */
@@ -41,7 +41,7 @@ static void on_closed(struct rpc_call *call, const struct rpc_result *result, vo
 
 static const struct rpc_handler handler = {.message = on_message, .closed = on_closed};
 
-static bool begin(struct chain *c, int64_t now_ns)
+static bool begin(struct replica_stream *c, int64_t now_ns)
 {
     bool due;
 
@@ -58,7 +58,7 @@ static bool begin(struct chain *c, int64_t now_ns)
 
 /* The question with who holds the slots by now: that is how the replica knows the run.  Allocates
  * *ret_bytes (free). */
-static enum status pack_question(struct chain *c, uint8_t **ret_bytes, size_t *ret_size)
+static enum status pack_question(struct replica_stream *c, uint8_t **ret_bytes, size_t *ret_size)
 {
     uint64_t sessions[WIRE_RANKS_MAX];
     struct wire_record m = {.sessions = sessions, .session_count = WIRE_RANKS_MAX};
@@ -74,7 +74,7 @@ static enum status pack_question(struct chain *c, uint8_t **ret_bytes, size_t *r
     return status;
 }
 
-void chain_ask(struct chain *c, int64_t now_ns)
+void replica_stream_ask(struct replica_stream *c, int64_t now_ns)
 {
     struct rpc_call *call;
     uint8_t *bytes = NULL;
@@ -83,8 +83,8 @@ void chain_ask(struct chain *c, int64_t now_ns)
     if (!begin(c, now_ns))
         return;
     if (pack_question(c, &bytes, &size) != STATUS_OK ||
-        rpc_client_call(c->client, CHAIN_PATH, clock_deadline_ns(ASK_MS), &handler, c, &call,
-                        NULL) != STATUS_OK) {
+        rpc_client_call(c->client, REPLICA_STREAM_PATH, clock_deadline_ns(ASK_MS), &handler, c,
+                        &call, NULL) != STATUS_OK) {
         free(bytes);
         on_closed(NULL, NULL, c);
         return;

@@ -30,8 +30,8 @@ static enum status refuse(const struct rpc_call *call, unsigned rank, struct err
     return status;
 }
 
-enum status service_check_server(const struct service *s, const struct rpc_call *call,
-                                 struct error *err)
+enum status authorize_server(const struct service *s, const struct rpc_call *call,
+                             struct error *err)
 {
     char uri[URI_BYTES_MAX];
 
@@ -46,8 +46,8 @@ enum status service_check_server(const struct service *s, const struct rpc_call 
                      rpc_call_peer(call));
 }
 
-enum status service_check_rank(const struct service *s, const struct rpc_call *call, unsigned rank,
-                               struct error *err)
+enum status authorize_rank(const struct service *s, const struct rpc_call *call, unsigned rank,
+                           struct error *err)
 {
     char wanted[URI_BYTES_MAX], uri[URI_BYTES_MAX];
 

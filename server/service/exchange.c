@@ -5,7 +5,7 @@
  * A stream belongs to a rank from its first chunk on, and to one of its lanes: HELLO says which; a
  * rank without a session has one and sends none.  Until then a bad chunk ends that stream only;
  * after it, a bad chunk ends the job, because the sum may hold part of it.  The loss of the stream
- * cuts the rank off (loss.c).
+ * cuts the rank off (rank_recovery.c).
  */
 #include "server/service/exchange.h"
 
@@ -21,26 +21,26 @@
 static enum status check_bind(const struct service *s, const struct chunk_header *h,
                               struct error *err)
 {
-    struct tie_claim claim = {.rank = h->rank, .what = "sent a chunk"};
+    struct call_claim claim = {.rank = h->rank, .what = "sent a chunk"};
     const struct job *j = s->current;
-    const struct slot *slot;
+    const struct rank_session *session;
     enum status status;
 
     if (h->kind == CHUNK_HELLO) {
         claim.session = h->session;
         claim.connection = h->connection;
     }
-    status = tie_check(s, &claim, err);
+    status = call_binding_check(s, &claim, err);
 
     if (status != STATUS_OK)
         return status;
-    slot = &j->ranks[h->rank].slot;
-    if (h->lane >= slot->lanes)
+    session = &j->ranks[h->rank].session;
+    if (h->lane >= session->lanes)
         return error_set(err, STATUS_PROTOCOL, "rank %u has %u lanes, there is no lane %" PRIu32,
-                         h->rank, slot->lanes, h->lane);
-    if (slot->streams[h->lane])
+                         h->rank, session->lanes, h->lane);
+    if (session->streams[h->lane])
         return error_set(err, STATUS_EXISTS, "rank %u has an open stream already (%s)", h->rank,
-                         rpc_call_peer(slot->streams[h->lane]));
+                         rpc_call_peer(session->streams[h->lane]));
     return STATUS_OK;
 }
 
@@ -48,9 +48,9 @@ static enum status check_bind(const struct service *s, const struct chunk_header
 static enum status bind_stream(struct stream *st, struct rpc_call *call,
                                const struct chunk_header *h, struct error *err)
 {
-    struct service *s = st->tie.service;
+    struct service *s = st->binding.service;
     struct job *j;
-    enum status status = service_check_rank(s, call, h->rank, err);
+    enum status status = authorize_rank(s, call, h->rank, err);
     uint64_t doubted = 0;
 
     if (status != STATUS_OK)
@@ -59,23 +59,23 @@ static enum status bind_stream(struct stream *st, struct rpc_call *call,
     j = s->current;
     status = check_bind(s, h, err);
     if (status == STATUS_OK) {
-        struct slot *slot;
+        struct rank_session *session;
 
         assert(j); /* check_bind refuses none */
-        slot = &j->ranks[h->rank].slot;
-        tie_bind(&st->tie, j, h->rank, call);
+        session = &j->ranks[h->rank].session;
+        call_binding_bind(&st->binding, j, h->rank, call);
         st->lane = h->lane;
-        st->lanes = slot->lanes;
-        slot->streams[h->lane] = call;
-        slot->opened |= UINT32_C(1) << h->lane;
-        slot->alive_ns[h->lane] = clock_now_ns();
+        st->lanes = session->lanes;
+        session->streams[h->lane] = call;
+        session->opened |= UINT32_C(1) << h->lane;
+        session->alive_ns[h->lane] = clock_now_ns();
     } else if (status == STATUS_EXISTS && h->session != 0 && h->connection == 0) {
-        doubted = j->ranks[h->rank].slot.connection;
+        doubted = j->ranks[h->rank].session.connection;
         j->users++;
     }
     (void)pthread_mutex_unlock(&s->lock);
     if (doubted != 0) { /* one of the two is left over from before: let it begin anew */
-        loss_cut(s, j, h->rank, doubted, "a lane was opened twice");
+        rank_recovery_cut(s, j, h->rank, doubted, "a lane was opened twice");
         service_drop_job(s, j);
         err->status = status = STATUS_UNAVAILABLE; /* the right one may be the one that came late */
     }
@@ -90,7 +90,7 @@ static void exchange_start(struct rpc_call *call, void *user)
     if (mem_calloc(1, sizeof(*st), "stream", &st, &err) != STATUS_OK)
         rpc_call_finish(call, err.status, err.text);
     else
-        st->tie.service = user;
+        st->binding.service = user;
     rpc_call_set_user(call, st);
     if (st)
         rpc_call_receive(call);
@@ -104,13 +104,13 @@ static enum status take(struct stream *st, struct rpc_call *call, struct rpc_mes
     size_t size;
     const uint8_t *head = rpc_message_head(message, &size);
     enum status status = wire_unpack_chunk(head, size, &header, err);
-    bool bound = st->tie.job != NULL;
+    bool bound = st->binding.job != NULL;
 
     if (status == STATUS_OK && !bound)
         status = bind_stream(st, call, &header, err);
     if (status != STATUS_OK || (!bound && header.kind == CHUNK_HELLO))
         return status;
-    return chunk_take(st, &header, message, err);
+    return exchange_take_chunk(st, &header, message, err);
 }
 
 static void exchange_message(struct rpc_call *call, struct rpc_message *message, void *user)
@@ -120,8 +120,8 @@ static void exchange_message(struct rpc_call *call, struct rpc_message *message,
     enum status status;
 
     if (!message) {
-        if (st->tie.job)
-            tie_cut(&st->tie, "it closed its stream without leaving");
+        if (st->binding.job)
+            call_binding_cut(&st->binding, "it closed its stream without leaving");
         rpc_call_finish(call, STATUS_OK, "");
         return;
     }
@@ -132,8 +132,8 @@ static void exchange_message(struct rpc_call *call, struct rpc_message *message,
     }
     if (status == STATUS_CANCELLED)
         return; /* the job is over or the rank cut off, and this stream's end is on its way */
-    if (st->tie.job)
-        service_end_job(st->tie.service, st->tie.job, &err);
+    if (st->binding.job)
+        service_end_job(st->binding.service, st->binding.job, &err);
     rpc_call_finish(call, status, err.text);
 }
 
@@ -142,9 +142,10 @@ static void exchange_closed(struct rpc_call *call, const struct rpc_result *resu
     struct stream *st = user;
 
     (void)result;
-    if (st && st->tie.job) {
-        tie_cut(&st->tie, "its connection closed");
-        tie_release(&st->tie, call, &st->tie.job->ranks[st->tie.rank].slot.streams[st->lane]);
+    if (st && st->binding.job) {
+        call_binding_cut(&st->binding, "its connection closed");
+        call_binding_release(&st->binding, call,
+                             &st->binding.job->ranks[st->binding.rank].session.streams[st->lane]);
     }
     free(st);
 }

@@ -24,25 +24,25 @@
 /* Initial values, or the newest, for those whose pull waits. */
 static void answer_pulls(struct service *s, struct job *j, uint32_t partition)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
     unsigned rank;
 
     while (shard_next_parked(&j->shard, partition, &rank, &answer))
-        answer_pull(s, j, rank, partition, &answer);
+        reply_pull(s, j, rank, partition, &answer);
 }
 
 /* The counters know of a whole round: from now on others may be told, by any thread.  No lock. */
 static void release_round(struct service *s, struct job *j, uint32_t partition)
 {
-    if (!j->shard.config.counts)
+    if (!j->shard.config.defer_replies)
         return;
-    shard_counted(&j->shard, partition);
+    shard_release_replies(&j->shard, partition);
     answer_pulls(s, j, partition);
 }
 
 /* Is there anything that the job's counters must know?  In lockstep only whole sums. */
 static void count_push(struct service *s, struct job *j, unsigned rank, uint32_t partition,
-                       const struct shard_answer *answer)
+                       const struct shard_reply *answer)
 {
     if (answer->held || (job_is_lockstep(j) && !answer->complete))
         return;
@@ -63,7 +63,7 @@ static enum status go_on(struct service *s, struct job *j, uint32_t partition, s
     bool found = true;
 
     while (found) {
-        struct shard_answer answer;
+        struct shard_reply answer;
         unsigned rank;
         enum status status = shard_next_apply(&j->shard, partition, &found, &rank, &answer, err);
 
@@ -71,20 +71,20 @@ static enum status go_on(struct service *s, struct job *j, uint32_t partition, s
             return error_prefix(err, "held contribution of rank %u: ", rank);
         if (found)
             count_push(s, j, rank, partition, &answer);
-        answer_waiting(s, j, partition);
+        reply_waiting(s, j, partition);
     }
     return STATUS_OK;
 }
 
 /* Something that had been taken before.  No lock. */
-static enum status count_retry(const struct tie *t, bool is_push, struct error *err)
+static enum status count_retry(const struct call_binding *t, bool is_push, struct error *err)
 {
     struct job *j = t->job;
     size_t retries, most = RETRIES_PER_PARTITION * j->shard.length;
 
     (void)pthread_mutex_lock(&t->service->lock);
     job_count_retry(j, t->rank, is_push, clock_now_ns());
-    retries = j->ranks[t->rank].slot.retries;
+    retries = j->ranks[t->rank].session.retries;
     (void)pthread_mutex_unlock(&t->service->lock);
     if (retries <= most)
         return STATUS_OK;
@@ -94,7 +94,7 @@ static enum status count_retry(const struct tie *t, bool is_push, struct error *
 
 /* A push that was taken before waits again, or does not.  It is counted first: any thread may
  * answer it.  No lock. */
-static void count_again(const struct tie *t, bool waits)
+static void count_again(const struct call_binding *t, bool waits)
 {
     (void)pthread_mutex_lock(&t->service->lock);
     if (t->job->state == JOB_RUNNING && !job_is_lockstep(t->job) && waits)
@@ -104,12 +104,12 @@ static void count_again(const struct tie *t, bool waits)
     (void)pthread_mutex_unlock(&t->service->lock);
 }
 
-static enum status take_push(const struct tie *t, const struct chunk_header *h, bool again,
+static enum status take_push(const struct call_binding *t, const struct chunk_header *h, bool again,
                              const struct shard_source *source, struct error *err)
 {
     struct service *s = t->service;
     struct job *j = t->job;
-    struct shard_answer answer;
+    struct shard_reply answer;
     enum status status;
 
     if (again)
@@ -124,13 +124,13 @@ static enum status take_push(const struct tie *t, const struct chunk_header *h, 
     if (!again || answer.complete)
         count_push(s, j, t->rank, h->partition, &answer);
     if (answer.data) /* late, or only its answer was lost */
-        answer_push(s, j, t->rank, h->partition, &answer);
+        reply_push(s, j, t->rank, h->partition, &answer);
     else if (answer.complete || answer.held)
         return go_on(s, j, h->partition, err);
     return STATUS_OK;
 }
 
-static enum status take_init(const struct tie *t, const struct chunk_header *h,
+static enum status take_init(const struct call_binding *t, const struct chunk_header *h,
                              const struct shard_source *source, struct error *err)
 {
     struct job *j = t->job;
@@ -153,17 +153,18 @@ static enum status take_init(const struct tie *t, const struct chunk_header *h,
 
 /* Initial state of the optimizer, which is no payload: what counts as that are parameters and
  * gradients. */
-static enum status take_state(const struct tie *t, const struct chunk_header *h,
+static enum status take_state(const struct call_binding *t, const struct chunk_header *h,
                               const struct shard_source *source, struct error *err)
 {
     return shard_set_state(&t->job->shard, h->partition, h->lane - 1, source,
                            h->flags & CHUNK_AGAIN, err);
 }
 
-static enum status take_pull(const struct tie *t, const struct chunk_header *h, struct error *err)
+static enum status take_pull(const struct call_binding *t, const struct chunk_header *h,
+                             struct error *err)
 {
     struct job *j = t->job;
-    struct shard_answer answer;
+    struct shard_reply answer;
     bool again = h->flags & CHUNK_AGAIN;
     enum status status =
         shard_pull(&j->shard, h->partition, t->rank, h->round, again, &answer, err);
@@ -173,7 +174,7 @@ static enum status take_pull(const struct tie *t, const struct chunk_header *h, 
     if (status != STATUS_OK)
         return status;
     if (answer.data) {
-        answer_pull(t->service, j, t->rank, h->partition, &answer);
+        reply_pull(t->service, j, t->rank, h->partition, &answer);
         return STATUS_OK;
     }
     (void)pthread_mutex_lock(&t->service->lock);
@@ -184,17 +185,18 @@ static enum status take_pull(const struct tie *t, const struct chunk_header *h, 
 }
 
 /* The rows that the next answer is to hold. */
-static enum status take_names(const struct tie *t, const struct chunk_header *h,
+static enum status take_names(const struct call_binding *t, const struct chunk_header *h,
                               struct rpc_message *message, struct error *err)
 {
-    const struct shard_namer namer = {.read = payload_read_names, .user = message};
+    const struct row_reader namer = {.read = payload_read_names, .user = message};
 
-    return shard_name(&t->job->shard, h->partition, t->rank, h->flags & CHUNK_AGAIN, &namer, err);
+    return shard_select_rows(&t->job->shard, h->partition, t->rank, h->flags & CHUNK_AGAIN, &namer,
+                             err);
 }
 
 /* A round may have become whole because a rank is waited for no more.  No lock. */
 static enum status count_whole(struct service *s, struct job *j, uint32_t partition,
-                               const struct shard_answer *answer, struct error *err)
+                               const struct shard_reply *answer, struct error *err)
 {
     (void)pthread_mutex_lock(&s->lock);
     if (j->state == JOB_RUNNING && answer->complete && job_is_lockstep(j))
@@ -213,7 +215,7 @@ static enum status finish_partition(struct service *s, struct job *j, unsigned r
                                     uint32_t partition, bool wants_final, bool again,
                                     bool *ret_again, struct error *err)
 {
-    struct shard_answer answer = {0};
+    struct shard_reply answer = {0};
     enum status status;
 
     (void)pthread_mutex_lock(&s->lock);
@@ -227,7 +229,8 @@ static enum status finish_partition(struct service *s, struct job *j, unsigned r
     return count_whole(s, j, partition, &answer, err);
 }
 
-static enum status take_final(const struct tie *t, const struct chunk_header *h, struct error *err)
+static enum status take_final(const struct call_binding *t, const struct chunk_header *h,
+                              struct error *err)
 {
     bool again = h->flags & CHUNK_AGAIN;
     enum status status =
@@ -256,7 +259,7 @@ void exchange_vacate_rank(struct service *s, struct job *j, unsigned rank)
     enum status status = STATUS_OK;
 
     for (size_t i = 0; status == STATUS_OK && i < length; i++) {
-        struct shard_answer answer;
+        struct shard_reply answer;
 
         status = shard_vacate(&j->shard, held[i], rank, &answer, &err);
         if (status == STATUS_OK)
@@ -283,7 +286,7 @@ enum status exchange_occupy_rank(struct job *j, unsigned rank, bool replaces, st
 static enum status check_chunk(const struct stream *st, const struct chunk_header *h,
                                struct error *err)
 {
-    const struct tie *t = &st->tie;
+    const struct call_binding *t = &st->binding;
     const struct shard_config *c = &t->job->shard.config;
     unsigned lanes = st->lanes;
 
@@ -329,7 +332,7 @@ static enum status check_chunk(const struct stream *st, const struct chunk_heade
 static enum status admit(const struct stream *st, const struct chunk_header *h, bool is_new,
                          struct error *err)
 {
-    const struct tie *t = &st->tie;
+    const struct call_binding *t = &st->binding;
     struct job *j = t->job;
     struct job_rank *r = &j->ranks[t->rank];
     int64_t now_ns = clock_now_ns();
@@ -337,12 +340,12 @@ static enum status admit(const struct stream *st, const struct chunk_header *h, 
     enum status status = STATUS_OK;
 
     (void)pthread_mutex_lock(&t->service->lock);
-    if (j->state != JOB_RUNNING || !tie_holds(t)) {
+    if (j->state != JOB_RUNNING || !call_binding_holds(t)) {
         (void)pthread_mutex_unlock(&t->service->lock);
         return STATUS_CANCELLED;
     }
-    r->heard_ns = r->slot.alive_ns[st->lane] = now_ns;
-    r->slot.has_chunks = true;
+    r->heard_ns = r->session.alive_ns[st->lane] = now_ns;
+    r->session.has_chunks = true;
     r->by_reference = h->flags & CHUNK_BY_REFERENCE;
     if (h->kind == CHUNK_PUSH && !(h->flags & CHUNK_AGAIN))
         r->fresh = false;
@@ -366,24 +369,24 @@ static enum status admit(const struct stream *st, const struct chunk_header *h, 
 }
 
 /* The memory that a chunk refers to; one reference, or NULL. */
-static struct arena *arena_of(const struct tie *t, const struct chunk_header *h)
+static struct worker_memory *memory_of(const struct call_binding *t, const struct chunk_header *h)
 {
     const struct job_rank *r = &t->job->ranks[t->rank];
-    struct arena *arena = NULL;
+    struct worker_memory *memory = NULL;
 
     if (!(h->flags & CHUNK_BY_REFERENCE))
         return NULL;
     (void)pthread_mutex_lock(&t->service->lock);
-    if (r->arena && r->arena->session == r->slot.session)
-        arena = arena_ref(r->arena);
+    if (r->memory && r->memory->session == r->session.id)
+        memory = worker_memory_ref(r->memory);
     (void)pthread_mutex_unlock(&t->service->lock);
-    return arena;
+    return memory;
 }
 
 /* again: a push that has been taken before. */
-static enum status take_admitted(const struct tie *t, const struct chunk_header *h, bool again,
-                                 struct rpc_message *message, const struct shard_source *source,
-                                 struct error *err)
+static enum status take_admitted(const struct call_binding *t, const struct chunk_header *h,
+                                 bool again, struct rpc_message *message,
+                                 const struct shard_source *source, struct error *err)
 {
     enum status status;
 
@@ -405,11 +408,11 @@ static enum status take_admitted(const struct tie *t, const struct chunk_header 
     return status;
 }
 
-enum status chunk_take(struct stream *st, const struct chunk_header *h, struct rpc_message *message,
-                       struct error *err)
+enum status exchange_take_chunk(struct stream *st, const struct chunk_header *h,
+                                struct rpc_message *message, struct error *err)
 {
-    const struct tie *t = &st->tie;
-    struct payload payload = {.arena = arena_of(t, h)};
+    const struct call_binding *t = &st->binding;
+    struct payload payload = {.memory = memory_of(t, h)};
     struct shard_source source = {0};
     enum status status = check_chunk(st, h, err);
     bool again = status == STATUS_OK && h->kind == CHUNK_PUSH && h->flags & CHUNK_AGAIN &&
@@ -424,6 +427,6 @@ enum status chunk_take(struct stream *st, const struct chunk_header *h, struct r
         status = admit(st, h, !again, err);
     if (status == STATUS_OK)
         status = take_admitted(t, h, again, message, &source, err);
-    arena_unref(payload.arena);
+    worker_memory_unref(payload.memory);
     return status;
 }

@@ -16,19 +16,19 @@
 #include <string.h>
 
 struct attend {
-    struct tie tie; /* from the first beat on */
+    struct call_binding binding; /* from the first beat on */
     unsigned lane;
 };
 
 static enum status check_bind(const struct service *s, const struct beat *beat, struct error *err)
 {
-    const struct tie_claim claim = {.rank = beat->rank,
-                                    .session = beat->session,
-                                    .connection = beat->connection,
-                                    .what = "sent a beat"};
+    const struct call_claim claim = {.rank = beat->rank,
+                                     .session = beat->session,
+                                     .connection = beat->connection,
+                                     .what = "sent a beat"};
     const struct job *j = s->current;
-    const struct slot *slot;
-    enum status status = tie_check(s, &claim, err);
+    const struct rank_session *session;
+    enum status status = call_binding_check(s, &claim, err);
 
     if (status != STATUS_OK)
         return status;
@@ -37,11 +37,11 @@ static enum status check_bind(const struct service *s, const struct beat *beat, 
     if (strcmp(j->members.job, beat->job) != 0)
         return error_set(err, STATUS_UNAVAILABLE, "job '%s' is not served here, job '%s' is",
                          beat->job, j->members.job);
-    slot = &j->ranks[beat->rank].slot;
-    if (beat->lane >= slot->lanes)
+    session = &j->ranks[beat->rank].session;
+    if (beat->lane >= session->lanes)
         return error_set(err, STATUS_PROTOCOL, "rank %u has %u lanes, there is no lane %" PRIu32,
-                         beat->rank, slot->lanes, beat->lane);
-    if (slot->attends[beat->lane])
+                         beat->rank, session->lanes, beat->lane);
+    if (session->heartbeats[beat->lane])
         return error_set(err, STATUS_EXISTS, "rank %u beats already", beat->rank);
     return STATUS_OK;
 }
@@ -49,8 +49,8 @@ static enum status check_bind(const struct service *s, const struct beat *beat, 
 static enum status bind_attend(struct attend *a, struct rpc_call *call, const struct beat *beat,
                                struct error *err)
 {
-    struct service *s = a->tie.service;
-    enum status status = service_check_rank(s, call, beat->rank, err);
+    struct service *s = a->binding.service;
+    enum status status = authorize_rank(s, call, beat->rank, err);
     struct job *j;
 
     if (status != STATUS_OK)
@@ -59,10 +59,10 @@ static enum status bind_attend(struct attend *a, struct rpc_call *call, const st
     j = s->current;
     status = check_bind(s, beat, err);
     if (status == STATUS_OK) {
-        tie_bind(&a->tie, j, beat->rank, call);
+        call_binding_bind(&a->binding, j, beat->rank, call);
         a->lane = beat->lane;
-        j->ranks[beat->rank].slot.attends[a->lane] = call;
-        j->ranks[beat->rank].slot.alive_ns[a->lane] = clock_now_ns();
+        j->ranks[beat->rank].session.heartbeats[a->lane] = call;
+        j->ranks[beat->rank].session.alive_ns[a->lane] = clock_now_ns();
     }
     (void)pthread_mutex_unlock(&s->lock);
     return status;
@@ -72,33 +72,34 @@ static enum status bind_attend(struct attend *a, struct rpc_call *call, const st
 static enum status note_beat(const struct attend *a, const struct beat *beat, struct beat *ret,
                              struct error *err)
 {
-    struct job *j = a->tie.job;
+    struct job *j = a->binding.job;
     unsigned away = 0;
     enum status status = STATUS_OK;
     int64_t now_ns = clock_now_ns();
 
-    if (beat->rank != a->tie.rank || beat->lane != a->lane)
+    if (beat->rank != a->binding.rank || beat->lane != a->lane)
         return error_set(err, STATUS_PROTOCOL,
                          "the beats of rank %u, lane %u, carry one of rank %u, lane %u",
-                         a->tie.rank, a->lane, beat->rank, beat->lane);
+                         a->binding.rank, a->lane, beat->rank, beat->lane);
     *ret = (struct beat){.rank = beat->rank, .count = beat->count};
-    (void)pthread_mutex_lock(&a->tie.service->lock);
-    if (j->state != JOB_RUNNING || !tie_holds(&a->tie))
+    (void)pthread_mutex_lock(&a->binding.service->lock);
+    if (j->state != JOB_RUNNING || !call_binding_holds(&a->binding))
         status = STATUS_CANCELLED;
     else
-        j->ranks[a->tie.rank].slot.alive_ns[a->lane] = now_ns;
+        j->ranks[a->binding.rank].session.alive_ns[a->lane] = now_ns;
     ret->epoch = j->epoch;
-    ret->waiting_ms = (uint32_t)job_waiting_ms(j, a->tie.service->timeout_ms, now_ns, &away);
+    ret->waiting_ms = (uint32_t)job_waiting_ms(j, a->binding.service->timeout_ms, now_ns, &away);
     if (ret->waiting_ms > 0)
         (void)snprintf(ret->reason, sizeof(ret->reason), "rank %u is %s (%s)", away,
-                       slot_state_name(j->ranks[away].slot.state), j->ranks[away].slot.how);
-    (void)pthread_mutex_unlock(&a->tie.service->lock);
+                       rank_session_state_name(j->ranks[away].session.state),
+                       j->ranks[away].session.how);
+    (void)pthread_mutex_unlock(&a->binding.service->lock);
     if (status == STATUS_OK)
-        primary_beat(a->tie.service, j, beat->rank, beat->vote_epoch, &ret->propose_epoch);
+        primary_beat(a->binding.service, j, beat->rank, beat->vote_epoch, &ret->propose_epoch);
     return status;
 }
 
-static void attend_start(struct rpc_call *call, void *user)
+static void heartbeat_start(struct rpc_call *call, void *user)
 {
     struct attend *a = NULL;
     struct error err = {0};
@@ -106,7 +107,7 @@ static void attend_start(struct rpc_call *call, void *user)
     if (mem_calloc(1, sizeof(*a), "attendance", &a, &err) != STATUS_OK)
         rpc_call_finish(call, err.status, err.text);
     else
-        a->tie.service = user;
+        a->binding.service = user;
     rpc_call_set_user(call, a);
     if (a)
         rpc_call_receive(call);
@@ -121,7 +122,7 @@ static void answer_beat(struct rpc_call *call, const struct beat *beat)
     rpc_call_receive(call);
 }
 
-static void attend_message(struct rpc_call *call, struct rpc_message *message, void *user)
+static void heartbeat_message(struct rpc_call *call, struct rpc_message *message, void *user)
 {
     struct attend *a = user;
     struct beat beat, answer;
@@ -131,14 +132,14 @@ static void attend_message(struct rpc_call *call, struct rpc_message *message, v
     enum status status;
 
     if (!message) {
-        if (a->tie.job)
-            tie_cut(&a->tie, "it stopped its beats without leaving");
+        if (a->binding.job)
+            call_binding_cut(&a->binding, "it stopped its beats without leaving");
         rpc_call_finish(call, STATUS_OK, "");
         return;
     }
     head = rpc_message_head(message, &size);
     status = wire_unpack_beat(head, size, &beat, &err);
-    if (status == STATUS_OK && !a->tie.job)
+    if (status == STATUS_OK && !a->binding.job)
         status = bind_attend(a, call, &beat, &err);
     if (status == STATUS_OK)
         status = note_beat(a, &beat, &answer, &err);
@@ -148,17 +149,18 @@ static void attend_message(struct rpc_call *call, struct rpc_message *message, v
         rpc_call_finish(call, status, err.text);
 }
 
-static void attend_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
+static void heartbeat_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
 {
     struct attend *a = user;
 
     (void)result;
-    if (a && a->tie.job) {
-        tie_cut(&a->tie, "its connection closed");
-        tie_release(&a->tie, call, &a->tie.job->ranks[a->tie.rank].slot.attends[a->lane]);
+    if (a && a->binding.job) {
+        call_binding_cut(&a->binding, "its connection closed");
+        call_binding_release(&a->binding, call,
+                             &a->binding.job->ranks[a->binding.rank].session.heartbeats[a->lane]);
     }
     free(a);
 }
 
-const struct rpc_handler attend_handler = {
-    .start = attend_start, .message = attend_message, .closed = attend_closed};
+const struct rpc_handler heartbeat_handler = {
+    .start = heartbeat_start, .message = heartbeat_message, .closed = heartbeat_closed};

@@ -1,8 +1,9 @@
 /*
- * Join.  The first of a rank is held until every rank has joined and the keeper has built the job,
- * so its answer means: all are here, all agree, go.  In a job that runs it brings a session back
- * that was cut off, or another one to a slot that is free; the keeper answers it when nothing is
- * left of the slot's last connection (loss.c).  Nothing but a reference to the call waits.
+ * Join.  The first of a rank is held until every rank has joined and the supervisor has built the
+ * job, so its answer means: all are here, all agree, go.  In a job that runs it brings a session
+ * back that was cut off, or another one to a slot that is free; the supervisor answers it when
+ * nothing is left of the slot's last connection (rank_recovery.c).  Nothing but a reference to the
+ * call waits.
  */
 #include "common/base/clock.h"
 #include "common/base/memory.h"
@@ -20,7 +21,7 @@
 #define ANSWER_MARGIN_LEAST_NS INT64_C(250000000)
 #define ANSWER_MARGIN_MOST_NS  INT64_C(2000000000)
 
-#define DOUBT_MARGIN_MS 500 /* for the news of a death that everybody else has heard */
+#define TAKEOVER_MARGIN_MS 500 /* for the news of a death that everybody else has heard */
 
 struct join_call {
     struct service *service;
@@ -32,7 +33,8 @@ struct join_call {
 struct join_outcome {
     struct rpc_call *displaced; /* an earlier join of the rank; a reference */
     bool is_back;               /* it was of another session, which wanted the place of this one */
-    struct rpc_call *cut[SLOT_CALLS_MAX]; /* calls of the session's that are over; references */
+    struct rpc_call
+        *cut[RANK_SESSION_CALLS_MAX]; /* the session's calls that are over; references */
     size_t cut_count;
 };
 
@@ -70,15 +72,15 @@ static enum status refuse_return(const struct service *s, const struct join_requ
 }
 
 /* How long it takes to find out that the holder of a slot is dead, if it is.  Lock held. */
-static int64_t doubt_ms(const struct job *j, const struct slot *slot)
+static int64_t takeover_delay_ms(const struct job *j, const struct rank_session *session)
 {
-    int64_t silence_ms = slot_is_attended(slot) ? j->terms.heartbeat_timeout_ms : 0;
-    int64_t open_ms = slot_is_open(slot) ? 0 : loss_open_ms(j);
+    int64_t silence_ms = rank_session_has_heartbeat(session) ? j->terms.heartbeat_timeout_ms : 0;
+    int64_t open_ms = rank_session_is_open(session) ? 0 : rank_recovery_open_ms(j);
 
-    return (silence_ms > open_ms ? silence_ms : open_ms) + DOUBT_MARGIN_MS;
+    return (silence_ms > open_ms ? silence_ms : open_ms) + TAKEOVER_MARGIN_MS;
 }
 
-/* The join waits for the keeper.  Lock held. */
+/* The join waits for the supervisor.  Lock held. */
 static void hold_join(struct join_call *jc, struct job *j, struct rpc_call *call,
                       const struct join_request *request, enum job_join kind,
                       struct join_outcome *outcome)
@@ -92,11 +94,11 @@ static void hold_join(struct join_call *jc, struct job *j, struct rpc_call *call
     jc->job = j;
     jc->rank = request->rank;
     j->users++;
-    j->shares = j->shares || (kind == JOIN_START && desk_serves(jc->service, request));
+    j->shares = j->shares || (kind == JOIN_START && memory_sharing_serves(jc->service, request));
     r->join = call;
     r->join_kind = kind;
     r->join_deadline_ns = join_deadline(jc->service, call);
-    r->join_doubt_ns = clock_deadline_ns(doubt_ms(j, &r->slot));
+    r->takeover_deadline_ns = clock_deadline_ns(takeover_delay_ms(j, &r->session));
     r->join_session = request->session;
     r->join_attempt = request->attempt;
     r->join_round = request->round;
@@ -112,13 +114,14 @@ static enum status check_take(const struct job *j, const struct join_request *re
     const struct job_rank *r = &j->ranks[request->rank];
     const struct member *member = &j->members.members[request->rank];
     bool ends = j->terms.on_loss == WORKER_LOSS_FAIL || request->session == 0;
-    bool free = r->slot.state == SLOT_VACANT || r->slot.state == SLOT_LOST || !ends;
+    bool free = r->session.state == RANK_VACANT || r->session.state == RANK_LOST || !ends;
 
     if (request->resume)
         return error_set(err, STATUS_PEER_LOST,
                          "job '%s': " WIRE_RANK_LOST "%s); its place is %s since epoch %" PRIu64,
-                         j->members.job, request->rank, r->slot.how,
-                         r->slot.state == SLOT_VACANT ? "vacant" : "another session's", j->epoch);
+                         j->members.job, request->rank, r->session.how,
+                         r->session.state == RANK_VACANT ? "vacant" : "another session's",
+                         j->epoch);
     if (!free || (member->state == MEMBER_LEFT && j->terms.on_loss != WORKER_LOSS_SHRINK))
         return error_set(err, STATUS_EXISTS, "job '%s': rank %u has %s from %s; %s is a second one",
                          j->members.job, request->rank,
@@ -143,14 +146,15 @@ static enum status admit_running(struct join_call *jc, struct rpc_call *call,
 {
     struct job *j = jc->service->current;
     enum status status = membership_check_size(&j->members, request, err);
-    const struct slot *slot;
+    const struct rank_session *session;
     bool known;
 
     if (status != STATUS_OK)
         return status;
-    slot = &j->ranks[request->rank].slot;
-    known = request->session != 0 && request->session == slot->session &&
-            slot->state != SLOT_VACANT && j->members.members[request->rank].state == MEMBER_JOINED;
+    session = &j->ranks[request->rank].session;
+    known = request->session != 0 && request->session == session->id &&
+            session->state != RANK_VACANT &&
+            j->members.members[request->rank].state == MEMBER_JOINED;
     if (j->replica.is_kept && !known)
         return error_set(err, STATUS_UNAVAILABLE,
                          "job '%s': this server keeps a copy for a primary, which knows no session "
@@ -166,9 +170,9 @@ static enum status admit_running(struct join_call *jc, struct rpc_call *call,
         status = membership_check_again(&j->members, request, err);
     if (status != STATUS_OK)
         return status;
-    if (known && slot->state == SLOT_HELD)
+    if (known && session->state == RANK_HELD)
         outcome->cut_count =
-            loss_cut_slot(jc->service, j, request->rank, "it joined again", outcome->cut);
+            rank_recovery_cut_slot(jc->service, j, request->rank, "it joined again", outcome->cut);
     hold_join(jc, j, call, request, known ? JOIN_RESUME : JOIN_TAKE, outcome);
     return STATUS_OK;
 }
@@ -286,7 +290,7 @@ static enum status take_join(struct join_call *jc, struct rpc_call *call,
     enum status status = wire_unpack_join_request(head, size, &request, err);
 
     if (status == STATUS_OK)
-        status = service_check_rank(s, call, request.rank, err);
+        status = authorize_rank(s, call, request.rank, err);
     if (status != STATUS_OK) {
         wire_release_join_request(&request);
         return status;
@@ -299,7 +303,7 @@ static enum status take_join(struct join_call *jc, struct rpc_call *call,
                         outcome.is_back ? "the rank is back" : "its session has joined again");
         rpc_call_unref(outcome.displaced);
     }
-    loss_end_calls(outcome.cut, outcome.cut_count);
+    rank_recovery_end_calls(outcome.cut, outcome.cut_count);
     if (status == STATUS_MISMATCH)
         end_gathering(s, &request, err);
     wire_release_join_request(&request);
@@ -334,7 +338,8 @@ static void join_message(struct rpc_call *call, struct rpc_message *message, voi
 }
 
 /* The caller has its answer, or is gone: then, before the job has begun, it may come again; and
- * when it has begun, that is a connection that broke.  Lock held; *ret_cut: loss_cut it. */
+ * when it has begun, that is a connection that broke.  Lock held; *ret_cut: rank_recovery_cut it.
+ */
 static void note_closed(struct join_call *jc, struct rpc_call *call,
                         const struct rpc_result *result, bool *ret_end, uint64_t *ret_cut)
 {
@@ -347,8 +352,8 @@ static void note_closed(struct join_call *jc, struct rpc_call *call,
     } else if (r->join == call && j->state == JOB_BUILDING) {
         *ret_end = r->join_session == 0;
     } else if (j->state == JOB_RUNNING && r->join_kind == JOIN_START && result->cancelled &&
-               (r->join == call || r->answered == call) && r->slot.opened == 0) {
-        *ret_cut = r->slot.connection;
+               (r->join == call || r->answered == call) && r->session.opened == 0) {
+        *ret_cut = r->session.connection;
     }
     if (r->join == call)
         r->join = NULL;
@@ -376,7 +381,7 @@ static void join_closed(struct rpc_call *call, const struct rpc_result *result, 
         (void)error_set(&err, STATUS_PEER_LOST, WIRE_RANK_LOST "its join was cut off)", jc->rank);
         service_end_deserted(s, jc->job, &err);
     } else if (cut != 0) {
-        loss_cut(s, jc->job, jc->rank, cut, "its join was cut off");
+        rank_recovery_cut(s, jc->job, jc->rank, cut, "its join was cut off");
     }
     service_drop_job(s, jc->job);
     rpc_call_unref(call);
@@ -403,8 +408,8 @@ static enum status pack_reply(const struct service *s, const struct job *j, stru
     (void)shard_map_held(&j->map, j->terms.server_index, &held);
     memcpy(reply.partitions, held, reply.held * sizeof(*held));
     (void)snprintf(reply.version, sizeof(reply.version), "%s", SPARRING_VERSION);
-    if (j->shard.arena.base)
-        (void)snprintf(reply.arena, sizeof(reply.arena), "%s", arena_desk_address(s->desk));
+    if (j->shard.reply_memory.base)
+        (void)snprintf(reply.arena, sizeof(reply.arena), "%s", fd_listener_address(s->fd_listener));
     status = wire_pack_join_reply(&reply, ret_bytes, ret_size, err);
     free(reply.partitions);
     return status;
@@ -419,7 +424,7 @@ void join_answer(struct service *s, struct job *j, unsigned rank, struct rpc_cal
     size_t size = 0;
 
     (void)pthread_mutex_lock(&s->lock);
-    reply.connection = tie_number(s, &j->ranks[rank].slot);
+    reply.connection = call_binding_number(s, &j->ranks[rank].session);
     (void)pthread_mutex_unlock(&s->lock);
     if (pack_reply(s, j, reply, &bytes, &size, &err) != STATUS_OK) {
         service_end_job(s, j, &err); /* which does not know of this call any more */
@@ -439,14 +444,14 @@ void join_answer_all(struct service *s, struct job *j)
 
         (void)pthread_mutex_lock(&s->lock);
         call = j->ranks[rank].join_kind == JOIN_START ? j->ranks[rank].join : NULL;
-        connection = j->ranks[rank].slot.connection;
+        connection = j->ranks[rank].session.connection;
         j->ranks[rank].join = call ? NULL : j->ranks[rank].join;
         j->ranks[rank].answered = call;
         if (call)
             rpc_call_ref(call);
         (void)pthread_mutex_unlock(&s->lock);
         if (!call) {
-            loss_cut(s, j, rank, connection, "its join was cut off");
+            rank_recovery_cut(s, j, rank, connection, "its join was cut off");
             continue;
         }
         join_answer(s, j, rank, call, 1, 0);

@@ -11,12 +11,12 @@
 
 /* What a leave means for the others. */
 struct leave_effect {
-    struct job *job;                        /* with one use of it; NULL: nothing */
-    bool ends;                              /* the job; badly with a failure */
-    struct error failure;                   /* STATUS_OK: none */
-    bool vacates;                           /* the slot: the others go on */
-    bool finishes;                          /* its contributions; not in lockstep */
-    struct rpc_call *calls[SLOT_CALLS_MAX]; /* to end, because the rank is lost */
+    struct job *job;                                /* with one use of it; NULL: nothing */
+    bool ends;                                      /* the job; badly with a failure */
+    struct error failure;                           /* STATUS_OK: none */
+    bool vacates;                                   /* the slot: the others go on */
+    bool finishes;                                  /* its contributions; not in lockstep */
+    struct rpc_call *calls[RANK_SESSION_CALLS_MAX]; /* to end, because the rank is lost */
     size_t call_count;
 };
 
@@ -24,13 +24,13 @@ struct leave_effect {
 static void lose_now(struct service *s, struct job *j, const struct leave_request *request,
                      struct leave_effect *effect)
 {
-    struct slot *slot = &j->ranks[request->rank].slot;
-    char how[SLOT_HOW_MAX];
+    struct rank_session *session = &j->ranks[request->rank].session;
+    char how[RANK_SESSION_HOW_MAX];
 
     (void)snprintf(how, sizeof(how), "failed: %.160s", request->reason);
-    if (slot->state == SLOT_HELD)
-        effect->call_count = loss_cut_slot(s, j, request->rank, how, effect->calls);
-    slot->until_ns = clock_now_ns();
+    if (session->state == RANK_HELD)
+        effect->call_count = rank_recovery_cut_slot(s, j, request->rank, how, effect->calls);
+    session->until_ns = clock_now_ns();
 }
 
 /* Is there such a member, which may leave?  Lock held. */
@@ -40,7 +40,7 @@ static enum status check_leave(const struct job *j, const struct leave_request *
     if (!j || j->state == JOB_GATHERING)
         return error_set(err, STATUS_NOT_FOUND, "job '%s' does not run here", request->job);
     if (request->rank < j->members.world_size && j->state == JOB_RUNNING &&
-        j->ranks[request->rank].slot.session != request->session)
+        j->ranks[request->rank].session.id != request->session)
         return error_set(err, STATUS_NOT_FOUND, "job '%s': rank %u is another session",
                          request->job, request->rank);
     return membership_check_leave(&j->members, request->job, request->rank, err);
@@ -68,7 +68,7 @@ static enum status note_leave(struct service *s, const struct leave_request *req
         job_lose(j, request->rank);
     else
         membership_lose(&j->members, request->rank);
-    preserve_members(s, j);
+    persistence_members(s, j);
     (void)primary_members(j);
     if (request->reason[0] != '\0')
         (void)error_set(&effect->failure, STATUS_PEER_LOST, "rank %u failed: %s", request->rank,
@@ -89,7 +89,7 @@ static void have_effect(struct service *s, struct leave_effect *effect, unsigned
 {
     struct job *j = effect->job;
 
-    loss_end_calls(effect->calls, effect->call_count);
+    rank_recovery_end_calls(effect->calls, effect->call_count);
     if (effect->ends) {
         service_end_job(s, j, effect->failure.status == STATUS_OK ? NULL : &effect->failure);
     } else if (effect->vacates) {
@@ -128,7 +128,7 @@ static void leave_message(struct rpc_call *call, struct rpc_message *message, vo
     head = rpc_message_head(message, &size);
     status = wire_unpack_leave_request(head, size, &request, &err);
     if (status == STATUS_OK)
-        status = service_check_rank(s, call, request.rank, &err);
+        status = authorize_rank(s, call, request.rank, &err);
     if (status == STATUS_OK) {
         (void)pthread_mutex_lock(&s->lock);
         status = note_leave(s, &request, &effect, &err);

@@ -10,51 +10,52 @@
 #include <string.h>
 
 /* Lock held.  *ret_old is the caller's to let go. */
-static enum status place(struct service *s, unsigned rank, struct arena *arena,
-                         struct arena **ret_old, struct shared_memory *ret_memory,
+static enum status place(struct service *s, unsigned rank, struct worker_memory *memory,
+                         struct worker_memory **ret_old, struct shared_memory *ret_memory,
                          struct error *err)
 {
     struct job *j = s->current;
     struct shared_memory copy;
 
-    if (!j || j->state != JOB_RUNNING || !j->shard.arena.base || rank >= j->members.world_size ||
-        arena->session == 0 || j->ranks[rank].slot.session != arena->session)
+    if (!j || j->state != JOB_RUNNING || !j->shard.reply_memory.base ||
+        rank >= j->members.world_size || memory->session == 0 ||
+        j->ranks[rank].session.id != memory->session)
         return error_set(err, STATUS_NOT_FOUND, "rank %u is not here", rank);
-    copy = j->shard.arena;
+    copy = j->shard.reply_memory;
     copy.fd = fcntl(copy.fd, F_DUPFD_CLOEXEC, 0); /* the job may end while it is on its way */
     if (copy.fd < 0)
         return error_set_errno(err, errno, "cannot give the shard's memory away");
-    *ret_old = j->ranks[rank].arena;
-    j->ranks[rank].arena = arena;
+    *ret_old = j->ranks[rank].memory;
+    j->ranks[rank].memory = memory;
     *ret_memory = copy;
     return STATUS_OK;
 }
 
-static enum status take(void *user, unsigned rank, struct arena *arena,
+static enum status take(void *user, unsigned rank, struct worker_memory *memory,
                         struct shared_memory *ret_memory, struct error *err)
 {
     struct service *s = user;
-    struct arena *old = NULL;
+    struct worker_memory *old = NULL;
     enum status status;
 
     (void)pthread_mutex_lock(&s->lock);
-    status = place(s, rank, arena, &old, ret_memory, err);
+    status = place(s, rank, memory, &old, ret_memory, err);
     (void)pthread_mutex_unlock(&s->lock);
-    arena_unref(old);
+    worker_memory_unref(old);
     return status;
 }
 
-void desk_open(struct service *s)
+void memory_sharing_open(struct service *s)
 {
-    const struct arena_desk_config config = {.take = take, .user = s};
+    const struct fd_listener_config config = {.take = take, .user = s};
     struct error why = {0};
 
     host_id_find(NULL, s->host_id);
-    if (arena_desk_open(&config, &s->desk, &why) != STATUS_OK)
+    if (fd_listener_open(&config, &s->fd_listener, &why) != STATUS_OK)
         log_warning("no memory is shared with workers of this host: %s", why.text);
 }
 
-bool desk_serves(const struct service *s, const struct join_request *request)
+bool memory_sharing_serves(const struct service *s, const struct join_request *request)
 {
-    return s->desk && s->host_id[0] != '\0' && strcmp(request->arena, s->host_id) == 0;
+    return s->fd_listener && s->host_id[0] != '\0' && strcmp(request->arena, s->host_id) == 0;
 }

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum status arena_copy(void *user, float *dst, size_t count, struct error *err)
+static enum status copy_shared(void *user, float *dst, size_t count, struct error *err)
 {
     struct payload *p = user;
 
@@ -25,7 +25,7 @@ static enum status arena_copy(void *user, float *dst, size_t count, struct error
     return STATUS_OK;
 }
 
-static enum status arena_add(void *user, float *dst, size_t count, struct error *err)
+static enum status add_shared(void *user, float *dst, size_t count, struct error *err)
 {
     struct payload *p = user;
 
@@ -40,7 +40,7 @@ static enum status arena_add(void *user, float *dst, size_t count, struct error 
 /* A contribution that waits in its rank's memory, which the rank leaves alone until it is answered.
  */
 struct kept_elements {
-    struct arena *arena; /* one reference */
+    struct worker_memory *memory; /* one reference */
     const float *elements;
 };
 
@@ -57,11 +57,11 @@ static void kept_elements_drop(void *user)
 {
     struct kept_elements *kept = user;
 
-    arena_unref(kept->arena);
+    worker_memory_unref(kept->memory);
     free(kept);
 }
 
-static enum status arena_keep(void *user, struct shard_source *ret, struct error *err)
+static enum status keep_shared(void *user, struct shard_source *ret, struct error *err)
 {
     struct payload *p = user;
     struct kept_elements *kept = NULL;
@@ -69,7 +69,7 @@ static enum status arena_keep(void *user, struct shard_source *ret, struct error
 
     if (status != STATUS_OK)
         return status;
-    *kept = (struct kept_elements){arena_ref(p->arena), p->elements};
+    *kept = (struct kept_elements){worker_memory_ref(p->memory), p->elements};
     *ret =
         (struct shard_source){.copy = kept_elements_copy, .drop = kept_elements_drop, .user = kept};
     return STATUS_OK;
@@ -145,18 +145,18 @@ static enum status open_reference(const struct chunk_header *h, size_t bytes, si
                                   struct payload *ret, struct shard_source *ret_source,
                                   struct error *err)
 {
-    if (!ret->arena)
+    if (!ret->memory)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %" PRIu32 " refers to memory that it has not handed over", h->rank);
-    ret->elements = arena_at(ret->arena, h->place, bytes / sizeof(float));
+    ret->elements = worker_memory_at(ret->memory, h->place, bytes / sizeof(float));
     if (size != 0 || h->length != bytes || !ret->elements)
         return error_set(err, STATUS_PROTOCOL,
                          "rank %" PRIu32 " refers to %" PRIu64 " bytes at %" PRIu64
                          " of its memory of %zu for partition %" PRIu32 " of %zu",
-                         h->rank, h->length, h->place, ret->arena->memory.size, h->partition,
+                         h->rank, h->length, h->place, ret->memory->memory.size, h->partition,
                          bytes);
     *ret_source = (struct shard_source){
-        .copy = arena_copy, .add = arena_add, .keep = arena_keep, .user = ret};
+        .copy = copy_shared, .add = add_shared, .keep = keep_shared, .user = ret};
     return STATUS_OK;
 }
 
@@ -200,7 +200,7 @@ enum status payload_open(const struct shard *shard, const struct chunk_header *h
     return STATUS_OK;
 }
 
-void payload_make(const struct shard *shard, const struct shard_answer *answer, bool by_reference,
+void payload_make(const struct shard *shard, const struct shard_reply *answer, bool by_reference,
                   struct chunk_header *header, struct rpc_payload *ret)
 {
     header->dtype = CODEC_NONE;
@@ -214,7 +214,8 @@ void payload_make(const struct shard *shard, const struct shard_answer *answer, 
     header->length = answer->count * sizeof(float);
     if (by_reference) {
         header->flags |= CHUNK_BY_REFERENCE;
-        header->place = (uint64_t)(answer->data - (const float *)shard->arena.base) * sizeof(float);
+        header->place =
+            (uint64_t)(answer->data - (const float *)shard->reply_memory.base) * sizeof(float);
         return;
     }
     ret->data = answer->data;

@@ -14,14 +14,14 @@
 /* What came with one chunk; in the handler's memory, while its message lives. */
 struct payload {
     struct rpc_message *message;
-    struct arena *arena;   /* borrowed, of the rank; NULL: it has handed none over */
-    const float *elements; /* in it; NULL: they came with the message */
-    struct codec codec;    /* of those that came with the message */
-    float factor;          /* of each element, as it is read; 1 where they are as they shall be */
+    struct worker_memory *memory; /* borrowed, of the rank; NULL: it has handed none over */
+    const float *elements;        /* in it; NULL: they came with the message */
+    struct codec codec;           /* of those that came with the message */
+    float factor; /* of each element, as it is read; 1 where they are as they shall be */
 };
 
 /* Check what the header says of the payload against what came and what the partition (which is
- * held here) needs; ret->arena is set, the rest is filled.  *ret_source then gives its elements to
+ * held here) needs; ret->memory is set, the rest is filled.  *ret_source then gives its elements to
  * the shard; it refers to *ret, and to nothing of a chunk without elements (PULL, FINAL).
  * STATUS_PROTOCOL. */
 enum status payload_open(const struct shard *shard, const struct chunk_header *h,
@@ -29,8 +29,8 @@ enum status payload_open(const struct shard *shard, const struct chunk_header *h
                          struct shard_source *ret_source, struct error *err);
 
 /* What goes down for header->partition: fills the header's dtype, flags, length and place, and
- * ret's data and size, which stay 0 by reference (the answer lies in the shard's arena). */
-void payload_make(const struct shard *shard, const struct shard_answer *answer, bool by_reference,
+ * ret's data and size, which stay 0 by reference (the answer lies in the shard's reply memory). */
+void payload_make(const struct shard *shard, const struct shard_reply *answer, bool by_reference,
                   struct chunk_header *header, struct rpc_payload *ret);
 
 #endif

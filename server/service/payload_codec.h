@@ -25,7 +25,7 @@ enum status payload_decode(struct rpc_message *message, const struct codec *code
 enum status payload_check_names(const struct chunk_header *h, struct rpc_message *message,
                                 size_t count, struct error *err);
 
-/* Read them; a shard_namer's, whose user is the message.  STATUS_DATA. */
+/* Read them; a row_reader's, whose user is the message.  STATUS_DATA. */
 enum status payload_read_names(void *message, struct codec_names *names, struct error *err);
 
 /* Keep a payload beyond its handler's return; *ret copies and drops it. */

@@ -1,7 +1,7 @@
 /*
- * Return of ranks: the answers to a join that waits, once loss.c has judged it.  Who takes another
- * session's place is told in two steps: it has the slot at once, and hears of it when a replica
- * knows that it has.
+ * Return of ranks: the answers to a join that waits, once rank_recovery.c has judged it.  Who takes
+ * another session's place is told in two steps: it has the slot at once, and hears of it when a
+ * replica knows that it has.
  */
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -24,15 +24,15 @@ static struct rpc_call *take_join(struct job_rank *r, struct job_newcomer *ret)
     return call;
 }
 
-struct rpc_call *loss_take_welcome(struct job_rank *r)
+struct rpc_call *rank_recovery_take_pending(struct job_rank *r)
 {
-    struct rpc_call *call = r->welcome;
+    struct rpc_call *call = r->pending_join_reply;
 
-    r->welcome = NULL;
+    r->pending_join_reply = NULL;
     return call;
 }
 
-void loss_end_welcome(struct rpc_call *call, const char *why)
+void rank_recovery_end_pending(struct rpc_call *call, const char *why)
 {
     if (!call)
         return;
@@ -40,33 +40,34 @@ void loss_end_welcome(struct rpc_call *call, const char *why)
     rpc_call_unref(call);
 }
 
-void loss_refuse_join(struct service *s, struct job *j, unsigned rank)
+void rank_recovery_refuse_join(struct service *s, struct job *j, unsigned rank)
 {
     struct job_rank *r = &j->ranks[rank];
     struct job_newcomer by;
     struct rpc_call *call = take_join(r, &by);
     struct error err = {0};
 
-    if (r->join_kind == JOIN_TAKE && r->slot.state == SLOT_HELD)
+    if (r->join_kind == JOIN_TAKE && r->session.state == RANK_HELD)
         (void)error_set(&err, STATUS_EXISTS,
                         "job '%s': rank %u has joined from %s; %s is a second one", j->members.job,
                         rank, j->members.members[rank].peer, by.peer);
-    else if (r->slot.state == SLOT_AWAY || r->slot.state == SLOT_LOST)
-        (void)error_set(&err, STATUS_UNAVAILABLE, "job '%s': rank %u is %s (%s)%s", j->members.job,
-                        rank, slot_state_name(r->slot.state), r->slot.how,
-                        slot_is_quiet(&r->slot) ? "" : ", and calls of it have not ended yet");
+    else if (r->session.state == RANK_AWAY || r->session.state == RANK_LOST)
+        (void)error_set(
+            &err, STATUS_UNAVAILABLE, "job '%s': rank %u is %s (%s)%s", j->members.job, rank,
+            rank_session_state_name(r->session.state), r->session.how,
+            rank_session_is_quiet(&r->session) ? "" : ", and calls of it have not ended yet");
     else
         (void)error_set(&err, STATUS_PEER_LOST,
                         "job '%s': " WIRE_RANK_LOST "%s); its place is %s since epoch %" PRIu64,
-                        j->members.job, rank, r->slot.how,
-                        r->slot.state == SLOT_VACANT ? "vacant" : "another session's", j->epoch);
+                        j->members.job, rank, r->session.how,
+                        r->session.state == RANK_VACANT ? "vacant" : "another session's", j->epoch);
     (void)pthread_mutex_unlock(&s->lock);
     rpc_call_finish(call, err.status, err.text);
     rpc_call_unref(call);
     (void)pthread_mutex_lock(&s->lock);
 }
 
-void loss_bring_back(struct service *s, struct job *j, unsigned rank)
+void rank_recovery_bring_back(struct service *s, struct job *j, unsigned rank)
 {
     struct job_rank *r = &j->ranks[rank];
     struct job_newcomer by;
@@ -75,7 +76,7 @@ void loss_bring_back(struct service *s, struct job *j, unsigned rank)
 
     (void)pthread_mutex_unlock(&s->lock);
     shard_suspend(&j->shard, rank);
-    chain_forget(j->chain, rank);
+    replica_stream_forget(j->replica_stream, rank);
     here = shard_clock(&j->shard, rank);
     (void)pthread_mutex_lock(&s->lock);
     if (completed > here) { /* this server is not the one that told it so */
@@ -90,21 +91,21 @@ void loss_bring_back(struct service *s, struct job *j, unsigned rank)
         service_end_job(s, j, &err);
     } else {
         int64_t now_ns = clock_now_ns();
-        struct rpc_call *earlier = loss_take_welcome(r);
+        struct rpc_call *earlier = rank_recovery_take_pending(r);
 
-        if (r->slot.state != SLOT_HELD) /* it may have been quicker than the news of its loss */
+        if (r->session.state != RANK_HELD) /* it may have been quicker than the news of its loss */
             job_note_incident(j, rank, INCIDENT_BACK, now_ns);
-        slot_hold(&r->slot, by.session, by.lanes, now_ns);
+        rank_session_hold(&r->session, by.session, by.lanes, now_ns);
         job_resume_watch(j, now_ns);
         r->heard_ns = now_ns;
         r->parked = 0; /* it asks again for all that it waits for */
         if (earlier) {
             rpc_call_ref(call);
-            r->welcome = call;
+            r->pending_join_reply = call;
         }
         (void)pthread_mutex_unlock(&s->lock);
         if (earlier)
-            loss_end_welcome(earlier, "its session has joined again");
+            rank_recovery_end_pending(earlier, "its session has joined again");
         else
             join_answer(s, j, rank, call, epoch, here);
     }
@@ -112,21 +113,21 @@ void loss_bring_back(struct service *s, struct job *j, unsigned rank)
     (void)pthread_mutex_lock(&s->lock);
 }
 
-void loss_take_slot(struct service *s, struct job *j, unsigned rank)
+void rank_recovery_take_slot(struct service *s, struct job *j, unsigned rank)
 {
     struct job_rank *r = &j->ranks[rank];
     struct job_newcomer by;
     struct rpc_call *call = take_join(r, &by);
-    bool replaces = r->slot.state == SLOT_LOST;
-    struct rpc_call *earlier = loss_take_welcome(r);
+    bool replaces = r->session.state == RANK_LOST;
+    struct rpc_call *earlier = rank_recovery_take_pending(r);
     struct error err = {0};
     uint64_t epoch, clock;
 
     (void)pthread_mutex_unlock(&s->lock);
-    loss_end_welcome(earlier, LOSS_PLACE_GONE);
+    rank_recovery_end_pending(earlier, RECOVERY_PLACE_GONE);
     if (exchange_occupy_rank(j, rank, replaces, &err) != STATUS_OK)
         service_end_job(s, j, &err);
-    chain_forget(j->chain, rank); /* what waits is for whoever was here before */
+    replica_stream_forget(j->replica_stream, rank); /* what waits is for whoever was here before */
     clock = shard_clock(&j->shard, rank);
     (void)pthread_mutex_lock(&s->lock);
     if (j->state != JOB_RUNNING) { /* whoever ended it meanwhile did not see the call */
@@ -139,11 +140,11 @@ void loss_take_slot(struct service *s, struct job *j, unsigned rank)
         (void)pthread_mutex_lock(&s->lock);
         return;
     }
-    j->forsaken = false;
+    j->takeover_pending = false;
     job_occupy(j, rank, &by, clock, clock_now_ns());
-    preserve_members(s, j);
-    r->welcome = call;
-    r->welcome_number = primary_members(j);
+    persistence_members(s, j);
+    r->pending_join_reply = call;
+    r->pending_join_change = primary_members(j);
     epoch = j->epoch;
     (void)pthread_mutex_unlock(&s->lock);
     log_info("job '%s': %s takes the place of rank %u, epoch %" PRIu64, j->members.job, by.peer,
@@ -151,13 +152,13 @@ void loss_take_slot(struct service *s, struct job *j, unsigned rank)
     (void)pthread_mutex_lock(&s->lock);
 }
 
-void loss_welcome(struct service *s, struct job *j, unsigned rank)
+void rank_recovery_reply(struct service *s, struct job *j, unsigned rank)
 {
-    struct rpc_call *call = j->ranks[rank].welcome;
+    struct rpc_call *call = j->ranks[rank].pending_join_reply;
     uint64_t epoch = j->epoch;
 
-    j->ranks[rank].welcome = NULL;
-    j->ranks[rank].slot.held_ns = clock_now_ns(); /* it can open its lanes from now on */
+    j->ranks[rank].pending_join_reply = NULL;
+    j->ranks[rank].session.held_ns = clock_now_ns(); /* it can open its lanes from now on */
     (void)pthread_mutex_unlock(&s->lock);
     join_answer(s, j, rank, call, epoch, shard_clock(&j->shard, rank));
     rpc_call_unref(call);

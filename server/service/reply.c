@@ -17,14 +17,14 @@ static void release_payload(void *user)
 /* The stream that a partition travels on, both ways; NULL: it is gone.  Lock held. */
 static struct rpc_call *lane_of(const struct job *j, unsigned rank, uint32_t partition)
 {
-    const struct slot *slot = &j->ranks[rank].slot;
+    const struct rank_session *session = &j->ranks[rank].session;
 
-    return slot->streams[j->map.partitions[partition].slot % slot->lanes];
+    return session->streams[j->map.partitions[partition].slot % session->lanes];
 }
 
 /* In lockstep answers to pushes are counted with the completion.  Lock held. */
 static void count_answer(struct job *j, unsigned rank, bool is_pull, size_t bytes,
-                         const struct shard_answer *answer)
+                         const struct shard_reply *answer)
 {
     if (is_pull)
         j->totals.initial_tx_payload_bytes += bytes;
@@ -33,7 +33,7 @@ static void count_answer(struct job *j, unsigned rank, bool is_pull, size_t byte
 }
 
 /* Queue one answer to one rank; nothing happens when its stream is gone. */
-void answer_send(struct service *s, struct job *j, const struct chain_answer *a)
+void reply_send(struct service *s, struct job *j, const struct held_reply *a)
 {
     struct rpc_payload payload = {.release = release_payload, .user = &j->outstanding};
     size_t bytes = a->answer.bytes;
@@ -48,7 +48,7 @@ void answer_send(struct service *s, struct job *j, const struct chain_answer *a)
     if (call)
         rpc_call_ref(call);
     by_reference = j->ranks[a->rank].by_reference && !a->answer.coded &&
-                   shard_arena_has(&j->shard, a->answer.data);
+                   shard_reply_memory_has(&j->shard, a->answer.data);
     if (j->state == JOB_RUNNING && !a->answer.again) {
         count_answer(j, a->rank, a->is_pull, bytes, &a->answer);
         j->totals.tx_reference_bytes += by_reference && call ? bytes : 0;
@@ -65,16 +65,16 @@ void answer_send(struct service *s, struct job *j, const struct chain_answer *a)
 }
 
 /* Now, or when the replica has what is in it. */
-static void send_safe(struct service *s, struct job *j, const struct chain_answer *a)
+static void send_safe(struct service *s, struct job *j, const struct held_reply *a)
 {
-    if (!chain_hold(j->chain, a))
-        answer_send(s, j, a);
+    if (!replica_stream_hold(j->replica_stream, a))
+        reply_send(s, j, a);
 }
 
-void answer_pull(struct service *s, struct job *j, unsigned rank, uint32_t partition,
-                 const struct shard_answer *answer)
+void reply_pull(struct service *s, struct job *j, unsigned rank, uint32_t partition,
+                const struct shard_reply *answer)
 {
-    struct chain_answer a = {
+    struct held_reply a = {
         .rank = rank,
         .is_pull = true,
         .header = {.kind = CHUNK_VALUES, .round = answer->round, .partition = partition},
@@ -83,22 +83,22 @@ void answer_pull(struct service *s, struct job *j, unsigned rank, uint32_t parti
     send_safe(s, j, &a);
 }
 
-void answer_push(struct service *s, struct job *j, unsigned rank, uint32_t partition,
-                 const struct shard_answer *answer)
+void reply_push(struct service *s, struct job *j, unsigned rank, uint32_t partition,
+                const struct shard_reply *answer)
 {
-    struct chain_answer a = {.rank = rank,
-                             .header = {.kind = j->shard.config.update ? CHUNK_VALUES : CHUNK_MEAN,
-                                        .round = answer->round,
-                                        .partition = partition},
-                             .answer = *answer};
+    struct held_reply a = {.rank = rank,
+                           .header = {.kind = j->shard.config.update ? CHUNK_VALUES : CHUNK_MEAN,
+                                      .round = answer->round,
+                                      .partition = partition},
+                           .answer = *answer};
 
     send_safe(s, j, &a);
 }
 
-void answer_waiting(struct service *s, struct job *j, uint32_t partition)
+void reply_waiting(struct service *s, struct job *j, uint32_t partition)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
 
-    for (unsigned rank = 0; shard_next_answer(&j->shard, partition, &rank, &answer); rank++)
-        answer_push(s, j, rank, partition, &answer);
+    for (unsigned rank = 0; shard_next_reply(&j->shard, partition, &rank, &answer); rank++)
+        reply_push(s, j, rank, partition, &answer);
 }

@@ -32,7 +32,7 @@ static enum status open_rpc(struct service *s, const struct service_config *conf
          .max_head_bytes = WIRE_CHUNK_HEAD_MAX,
          .max_payload_bytes = PARTITION_BYTES_MAX},
         {.path = SERVICE_ATTEND,
-         .handler = &attend_handler,
+         .handler = &heartbeat_handler,
          .user = s,
          .max_head_bytes = WIRE_BEAT_MAX,
          .max_payload_bytes = RPC_NO_PAYLOAD},
@@ -146,19 +146,19 @@ enum status service_open(const struct service_config *config, struct service **r
     s->security = config->security;
     s->start_time_seconds = clock_wall_seconds();
     s->connections_from = draw_number();
-    record_init(&s->record, config->run_dir,
-                &(struct record_settings){
-                    .threads = config->threads,
-                    .shares_memory = config->share_memory,
-                    .has_tls = is_given(config->security.cert_file),
-                    .has_token = is_given(config->security.token_file),
-                    .is_durable = is_given(config->state_dir),
-                });
+    run_log_init(&s->run_log, config->run_dir,
+                 &(struct run_log_settings){
+                     .threads = config->threads,
+                     .shares_memory = config->share_memory,
+                     .has_tls = is_given(config->security.cert_file),
+                     .has_token = is_given(config->security.token_file),
+                     .is_durable = is_given(config->state_dir),
+                 });
     if (config->share_memory)
-        desk_open(s);
-    status = preserve_open(s, config, err);
+        memory_sharing_open(s);
+    status = persistence_open(s, config, err);
     if (status == STATUS_OK)
-        status = keeper_start(s, err);
+        status = supervisor_start(s, err);
     if (status == STATUS_OK)
         status = open_rpc(s, config, err);
     if (status == STATUS_OK)
@@ -181,7 +181,7 @@ uint16_t service_metrics_port(const struct service *s)
     return s->page ? metrics_page_port(s->page) : 0;
 }
 
-/* Let the round under way end; the keeper then ends the job. */
+/* Let the round under way end; the supervisor then ends the job. */
 static void drain(struct service *s)
 {
     if (s->rpc)
@@ -200,14 +200,14 @@ void service_close(struct service *s)
 {
     if (!s)
         return;
-    if (s->keeper_started)
+    if (s->supervisor_started)
         drain(s);
     metrics_page_close(s->page); /* shows the drain; reads s->rpc */
     rpc_server_close(s->rpc, CLOSE_GRACE_MS);
-    arena_desk_close(s->desk);
-    keeper_stop(s);
-    record_close(&s->record);
-    preserve_close(s);
+    fd_listener_close(s->fd_listener);
+    supervisor_stop(s);
+    run_log_close(&s->run_log);
+    persistence_close(s);
     (void)pthread_cond_destroy(&s->changed);
     (void)pthread_mutex_destroy(&s->lock);
     free(s);
@@ -228,20 +228,20 @@ static void retire(struct service *s, struct job *j)
 
 /* References to a rank's open calls; their number. */
 static size_t take_calls(struct service *s, struct job *j, unsigned rank,
-                         struct rpc_call *ret[SLOT_CALLS_MAX + 2])
+                         struct rpc_call *ret[RANK_SESSION_CALLS_MAX + 2])
 {
     const struct job_rank *r = &j->ranks[rank];
     size_t count;
 
     (void)pthread_mutex_lock(&s->lock);
-    count = slot_take_calls(&r->slot, ret);
+    count = rank_session_take_calls(&r->session, ret);
     if (r->join) {
         rpc_call_ref(r->join);
         ret[count++] = r->join;
     }
-    if (r->welcome) {
-        rpc_call_ref(r->welcome);
-        ret[count++] = r->welcome;
+    if (r->pending_join_reply) {
+        rpc_call_ref(r->pending_join_reply);
+        ret[count++] = r->pending_join_reply;
     }
     (void)pthread_mutex_unlock(&s->lock);
     return count;
@@ -253,7 +253,7 @@ static bool begin_end(struct service *s, struct job *j, const struct error *fail
     bool first = job_end(j, failure, clock_now_ns());
 
     if (first) {
-        j->users++; /* ours: the keeper must not free it yet */
+        j->users++; /* ours: the supervisor must not free it yet */
         stats_add_job(j, &s->past);
         s->jobs_ok += failure == NULL;
         s->jobs_failed += failure != NULL;
@@ -275,7 +275,7 @@ static void finish_end(struct service *s, struct job *j, const struct error *fai
     if (failure)
         replica_end(s, j, failure);
     for (unsigned rank = 0; failure && rank < j->members.world_size; rank++) {
-        struct rpc_call *calls[SLOT_CALLS_MAX + 2];
+        struct rpc_call *calls[RANK_SESSION_CALLS_MAX + 2];
         size_t count = take_calls(s, j, rank, calls);
 
         for (size_t i = 0; i < count; i++) {

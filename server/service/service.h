@@ -4,7 +4,7 @@
  * has failed.
  *
  * Threads.  Calls are handled on rpc's threads and never block.  One thread of the service's own,
- * the keeper, watches deadlines, builds jobs, writes records and frees what is no longer used.
+ * the supervisor, watches deadlines, builds jobs, writes records and frees what is no longer used.
  */
 #ifndef SPARRING_SERVER_SERVICE_SERVICE_H
 #define SPARRING_SERVER_SERVICE_SERVICE_H
@@ -37,7 +37,7 @@ struct service_config {
     bool share_memory;       /* with workers of this host, where chunks then go by reference */
     const char *state_dir;   /* borrowed; unfinished jobs are kept here; NULL: nowhere */
     uint64_t snapshot_every; /* rounds; 0: see journal_bytes */
-    uint64_t journal_bytes;  /* as in durable_config */
+    uint64_t journal_bytes;  /* as in job_log_config */
     const char *run_dir; /* borrowed; records go to <run_dir>/server<index>.jsonl; NULL: nowhere */
 };
 

@@ -47,9 +47,9 @@ static enum status take_job(struct asking *a, const struct rpc_call *call,
                             const struct chunk_header *h, struct job **ret, struct error *err)
 {
     struct service *s = a->service;
-    const struct tie_claim claim = {
+    const struct call_claim claim = {
         .rank = h->rank, .session = h->session, .what = "asked for a state"};
-    enum status status = service_check_rank(s, call, h->rank, err);
+    enum status status = authorize_rank(s, call, h->rank, err);
 
     if (status == STATUS_OK && (h->kind != CHUNK_STATE || h->session == 0))
         status = error_set(err, STATUS_PROTOCOL,
@@ -58,7 +58,7 @@ static enum status take_job(struct asking *a, const struct rpc_call *call,
     if (status != STATUS_OK)
         return status;
     (void)pthread_mutex_lock(&s->lock);
-    status = tie_check(s, &claim, err);
+    status = call_binding_check(s, &claim, err);
     if (status == STATUS_OK)
         status = let_in(a, h, err);
     if (status == STATUS_OK) {

@@ -1,8 +1,8 @@
 /*
- * The keeper: the service's own thread.  It looks at one thing after the other under the lock and
- * gives the lock up for whatever takes time; only it builds and frees jobs, so a job it looks at
- * stays.  Only it moves slots on, too (loss.c).  It sleeps without a limit while no job is known,
- * else a tenth of the time-out at most.
+ * The supervisor: the service's own thread.  It looks at one thing after the other under the lock
+ * and gives the lock up for whatever takes time; only it builds and frees jobs, so a job it looks
+ * at stays.  Only it moves slots on, too (rank_recovery.c).  It sleeps without a limit while no job
+ * is known, else a tenth of the time-out at most.
  */
 #include "common/base/clock.h"
 #include "common/base/condition.h"
@@ -24,8 +24,8 @@ static void build(struct service *s, struct job *j)
     struct error err = {0};
     enum status status;
 
-    j->shares =
-        j->shares || desk_serves(s, &j->terms); /* of a job that comes from elsewhere, too */
+    j->shares = j->shares ||
+                memory_sharing_serves(s, &j->terms); /* of a job that comes from elsewhere, too */
     (void)pthread_mutex_unlock(&s->lock);
     status = job_build(j, &err);
     if (status == STATUS_OK && j->terms.replica[0] && !j->replica.is_kept)
@@ -33,7 +33,7 @@ static void build(struct service *s, struct job *j)
     else if (status == STATUS_OK && j->replica.is_kept)
         status = shard_check_recorded(&j->shard.config, &err);
     if (status == STATUS_OK)
-        status = preserve_begin(s, j, &err);
+        status = persistence_begin(s, j, &err);
     (void)pthread_mutex_lock(&s->lock);
     if (status == STATUS_OK && j->state == JOB_BUILDING)
         job_run(j, clock_now_ns());
@@ -42,7 +42,7 @@ static void build(struct service *s, struct job *j)
         return;
     }
     if (status == STATUS_OK)
-        preserve_members(s, j); /* before anybody is told that it runs */
+        persistence_members(s, j); /* before anybody is told that it runs */
     (void)pthread_mutex_unlock(&s->lock);
     if (status != STATUS_OK) {
         service_end_job(s, j, &err);
@@ -60,10 +60,10 @@ static void build(struct service *s, struct job *j)
 static bool waits_for_rank(const struct job *j)
 {
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
-        enum slot_state state = j->ranks[rank].slot.state;
+        enum rank_state state = j->ranks[rank].session.state;
 
         if (j->members.members[rank].state == MEMBER_JOINED &&
-            (state == SLOT_AWAY || state == SLOT_LOST))
+            (state == RANK_AWAY || state == RANK_LOST))
             return true;
     }
     return false;
@@ -79,7 +79,7 @@ static bool may_interrupt(const struct service *s, const struct job *j, int64_t 
 
     if (j->state != JOB_RUNNING || waits_for_rank(j))
         return true;
-    if (!j->durable)
+    if (!j->log)
         return !ends && !job_is_pending(j) && j->parked_since_ns == 0;
     return !ends || j->terms.on_loss == WORKER_LOSS_SHRINK ||
            now_ns >= s->drain_begin_ns + LEAVE_GRACE_NS;
@@ -112,8 +112,8 @@ static bool must_end(const struct service *s, struct error *err)
 static void give_up_records(struct service *s, const struct error *err)
 {
     log_warning("no more records: %s", err->text);
-    record_close(&s->record);
-    s->record.folder = NULL;
+    run_log_close(&s->run_log);
+    s->run_log.folder = NULL;
 }
 
 /* Write what a job has to say.  Lock held on entry and return; returns whether there was anything.
@@ -138,15 +138,15 @@ static bool write_records(struct service *s, struct job *j)
     last = over && count < RECORDS_AT_ONCE && incident_count < RECORDS_AT_ONCE;
     (void)pthread_mutex_unlock(&s->lock);
     if (!j->recording)
-        status = record_start(&s->record, j, &err);
+        status = run_log_start(&s->run_log, j, &err);
     for (size_t i = 0; status == STATUS_OK && i < count; i++)
-        status = record_round(&s->record, &rounds[i], &err);
+        status = run_log_round(&s->run_log, &rounds[i], &err);
     for (size_t i = 0; status == STATUS_OK && i < incident_count; i++)
-        status = record_incident(&s->record, &incidents[i], &err);
+        status = run_log_incident(&s->run_log, &incidents[i], &err);
     if (last) {
         if (status == STATUS_OK)
-            status = record_end(&s->record, j, &err);
-        record_close(&s->record);
+            status = run_log_end(&s->run_log, j, &err);
+        run_log_close(&s->run_log);
     }
     if (status != STATUS_OK)
         give_up_records(s, &err);
@@ -160,16 +160,16 @@ static bool write_records(struct service *s, struct job *j)
 static void cancel_calls(struct service *s, struct job *j)
 {
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
-        struct rpc_call *calls[SLOT_CALLS_MAX + 2];
-        size_t count = slot_take_calls(&j->ranks[rank].slot, calls);
+        struct rpc_call *calls[RANK_SESSION_CALLS_MAX + 2];
+        size_t count = rank_session_take_calls(&j->ranks[rank].session, calls);
 
         if (j->ranks[rank].join) {
             rpc_call_ref(j->ranks[rank].join);
             calls[count++] = j->ranks[rank].join;
         }
-        if (j->ranks[rank].welcome) {
-            rpc_call_ref(j->ranks[rank].welcome);
-            calls[count++] = j->ranks[rank].welcome;
+        if (j->ranks[rank].pending_join_reply) {
+            rpc_call_ref(j->ranks[rank].pending_join_reply);
+            calls[count++] = j->ranks[rank].pending_join_reply;
         }
         (void)pthread_mutex_unlock(&s->lock);
         for (size_t i = 0; i < count; i++) {
@@ -178,7 +178,7 @@ static void cancel_calls(struct service *s, struct job *j)
         }
         (void)pthread_mutex_lock(&s->lock);
     }
-    chain_cancel(j->chain);
+    replica_stream_cancel(j->replica_stream);
     j->over_ns = clock_now_ns(); /* once per grace */
 }
 
@@ -235,13 +235,13 @@ static void rest(struct service *s)
  * settled before the next is built, which may have its name.  Lock held on entry and return. */
 static bool move_on(struct service *s)
 {
-    if (preserve_settle(s))
+    if (persistence_settle(s))
         return true;
     if (s->current && s->current->state == JOB_BUILDING) {
         build(s, s->current);
         return true;
     }
-    return replica_look(s) || loss_look(s);
+    return replica_look(s) || rank_recovery_look(s);
 }
 
 static void *keep(void *user)
@@ -267,23 +267,23 @@ static void *keep(void *user)
     return NULL;
 }
 
-enum status keeper_start(struct service *s, struct error *err)
+enum status supervisor_start(struct service *s, struct error *err)
 {
-    int failed = pthread_create(&s->keeper, NULL, keep, s);
+    int failed = pthread_create(&s->supervisor, NULL, keep, s);
 
     if (failed)
-        return error_set_errno(err, failed, "cannot start the keeper thread");
-    s->keeper_started = true;
+        return error_set_errno(err, failed, "cannot start the supervisor thread");
+    s->supervisor_started = true;
     return STATUS_OK;
 }
 
-void keeper_stop(struct service *s)
+void supervisor_stop(struct service *s)
 {
-    if (!s->keeper_started)
+    if (!s->supervisor_started)
         return;
     (void)pthread_mutex_lock(&s->lock);
     s->stop = true;
     (void)pthread_cond_broadcast(&s->changed);
     (void)pthread_mutex_unlock(&s->lock);
-    (void)pthread_join(s->keeper, NULL);
+    (void)pthread_join(s->supervisor, NULL);
 }

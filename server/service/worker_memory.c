@@ -1,7 +1,7 @@
 /*
- * The desk's thread sleeps until somebody connects or the desk is closed.  Strangers (another user,
- * a wrong token, no ticket in time) are sent away without a word, and so are workers that the owner
- * does not want: whoever is sent away uses its streams.
+ * The listener's thread sleeps until somebody connects or the listener is closed.  Strangers
+ * (another user, a wrong token, no ticket in time) are sent away without a word, and so are workers
+ * that the owner does not want: whoever is sent away uses its streams.
  */
 #include "server/service/worker_memory.h"
 
@@ -21,13 +21,13 @@
 
 #define TICKET_WAIT_MS 2000 /* for a ticket on an accepted connection */
 
-struct arena *arena_ref(struct arena *a)
+struct worker_memory *worker_memory_ref(struct worker_memory *a)
 {
     (void)atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed);
     return a;
 }
 
-void arena_unref(struct arena *a)
+void worker_memory_unref(struct worker_memory *a)
 {
     if (!a || atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) != 1)
         return;
@@ -35,7 +35,7 @@ void arena_unref(struct arena *a)
     free(a);
 }
 
-const float *arena_at(const struct arena *a, uint64_t place, size_t count)
+const float *worker_memory_at(const struct worker_memory *a, uint64_t place, size_t count)
 {
     if (place % sizeof(float) != 0 || place > a->memory.size ||
         count > (a->memory.size - place) / sizeof(float))
@@ -43,10 +43,10 @@ const float *arena_at(const struct arena *a, uint64_t place, size_t count)
     return (const float *)a->memory.base + place / sizeof(float);
 }
 
-/* ------------------------------------------------------------------ the desk */
+/* ------------------------------------------------------------------ the listener */
 
-struct arena_desk {
-    struct arena_desk_config config;
+struct fd_listener {
+    struct fd_listener_config config;
     char name[HANDOVER_NAME_SIZE];
     unsigned char token[HANDOVER_TOKEN_BYTES];
     char address[HANDOVER_ADDRESS_SIZE];
@@ -57,11 +57,11 @@ struct arena_desk {
 };
 
 /* The memory of a ticket, with one reference. */
-static enum status open_arena(const struct handover_ticket *ticket, int memory_fd,
-                              struct arena **ret, struct error *err)
+static enum status open_memory(const struct handover_ticket *ticket, int memory_fd,
+                               struct worker_memory **ret, struct error *err)
 {
-    struct arena *a = NULL;
-    enum status status = mem_calloc(1, sizeof(*a), "arena", &a, err);
+    struct worker_memory *a = NULL;
+    enum status status = mem_calloc(1, sizeof(*a), "worker memory", &a, err);
 
     if (status != STATUS_OK) {
         (void)close(memory_fd);
@@ -77,23 +77,23 @@ static enum status open_arena(const struct handover_ticket *ticket, int memory_f
     return status;
 }
 
-static enum status serve(struct arena_desk *d, int fd, struct error *err)
+static enum status serve(struct fd_listener *d, int fd, struct error *err)
 {
     int64_t deadline_ns = clock_deadline_ns(TICKET_WAIT_MS);
     struct handover_ticket ticket = {0};
     struct shared_memory shard = SHARED_MEMORY_NONE;
-    struct arena *arena = NULL;
+    struct worker_memory *memory = NULL;
     int memory_fd = -1;
     enum status status = handover_receive(fd, d->token, deadline_ns, &ticket, &memory_fd, err);
 
     if (status == STATUS_OK && memory_fd < 0)
         status = error_set(err, STATUS_PROTOCOL, "a ticket without memory");
     if (status == STATUS_OK)
-        status = open_arena(&ticket, memory_fd, &arena, err);
+        status = open_memory(&ticket, memory_fd, &memory, err);
     if (status == STATUS_OK)
-        status = d->config.take(d->config.user, ticket.sender, arena, &shard, err);
+        status = d->config.take(d->config.user, ticket.sender, memory, &shard, err);
     if (status != STATUS_OK) {
-        arena_unref(arena);
+        worker_memory_unref(memory);
         return status;
     }
     ticket = (struct handover_ticket){.has_memory = 1, .size = shard.size};
@@ -105,7 +105,7 @@ static enum status serve(struct arena_desk *d, int fd, struct error *err)
 
 static void *run(void *user)
 {
-    struct arena_desk *d = user;
+    struct fd_listener *d = user;
     struct pollfd both[] = {{.fd = d->stop_fd, .events = POLLIN},
                             {.fd = d->listen_fd, .events = POLLIN}};
 
@@ -127,7 +127,7 @@ static void *run(void *user)
     }
 }
 
-static enum status start(struct arena_desk *d, struct error *err)
+static enum status start(struct fd_listener *d, struct error *err)
 {
     sigset_t all, before;
     int failed;
@@ -142,11 +142,11 @@ static enum status start(struct arena_desk *d, struct error *err)
     return STATUS_OK;
 }
 
-enum status arena_desk_open(const struct arena_desk_config *config, struct arena_desk **ret_desk,
-                            struct error *err)
+enum status fd_listener_open(const struct fd_listener_config *config,
+                             struct fd_listener **ret_listener, struct error *err)
 {
-    struct arena_desk *d = NULL;
-    enum status status = mem_calloc(1, sizeof(*d), "desk for workers' memory", &d, err);
+    struct fd_listener *d = NULL;
+    enum status status = mem_calloc(1, sizeof(*d), "listener for workers' memory", &d, err);
 
     if (status != STATUS_OK)
         return status;
@@ -164,28 +164,28 @@ enum status arena_desk_open(const struct arena_desk_config *config, struct arena
         status = start(d, err);
     }
     if (status != STATUS_OK)
-        arena_desk_close(d);
+        fd_listener_close(d);
     else
-        *ret_desk = d;
+        *ret_listener = d;
     return status;
 }
 
-const char *arena_desk_address(const struct arena_desk *desk)
+const char *fd_listener_address(const struct fd_listener *listener)
 {
-    return desk->address;
+    return listener->address;
 }
 
-void arena_desk_close(struct arena_desk *desk)
+void fd_listener_close(struct fd_listener *listener)
 {
-    if (!desk)
+    if (!listener)
         return;
-    if (desk->started) {
-        (void)eventfd_write(desk->stop_fd, 1);
-        (void)pthread_join(desk->thread, NULL);
+    if (listener->started) {
+        (void)eventfd_write(listener->stop_fd, 1);
+        (void)pthread_join(listener->thread, NULL);
     }
-    if (desk->listen_fd >= 0)
-        (void)close(desk->listen_fd);
-    if (desk->stop_fd >= 0)
-        (void)close(desk->stop_fd);
-    free(desk);
+    if (listener->listen_fd >= 0)
+        (void)close(listener->listen_fd);
+    if (listener->stop_fd >= 0)
+        (void)close(listener->stop_fd);
+    free(listener);
 }

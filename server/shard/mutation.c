@@ -25,21 +25,21 @@ void shard_set_sink(struct shard *s, const struct shard_sink *sink)
     s->sink = sink ? *sink : (struct shard_sink){0};
 }
 
-static enum status tell(struct shard *s, struct shard_part *part, enum shard_record_kind kind,
+static enum status tell(struct shard *s, struct shard_part *part, enum mutation_kind kind,
                         uint64_t step, double rate, const float *payload, struct error *err)
 {
     size_t ranks = (size_t)(part - s->parts) * s->config.world_size;
     enum status status;
-    struct shard_record record = {.kind = kind,
-                                  .partition = part->partition,
-                                  .sequence = part->sequence + 1,
-                                  .step = step,
-                                  .rate = rate,
-                                  .world_size = s->config.world_size,
-                                  .clocks = s->clocks + ranks,
-                                  .flags = s->flags + ranks,
-                                  .payload = payload,
-                                  .count = payload ? part->count : 0};
+    struct mutation record = {.kind = kind,
+                              .partition = part->partition,
+                              .sequence = part->sequence + 1,
+                              .step = step,
+                              .rate = rate,
+                              .world_size = s->config.world_size,
+                              .clocks = s->clocks + ranks,
+                              .flags = s->flags + ranks,
+                              .payload = payload,
+                              .count = payload ? part->count : 0};
 
     if (!s->sink.put)
         return STATUS_OK;
@@ -50,7 +50,7 @@ static enum status tell(struct shard *s, struct shard_part *part, enum shard_rec
     return status;
 }
 
-enum status shard_tell(struct shard *s, struct shard_part *part, enum shard_record_kind kind,
+enum status shard_tell(struct shard *s, struct shard_part *part, enum mutation_kind kind,
                        double rate, const float *payload, struct error *err)
 {
     return tell(s, part, kind, part->policy.steps, rate, payload, err);
@@ -59,8 +59,7 @@ enum status shard_tell(struct shard *s, struct shard_part *part, enum shard_reco
 enum status shard_tell_state(struct shard *s, struct shard_part *part, unsigned index,
                              struct error *err)
 {
-    return tell(s, part, SHARD_RECORD_STATE, index, 0, s->optimizer.state[index] + part->offset,
-                err);
+    return tell(s, part, MUTATION_STATE, index, 0, s->optimizer.state[index] + part->offset, err);
 }
 
 enum status shard_refuse_failed(const struct shard_part *part, struct error *err)
@@ -73,29 +72,29 @@ enum status shard_refuse_failed(const struct shard_part *part, struct error *err
 
 /* Is it a record of this partition, whose turn it is?  *ret_known: it is in already.  Lock held. */
 static enum status check_record(const struct shard *s, const struct shard_part *part,
-                                const struct shard_record *r, bool *ret_known, struct error *err)
+                                const struct mutation *r, bool *ret_known, struct error *err)
 {
     const struct policy *p = &part->policy;
-    size_t count = r->kind == SHARD_RECORD_RANKS ? 0 : part->count;
-    bool step = r->kind == SHARD_RECORD_STEP;
+    size_t count = r->kind == MUTATION_RANKS ? 0 : part->count;
+    bool step = r->kind == MUTATION_STEP;
 
-    if (r->kind < SHARD_RECORD_INIT || r->kind > SHARD_RECORD_STATE ||
-        (r->kind == SHARD_RECORD_STATE && (!s->config.update || r->step >= s->optimizer.states)) ||
+    if (r->kind < MUTATION_INIT || r->kind > MUTATION_STATE ||
+        (r->kind == MUTATION_STATE && (!s->config.update || r->step >= s->optimizer.states)) ||
         r->world_size != s->config.world_size || r->count != count ||
-        (r->kind == SHARD_RECORD_INIT && r->step != 0) || (step && r->step == 0) ||
+        (r->kind == MUTATION_INIT && r->step != 0) || (step && r->step == 0) ||
         !isfinite(r->rate) || r->rate < 0)
         return error_set(err, STATUS_DATA,
                          "a record of partition %" PRIu32 " has kind %d, step %" PRIu64
                          ", %u ranks and %zu elements (this one has %u and %zu)",
                          part->partition, (int)r->kind, r->step, r->world_size, r->count,
                          s->config.world_size, part->count);
-    if (r->kind == SHARD_RECORD_STATE) {
+    if (r->kind == MUTATION_STATE) {
         *ret_known = p->initialised || part->stated & 1u << r->step;
         return STATUS_OK;
     }
-    *ret_known = r->kind == SHARD_RECORD_INIT ? p->initialised
-                 : step                       ? r->step <= p->steps
-                                              : r->step < p->steps;
+    *ret_known = r->kind == MUTATION_INIT ? p->initialised
+                 : step                   ? r->step <= p->steps
+                                          : r->step < p->steps;
     if (!*ret_known && (r->step != p->steps + step || (step && !p->initialised)))
         return error_set(err, STATUS_DATA,
                          "a record of step %" PRIu64 " of partition %" PRIu32
@@ -104,7 +103,7 @@ static enum status check_record(const struct shard *s, const struct shard_part *
     return STATUS_OK;
 }
 
-static enum status copy_payload(const struct shard_record *r, const struct shard_source *source,
+static enum status copy_payload(const struct mutation *r, const struct shard_source *source,
                                 float *to, size_t count, struct error *err)
 {
     if (source)
@@ -114,9 +113,8 @@ static enum status copy_payload(const struct shard_record *r, const struct shard
 }
 
 /* Lock held. */
-static enum status apply_state(struct shard *s, struct shard_part *part,
-                               const struct shard_record *r, const struct shard_source *source,
-                               struct error *err)
+static enum status apply_state(struct shard *s, struct shard_part *part, const struct mutation *r,
+                               const struct shard_source *source, struct error *err)
 {
     unsigned index = (unsigned)r->step;
     enum status status =
@@ -127,12 +125,12 @@ static enum status apply_state(struct shard *s, struct shard_part *part,
 }
 
 /* The payload is in `payload`.  Lock held. */
-static void apply_payload(struct shard *s, struct shard_part *part, const struct shard_record *r,
+static void apply_payload(struct shard *s, struct shard_part *part, const struct mutation *r,
                           float *payload)
 {
-    if (r->kind == SHARD_RECORD_INIT)
-        shard_down_begin(&s->down, payload, part->offset, part->count);
-    if (r->kind != SHARD_RECORD_STEP || !s->config.update)
+    if (r->kind == MUTATION_INIT)
+        reply_encoding_begin(&s->down, payload, part->offset, part->count);
+    if (r->kind != MUTATION_STEP || !s->config.update)
         return;
     shard_keep_previous(s, part);
     optimizer_update_at(&s->optimizer, r->rate, s->config.steps_before + r->step, part->offset,
@@ -141,19 +139,19 @@ static void apply_payload(struct shard *s, struct shard_part *part, const struct
 
 /* What the ranks are told of the record, and what they are not.  Lock held. */
 static enum status apply_told(struct shard *s, const struct shard_part *part,
-                              const struct shard_record *r, const float *payload, struct error *err)
+                              const struct mutation *r, const float *payload, struct error *err)
 {
-    if (r->kind != SHARD_RECORD_STEP)
+    if (r->kind != MUTATION_STEP)
         return STATUS_OK;
-    return shard_down_encode(&s->down, (size_t)(part - s->parts), part->offset, part->count,
-                             s->config.update ? s->values + part->offset : payload, err);
+    return reply_encoding_encode(&s->down, (size_t)(part - s->parts), part->offset, part->count,
+                                 s->config.update ? s->values + part->offset : payload, err);
 }
 
 /* Lock held. */
-static enum status apply(struct shard *s, struct shard_part *part, const struct shard_record *r,
+static enum status apply(struct shard *s, struct shard_part *part, const struct mutation *r,
                          const struct shard_source *source, struct error *err)
 {
-    bool init = r->kind == SHARD_RECORD_INIT;
+    bool init = r->kind == MUTATION_INIT;
     float *payload = (init ? s->values : s->accumulators[r->step % 2]) + part->offset;
     bool was = part->policy.initialised;
     enum status status = STATUS_OK;
@@ -177,7 +175,7 @@ static enum status apply(struct shard *s, struct shard_part *part, const struct 
     return status == STATUS_OK ? apply_told(s, part, r, payload, err) : status;
 }
 
-enum status shard_apply(struct shard *s, const struct shard_record *record,
+enum status shard_apply(struct shard *s, const struct mutation *record,
                         const struct shard_source *source, bool *ret_applied, struct error *err)
 {
     struct shard_part *part = shard_find(s, record->partition);
@@ -190,8 +188,8 @@ enum status shard_apply(struct shard *s, const struct shard_record *record,
     (void)pthread_mutex_lock(&part->lock);
     status = check_record(s, part, record, &known, err);
     if (status == STATUS_OK && !known)
-        status = record->kind == SHARD_RECORD_STATE ? apply_state(s, part, record, source, err)
-                                                    : apply(s, part, record, source, err);
+        status = record->kind == MUTATION_STATE ? apply_state(s, part, record, source, err)
+                                                : apply(s, part, record, source, err);
     (void)pthread_mutex_unlock(&part->lock);
     if (status == STATUS_OK)
         *ret_applied = !known;

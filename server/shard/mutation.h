@@ -1,5 +1,5 @@
 /*
- * shard_record: what must outlive a server, as it happens and as a whole.
+ * mutation: what must outlive a server, as it happens and as a whole.
  *
  * A record is one change of one partition: its initial values, one step, or a change of who takes
  * part.  The sink is told each record under the partition's lock, in order, behind the change and
@@ -11,7 +11,7 @@
  * Contributions to a round under way are in neither: nobody was told that they were taken, and
  * whoever sent them sends them again (`again` of shard_push).
  *
- * An answer must not go out before the records that are in it are safe.  shard_answer.sequence
+ * An answer must not go out before the records that are in it are safe.  shard_reply.sequence
  * names the newest of them; records that are safe at once (written under the lock) need no more,
  * others make the answer wait.  Meanwhile its data stays as it is: see server/shard.h.
  */
@@ -29,15 +29,15 @@ struct shard;
 struct shard_config;
 struct shard_source;
 
-enum shard_record_kind {
-    SHARD_RECORD_INIT = 1, /* the initial values came; step 0 */
-    SHARD_RECORD_STEP,     /* the optimizer stepped here, or a sum is whole */
-    SHARD_RECORD_RANKS,    /* a rank finished, or its slot was vacated or occupied */
-    SHARD_RECORD_STATE,    /* initial state `step` of the optimizer came; before INIT */
+enum mutation_kind {
+    MUTATION_INIT = 1, /* the initial values came; step 0 */
+    MUTATION_STEP,     /* the optimizer stepped here, or a sum is whole */
+    MUTATION_RANKS,    /* a rank finished, or its slot was vacated or occupied */
+    MUTATION_STATE,    /* initial state `step` of the optimizer came; before INIT */
 };
 
-struct shard_record {
-    enum shard_record_kind kind;
+struct mutation {
+    enum mutation_kind kind;
     uint32_t partition;
     uint64_t sequence;      /* of this partition in this process, from 1 */
     uint64_t step;          /* optimizer steps or whole sums with this one */
@@ -56,7 +56,7 @@ struct shard_record {
  * which led to the record, and must end the job.
  */
 struct shard_sink {
-    enum status (*put)(void *user, const struct shard_record *record, struct error *err);
+    enum status (*put)(void *user, const struct mutation *record, struct error *err);
     void *user;
 };
 
@@ -74,7 +74,7 @@ void shard_set_sink(struct shard *s, const struct shard_sink *sink);
  * STATUS_DATA: it is not of this shard, or one before it is missing; nothing is changed.  Else
  * fails as source and sink do.
  */
-enum status shard_apply(struct shard *s, const struct shard_record *record,
+enum status shard_apply(struct shard *s, const struct mutation *record,
                         const struct shard_source *source, bool *ret_applied, struct error *err);
 
 /* One partition as it is.  The arrays are the caller's, and are written by shard_export and read by
@@ -88,7 +88,7 @@ struct shard_state {
     float *values;     /* (count of the partition); without update here: the newest sum */
     float *moments[2]; /* the same; as many as the shard's optimizer has states */
     float *previous;   /* the same; where the shard keeps it */
-    float *kept;       /* the same; of compressed answers, where shard_down_is_kept */
+    float *kept;       /* the same; of compressed answers, where reply_encoding_is_kept */
 };
 
 /* The values and each state of the optimizer (count of the partition each) as they are at one

@@ -9,7 +9,7 @@
 #define LINE 64 /* bytes */
 
 /* Places one behind the other into at (NULL: only the sum is wanted); returns the bytes of all. */
-static size_t lay_out(const struct shard_down_config *c, size_t *at)
+static size_t lay_out(const struct reply_encoding_config *c, size_t *at)
 {
     const uint32_t *held;
     size_t length = shard_map_held(c->map, c->index, &held);
@@ -25,24 +25,24 @@ static size_t lay_out(const struct shard_down_config *c, size_t *at)
     return bytes;
 }
 
-/* Named rows differ from rank to rank (server/shard_names.h). */
+/* Named rows differ from rank to rank (server/row_selection.h). */
 static bool codes(const struct codec *codec)
 {
     return codec->kind != CODEC_NONE && codec->kind != CODEC_NAMED;
 }
 
-static bool tells_changes(const struct shard_down_config *c)
+static bool tells_changes(const struct reply_encoding_config *c)
 {
     return c->update && codes(&c->codec) &&
            (codec_has_residual(&c->codec) || codec_varies(&c->codec));
 }
 
-static bool keeps(const struct shard_down_config *c)
+static bool keeps(const struct reply_encoding_config *c)
 {
     return c->ranks == 0 && (codec_has_residual(&c->codec) || tells_changes(c));
 }
 
-static bool works(const struct shard_down_config *c)
+static bool works(const struct reply_encoding_config *c)
 {
     return tells_changes(c) && codec_has_residual(&c->codec);
 }
@@ -52,7 +52,7 @@ static size_t copies(unsigned ranks)
     return ranks > 0 ? ranks : 1;
 }
 
-size_t shard_down_bytes(const struct shard_down_config *c)
+size_t reply_encoding_bytes(const struct reply_encoding_config *c)
 {
     if (!codes(&c->codec))
         return 0;
@@ -61,7 +61,7 @@ size_t shard_down_bytes(const struct shard_down_config *c)
 }
 
 /* What there is one of per partition. */
-static enum status allocate_parts(struct shard_down *d, struct error *err)
+static enum status allocate_parts(struct reply_encoding *d, struct error *err)
 {
     enum status status =
         mem_calloc(d->length, sizeof(*d->at), "places of coded answers", &d->at, err);
@@ -75,17 +75,17 @@ static enum status allocate_parts(struct shard_down *d, struct error *err)
     return status;
 }
 
-enum status shard_down_init(struct shard_down *d, const struct shard_down_config *config,
-                            struct error *err)
+enum status reply_encoding_init(struct reply_encoding *d,
+                                const struct reply_encoding_config *config, struct error *err)
 {
     size_t elements = config->map->server_elements[config->index];
     const uint32_t *held;
     enum status status;
 
-    *d = (struct shard_down){.codec = config->codec,
-                             .tells_changes = tells_changes(config),
-                             .ranks = config->ranks,
-                             .length = shard_map_held(config->map, config->index, &held)};
+    *d = (struct reply_encoding){.codec = config->codec,
+                                 .tells_changes = tells_changes(config),
+                                 .ranks = config->ranks,
+                                 .length = shard_map_held(config->map, config->index, &held)};
     if (!codes(&config->codec))
         return STATUS_OK;
     status = allocate_parts(d, err);
@@ -101,7 +101,7 @@ enum status shard_down_init(struct shard_down *d, const struct shard_down_config
     return status;
 }
 
-void shard_down_release(struct shard_down *d)
+void reply_encoding_release(struct reply_encoding *d)
 {
     free(d->coded);
     free(d->at);
@@ -115,7 +115,7 @@ void shard_down_release(struct shard_down *d)
 /* ------------------------------------------------------------------ coding */
 
 /* held: what the ranks have; they do with the answer what is done with it here. */
-static enum status encode_change(const struct shard_down *d, uint8_t *coded, float *work,
+static enum status encode_change(const struct reply_encoding *d, uint8_t *coded, float *work,
                                  size_t count, const float *values, float *held, struct error *err)
 {
     enum status status;
@@ -141,14 +141,15 @@ static size_t encode_rows(uint8_t *coded, size_t count, const float *data, float
 
 /* ------------------------------------------------------------------ lockstep */
 
-void shard_down_begin(struct shard_down *d, const float *values, size_t offset, size_t count)
+void reply_encoding_begin(struct reply_encoding *d, const float *values, size_t offset,
+                          size_t count)
 {
     if (d->kept && d->tells_changes)
         memcpy(d->kept + offset, values, count * sizeof(float));
 }
 
-enum status shard_down_encode(struct shard_down *d, size_t slot, size_t offset, size_t count,
-                              const float *data, struct error *err)
+enum status reply_encoding_encode(struct reply_encoding *d, size_t slot, size_t offset,
+                                  size_t count, const float *data, struct error *err)
 {
     float *kept = d->kept ? d->kept + offset : NULL;
     uint8_t *coded;
@@ -166,20 +167,20 @@ enum status shard_down_encode(struct shard_down *d, size_t slot, size_t offset, 
     return codec_encode(&d->codec, data, kept, count, coded, err);
 }
 
-const float *shard_down_whole(const struct shard_down *d, size_t offset)
+const float *reply_encoding_whole(const struct reply_encoding *d, size_t offset)
 {
     return d->kept && d->tells_changes ? d->kept + offset : NULL;
 }
 
-bool shard_down_is_kept(const struct shard_down *d)
+bool reply_encoding_is_kept(const struct reply_encoding *d)
 {
     return d->kept && codec_has_residual(&d->codec);
 }
 
-enum status shard_down_export(const struct shard_down *d, size_t slot, size_t offset, size_t count,
-                              float *data, float *kept, struct error *err)
+enum status reply_encoding_export(const struct reply_encoding *d, size_t slot, size_t offset,
+                                  size_t count, float *data, float *kept, struct error *err)
 {
-    if (!shard_down_is_kept(d))
+    if (!reply_encoding_is_kept(d))
         return STATUS_OK;
     memcpy(kept, d->kept + offset, count * sizeof(float));
     if (d->tells_changes || d->sizes[slot] == 0)
@@ -188,26 +189,26 @@ enum status shard_down_export(const struct shard_down *d, size_t slot, size_t of
                         CODEC_REPLACE, err);
 }
 
-enum status shard_down_import(struct shard_down *d, size_t slot, size_t offset, size_t count,
-                              const float *data, const float *kept, uint64_t steps,
-                              struct error *err)
+enum status reply_encoding_import(struct reply_encoding *d, size_t slot, size_t offset,
+                                  size_t count, const float *data, const float *kept,
+                                  uint64_t steps, struct error *err)
 {
     if (!d->coded || d->ranks > 0)
         return STATUS_OK;
     d->sizes[slot] = 0;
-    if (shard_down_is_kept(d))
+    if (reply_encoding_is_kept(d))
         memcpy(d->kept + offset, kept, count * sizeof(float));
     else if (d->kept)
         memcpy(d->kept + offset, data, count * sizeof(float));
     else if (steps > 0) /* it is rounded, or left out, as it was */
-        return shard_down_encode(d, slot, offset, count, data, err);
+        return reply_encoding_encode(d, slot, offset, count, data, err);
     return STATUS_OK;
 }
 
 /* ------------------------------------------------------------------ one rank on its own */
 
 /* Returns the bytes; 0: there are no words for it. */
-static size_t tell_coded(struct shard_down *d, uint8_t *coded, size_t offset, size_t count,
+static size_t tell_coded(struct reply_encoding *d, uint8_t *coded, size_t offset, size_t count,
                          const float *values, float *told)
 {
     size_t size = codec_bytes(&d->codec, count);
@@ -225,8 +226,8 @@ static size_t tell_coded(struct shard_down *d, uint8_t *coded, size_t offset, si
                : 0;
 }
 
-void shard_down_tell(struct shard_down *d, unsigned rank, size_t slot, size_t offset, size_t count,
-                     const float *values, float *told, bool whole)
+void reply_encoding_tell(struct reply_encoding *d, unsigned rank, size_t slot, size_t offset,
+                         size_t count, const float *values, float *told, bool whole)
 {
     size_t index = rank * d->length + slot;
     size_t size = 0;
@@ -242,7 +243,7 @@ void shard_down_tell(struct shard_down *d, unsigned rank, size_t slot, size_t of
     d->knows[index] = true;
 }
 
-void shard_down_forget(struct shard_down *d, unsigned rank, size_t slot)
+void reply_encoding_forget(struct reply_encoding *d, unsigned rank, size_t slot)
 {
     if (d->knows)
         d->knows[rank * d->length + slot] = false;
@@ -250,13 +251,14 @@ void shard_down_forget(struct shard_down *d, unsigned rank, size_t slot)
 
 /* ------------------------------------------------------------------ either */
 
-size_t shard_down_size(const struct shard_down *d, unsigned rank, size_t slot, size_t count)
+size_t reply_encoding_size(const struct reply_encoding *d, unsigned rank, size_t slot, size_t count)
 {
-    return shard_down_coded(d, rank, slot) ? d->sizes[(d->ranks > 0 ? rank * d->length : 0) + slot]
-                                           : count * sizeof(float);
+    return reply_encoding_coded(d, rank, slot)
+               ? d->sizes[(d->ranks > 0 ? rank * d->length : 0) + slot]
+               : count * sizeof(float);
 }
 
-const uint8_t *shard_down_coded(const struct shard_down *d, unsigned rank, size_t slot)
+const uint8_t *reply_encoding_coded(const struct reply_encoding *d, unsigned rank, size_t slot)
 {
     unsigned copy = d->ranks > 0 ? rank : 0;
 

@@ -1,5 +1,5 @@
 /*
- * shard_down: answers in fewer bytes.
+ * reply_encoding: answers in fewer bytes.
  *
  * In lockstep a whole sum or step of a partition is coded once, before anybody is answered, and all
  * ranks are answered from that one copy:
@@ -44,15 +44,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct shard_down_config {
+struct reply_encoding_config {
     struct codec codec;
     bool update;                 /* answers are values */
     unsigned ranks;              /* that are told on their own; 0: lockstep */
-    const struct shard_map *map; /* not needed after shard_down_init */
+    const struct shard_map *map; /* not needed after reply_encoding_init */
     unsigned index;              /* of this server in the map */
 };
 
-struct shard_down {
+struct reply_encoding {
     struct codec codec;
     bool tells_changes; /* of values: what comes down is added to, or changes, what is there */
     unsigned ranks;
@@ -66,37 +66,38 @@ struct shard_down {
     float *work;    /* owned; changes while they are coded; NULL: likewise */
 };
 
-/* Bytes that shard_down_init allocates for tensors. */
-size_t shard_down_bytes(const struct shard_down_config *config);
+/* Bytes that reply_encoding_init allocates for tensors. */
+size_t reply_encoding_bytes(const struct reply_encoding_config *config);
 
-enum status shard_down_init(struct shard_down *d, const struct shard_down_config *config,
-                            struct error *err);
-void shard_down_release(struct shard_down *d); /* zeroed and half-built ones are allowed */
+enum status reply_encoding_init(struct reply_encoding *d,
+                                const struct reply_encoding_config *config, struct error *err);
+void reply_encoding_release(struct reply_encoding *d); /* zeroed and half-built ones are allowed */
 
 /* ------------------------------------------------------------------ lockstep */
 
 /* Everybody gets these initial values of the partition at `offset`. */
-void shard_down_begin(struct shard_down *d, const float *values, size_t offset, size_t count);
+void reply_encoding_begin(struct reply_encoding *d, const float *values, size_t offset,
+                          size_t count);
 
 /* Code an answer to all.  data: the values or the mean.  STATUS_DATA as codec_encode. */
-enum status shard_down_encode(struct shard_down *d, size_t slot, size_t offset, size_t count,
-                              const float *data, struct error *err);
+enum status reply_encoding_encode(struct reply_encoding *d, size_t slot, size_t offset,
+                                  size_t count, const float *data, struct error *err);
 
 /* What everybody holds who has the newest answer; NULL: it is no change of values. */
-const float *shard_down_whole(const struct shard_down *d, size_t offset);
+const float *reply_encoding_whole(const struct reply_encoding *d, size_t offset);
 
 /* Does `kept` have to outlive the server? */
-bool shard_down_is_kept(const struct shard_down *d);
+bool reply_encoding_is_kept(const struct reply_encoding *d);
 
 /*
  * A partition in and out.  data: the values, or the newest sum, which becomes what was said of it.
- * kept: (count), where shard_down_is_kept.  steps: 0: nothing has been said yet.
+ * kept: (count), where reply_encoding_is_kept.  steps: 0: nothing has been said yet.
  */
-enum status shard_down_export(const struct shard_down *d, size_t slot, size_t offset, size_t count,
-                              float *data, float *kept, struct error *err);
-enum status shard_down_import(struct shard_down *d, size_t slot, size_t offset, size_t count,
-                              const float *data, const float *kept, uint64_t steps,
-                              struct error *err);
+enum status reply_encoding_export(const struct reply_encoding *d, size_t slot, size_t offset,
+                                  size_t count, float *data, float *kept, struct error *err);
+enum status reply_encoding_import(struct reply_encoding *d, size_t slot, size_t offset,
+                                  size_t count, const float *data, const float *kept,
+                                  uint64_t steps, struct error *err);
 
 /* ------------------------------------------------------------------ one rank on its own */
 
@@ -105,18 +106,19 @@ enum status shard_down_import(struct shard_down *d, size_t slot, size_t offset, 
  * what it will hold.  Coded, unless `whole` is asked for, what it holds is not known, or the codec
  * has no words for the values.
  */
-void shard_down_tell(struct shard_down *d, unsigned rank, size_t slot, size_t offset, size_t count,
-                     const float *values, float *told, bool whole);
+void reply_encoding_tell(struct reply_encoding *d, unsigned rank, size_t slot, size_t offset,
+                         size_t count, const float *values, float *told, bool whole);
 
 /* What the rank holds is not known any more. */
-void shard_down_forget(struct shard_down *d, unsigned rank, size_t slot);
+void reply_encoding_forget(struct reply_encoding *d, unsigned rank, size_t slot);
 
 /* ------------------------------------------------------------------ either */
 
 /* Bytes of the answer of `count` elements to that rank, coded or not. */
-size_t shard_down_size(const struct shard_down *d, unsigned rank, size_t slot, size_t count);
+size_t reply_encoding_size(const struct reply_encoding *d, unsigned rank, size_t slot,
+                           size_t count);
 
 /* Where the coded partition lies; NULL: this answer is not coded. */
-const uint8_t *shard_down_coded(const struct shard_down *d, unsigned rank, size_t slot);
+const uint8_t *reply_encoding_coded(const struct reply_encoding *d, unsigned rank, size_t slot);
 
 #endif

@@ -21,8 +21,8 @@ static size_t lay_out(const struct shard_map *map, unsigned index, size_t *at)
     return words;
 }
 
-size_t shard_names_bytes(const struct codec *down, const struct shard_map *map, unsigned index,
-                         unsigned world_size, bool copies)
+size_t row_selection_bytes(const struct codec *down, const struct shard_map *map, unsigned index,
+                           unsigned world_size, bool copies)
 {
     size_t bytes;
 
@@ -34,14 +34,14 @@ size_t shard_names_bytes(const struct codec *down, const struct shard_map *map, 
     return bytes * world_size;
 }
 
-enum status shard_names_init(struct shard_names *n, const struct codec *down,
-                             const struct shard_map *map, unsigned index, unsigned world_size,
-                             bool copies, struct error *err)
+enum status row_selection_init(struct row_selection *n, const struct codec *down,
+                               const struct shard_map *map, unsigned index, unsigned world_size,
+                               bool copies, struct error *err)
 {
     const uint32_t *held;
     enum status status;
 
-    *n = (struct shard_names){.length = shard_map_held(map, index, &held)};
+    *n = (struct row_selection){.length = shard_map_held(map, index, &held)};
     if (down->kind != CODEC_NAMED || n->length == 0)
         return STATUS_OK;
     status = mem_calloc(n->length, sizeof(*n->at), "places of named rows", &n->at, err);
@@ -57,7 +57,7 @@ enum status shard_names_init(struct shard_names *n, const struct codec *down,
     return status;
 }
 
-void shard_names_release(struct shard_names *n)
+void row_selection_release(struct row_selection *n)
 {
     free(n->coded);
     free(n->named);
@@ -66,12 +66,12 @@ void shard_names_release(struct shard_names *n)
     memset(n, 0, sizeof(*n));
 }
 
-uint64_t *shard_names_of(const struct shard_names *n, size_t slot, unsigned rank)
+uint64_t *row_selection_of(const struct row_selection *n, size_t slot, unsigned rank)
 {
     return n->set + rank * n->words + n->at[slot];
 }
 
-bool *shard_names_are(const struct shard_names *n, size_t slot, unsigned rank)
+bool *row_selection_is_set(const struct row_selection *n, size_t slot, unsigned rank)
 {
     return &n->named[rank * n->length + slot];
 }

@@ -1,5 +1,5 @@
 /*
- * shard_names: the rows that ranks have named for their next answers, and those answers.
+ * row_selection: the rows that ranks have named for their next answers, and those answers.
  *
  * A rank names rows of a partition before it asks for it, by a push or a pull.  The answer then
  * holds those rows as the values are at that moment, and the names are used up.  It is coded into
@@ -22,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct shard_names {
+struct row_selection {
     size_t words;   /* of a rank's sets of all partitions */
     size_t length;  /* partitions held */
     uint64_t *set;  /* owned; (world_size, words); NULL: no rows are named in this job */
@@ -31,21 +31,21 @@ struct shard_names {
     uint8_t *coded; /* owned; (world_size, 4 bytes per element held); NULL: the caller has memory */
 };
 
-/* Bytes that shard_names_init allocates. */
-size_t shard_names_bytes(const struct codec *down, const struct shard_map *map, unsigned index,
-                         unsigned world_size, bool copies);
+/* Bytes that row_selection_init allocates. */
+size_t row_selection_bytes(const struct codec *down, const struct shard_map *map, unsigned index,
+                           unsigned world_size, bool copies);
 
 /* down: of answers; map is not needed afterwards.  copies: each rank is answered from a slab of its
  * own anyway. */
-enum status shard_names_init(struct shard_names *n, const struct codec *down,
-                             const struct shard_map *map, unsigned index, unsigned world_size,
-                             bool copies, struct error *err);
-void shard_names_release(struct shard_names *n); /* zeroed and half-built ones are allowed */
+enum status row_selection_init(struct row_selection *n, const struct codec *down,
+                               const struct shard_map *map, unsigned index, unsigned world_size,
+                               bool copies, struct error *err);
+void row_selection_release(struct row_selection *n); /* zeroed and half-built ones are allowed */
 
 /* The set of a rank and slot. */
-uint64_t *shard_names_of(const struct shard_names *n, size_t slot, unsigned rank);
+uint64_t *row_selection_of(const struct row_selection *n, size_t slot, unsigned rank);
 
 /* Has it been named, and not been used up?  May be written to, where rows are named in this job. */
-bool *shard_names_are(const struct shard_names *n, size_t slot, unsigned rank);
+bool *row_selection_is_set(const struct row_selection *n, size_t slot, unsigned rank);
 
 #endif

@@ -28,26 +28,26 @@ static bool keeps_previous(const struct shard_config *c)
     return c->previous && c->update && consistency_is_lockstep(&c->consistency);
 }
 
-static struct shard_down_config down_config(const struct shard_config *c)
+static struct reply_encoding_config down_config(const struct shard_config *c)
 {
-    return (struct shard_down_config){.codec = c->compression.down,
-                                      .update = c->update,
-                                      .ranks = sent_ranks(c) > 0 ? c->world_size : 0,
-                                      .map = c->map,
-                                      .index = c->index};
+    return (struct reply_encoding_config){.codec = c->compression.down,
+                                          .update = c->update,
+                                          .ranks = sent_ranks(c) > 0 ? c->world_size : 0,
+                                          .map = c->map,
+                                          .index = c->index};
 }
 
 size_t shard_bytes(const struct shard_config *c)
 {
-    struct shard_down_config down = down_config(c);
+    struct reply_encoding_config down = down_config(c);
     bool copies = sent_ranks(c) > 0;
     size_t states = 0, slabs;
 
     if (c->update)
         states = c->optimizer.kind != OPTIMIZER_SGD ? 2 : c->optimizer.momentum != 0.0;
     slabs = 2 + states + held_ranks(c) + sent_ranks(c) + keeps_previous(c);
-    return slabs * c->map->server_elements[c->index] * sizeof(float) + shard_down_bytes(&down) +
-           shard_names_bytes(&c->compression.down, c->map, c->index, c->world_size, copies);
+    return slabs * c->map->server_elements[c->index] * sizeof(float) + reply_encoding_bytes(&down) +
+           row_selection_bytes(&c->compression.down, c->map, c->index, c->world_size, copies);
 }
 
 /* Sizes come from a wire; refuse what this host cannot hold before the kernel kills somebody. */
@@ -86,8 +86,8 @@ static void init_parts(struct shard *s)
     }
 }
 
-/* Elements of one slab in the arena: the next one begins on a boundary, too. */
-static size_t arena_stride(const struct shard *s)
+/* Elements of one slab in the reply memory: the next one begins on a boundary, too. */
+static size_t reply_memory_stride(const struct shard *s)
 {
     size_t line = ARENA_LINE / sizeof(float);
 
@@ -95,30 +95,30 @@ static size_t arena_stride(const struct shard *s)
 }
 
 /* Memory for all slabs that answers lie in; without it they are ordinary memory, and sent. */
-static void open_arena(struct shard *s)
+static void open_reply_memory(struct shard *s)
 {
     const struct shard_config *c = &s->config;
     size_t slabs = sent_ranks(c) > 0 ? sent_ranks(c) : c->update ? 1u + keeps_previous(c) : 2u;
 
-    if (c->shared && shared_memory_open(slabs * arena_stride(s) * sizeof(float), "sparring-shard",
-                                        &s->arena, NULL) != STATUS_OK)
-        s->arena = SHARED_MEMORY_NONE;
+    if (c->shared && shared_memory_open(slabs * reply_memory_stride(s) * sizeof(float),
+                                        "sparring-shard", &s->reply_memory, NULL) != STATUS_OK)
+        s->reply_memory = SHARED_MEMORY_NONE;
 }
 
 /* `slabs` slabs, one behind the other; `answered`: answers lie in them. */
 static enum status take_slabs(struct shard *s, size_t slabs, bool answered, const char *what,
                               float **ret, struct error *err)
 {
-    if (!answered || !s->arena.base)
+    if (!answered || !s->reply_memory.base)
         return mem_calloc_aligned(s->count * slabs, sizeof(float), what, ret, err);
-    *ret = (float *)s->arena.base + s->arena_used;
-    s->arena_used += slabs > 1 ? s->count * slabs : arena_stride(s);
+    *ret = (float *)s->reply_memory.base + s->reply_memory_used;
+    s->reply_memory_used += slabs > 1 ? s->count * slabs : reply_memory_stride(s);
     return STATUS_OK;
 }
 
 static void free_slabs(const struct shard *s, float *slabs)
 {
-    if (!shard_arena_has(s, slabs))
+    if (!shard_reply_memory_has(s, slabs))
         free(slabs);
 }
 
@@ -143,11 +143,11 @@ static enum status allocate(struct shard *s, struct error *err)
 {
     const struct shard_config *c = &s->config;
     struct optimizer_config optimizer = c->optimizer;
-    struct shard_down_config down = down_config(c);
+    struct reply_encoding_config down = down_config(c);
     bool copies = sent_ranks(c) > 0; /* only they are answered from */
     enum status status;
 
-    open_arena(s);
+    open_reply_memory(s);
 
     if (consistency_steps_each(&c->consistency)) /* n pushes move as far as one step of bsp */
         optimizer.learning_rate /= c->world_size;
@@ -169,10 +169,10 @@ static enum status allocate(struct shard *s, struct error *err)
     if (status == STATUS_OK && c->update)
         status = optimizer_init(&s->optimizer, &optimizer, s->count, err);
     if (status == STATUS_OK)
-        status = shard_down_init(&s->down, &down, err);
+        status = reply_encoding_init(&s->down, &down, err);
     if (status == STATUS_OK)
-        status = shard_names_init(&s->names, &c->compression.down, c->map, c->index, c->world_size,
-                                  copies, err);
+        status = row_selection_init(&s->names, &c->compression.down, c->map, c->index,
+                                    c->world_size, copies, err);
     return status;
 }
 
@@ -226,23 +226,23 @@ void shard_release(struct shard *s)
     free(s->kept);
     free(s->held);
     free_slabs(s, s->sent);
-    shard_down_release(&s->down);
-    shard_names_release(&s->names);
+    reply_encoding_release(&s->down);
+    row_selection_release(&s->names);
     free_slabs(s, s->previous);
     free(s->ranks);
     free(s->clocks);
     free(s->flags);
     free(s->parts);
-    if (s->arena.base)
-        shared_memory_release(&s->arena);
+    if (s->reply_memory.base)
+        shared_memory_release(&s->reply_memory);
     memset(s, 0, sizeof(*s));
 }
 
-bool shard_arena_has(const struct shard *s, const float *data)
+bool shard_reply_memory_has(const struct shard *s, const float *data)
 {
-    uintptr_t base = (uintptr_t)s->arena.base, at = (uintptr_t)data;
+    uintptr_t base = (uintptr_t)s->reply_memory.base, at = (uintptr_t)data;
 
-    return base != 0 && at >= base && at - base < s->arena.size;
+    return base != 0 && at >= base && at - base < s->reply_memory.size;
 }
 
 struct shard_part *shard_find(const struct shard *s, uint32_t partition)

@@ -9,8 +9,8 @@
  *   rank order             world_size - 2 more, for contributions that come before their turn.
  *   not in lockstep        world_size more: the values as each rank read them last.
  *   previous               one more: the values before the last step.
- *   compressed answers     the coded ones, and mostly one more (server/shard_down.h).
- *   named rows             in lockstep world_size more, for answers (server/shard_names.h).
+ *   compressed answers     the coded ones, and mostly one more (server/reply_encoding.h).
+ *   named rows             in lockstep world_size more, for answers (server/row_selection.h).
  *
  * When may an answer be overwritten?  A rank pushes round t + 1 of a partition only after it has
  * received round t of it, so round t + 1 is complete only after everybody has received round t:
@@ -30,7 +30,7 @@
  * answer, and the values as they are now are that answer: in lockstep the very ones that were lost,
  * because no further step can be made without this rank.  A sum that took fewer contributions than
  * each of them was divided by is scaled to their mean.  What outlives this server is in
- * server/shard_record.h.
+ * server/shard/mutation.h.
  *
  * Threads: any, but one at a time per rank and partition, changes of who holds the slot included.
  * One lock per partition; two ranks that push the same
@@ -68,7 +68,7 @@ struct shard_config {
     const struct exact_staleness *rules; /* borrowed; where each push is a step */
     size_t rule_count;
     bool shared; /* answers lie in memory that workers of this host can map, if there is any */
-    bool counts; /* lockstep: nobody is told of a whole round before shard_counted */
+    bool defer_replies; /* lockstep: nobody is told of a whole round before shard_release_replies */
 };
 
 /* The float32 payload of a message, of a push divided already; copy or add is called at most once
@@ -83,9 +83,9 @@ struct shard_source {
 };
 
 /* What a call led to. */
-struct shard_answer {
+struct shard_reply {
     bool complete; /* set, pull: data is ready.  push, finish, vacate: the optimizer stepped, or the
-                      sum is whole: ask shard_next_answer */
+                      sum is whole: ask shard_next_reply */
     bool late;     /* push: dropped; data goes to this rank at once */
     bool again;    /* push, pull, finish: was taken before.  push: if there is data it goes to this
                       rank at once, else it waits as it would have */
@@ -93,8 +93,8 @@ struct shard_answer {
     bool missed;   /* next_apply: its turn was not where its rule says */
     bool is_final; /* next_answer: to a rank that has finished */
     uint64_t round; /* of data: the round that the rank pushed; with backup workers the newest */
-    uint64_t staleness; /* push: optimizer steps since this rank's read */
-    uint64_t sequence;  /* with data: of the newest record that is in it (struct shard_record) */
+    uint64_t staleness;     /* push: optimizer steps since this rank's read */
+    uint64_t sequence;      /* with data: of the newest record that is in it (struct mutation) */
     unsigned contributions; /* complete: that this step took */
     const float *data;      /* count elements; inside the shard, see above how long */
     const uint8_t *coded;   /* NULL, or data in fewer bytes, which is sent ... */
@@ -113,13 +113,13 @@ struct shard_part {
     uint32_t partition; /* constant, as are offset and count */
     size_t offset;      /* elements from the start of the shard's storage */
     size_t count;
-    unsigned summed;    /* contributions in the accumulator */
-    unsigned turn;      /* rank order: those below it are in the accumulator or will not come; 0 as
-                           long as that is not so of both 0 and 1 */
-    unsigned stated;    /* bit i: initial state i of the optimizer is here */
-    bool failed;        /* a record is lost: nobody is told anything any more, the job ends */
-    unsigned uncounted; /* whole rounds that wait for shard_counted */
-    uint64_t sequence;  /* of the newest record */
+    unsigned summed;   /* contributions in the accumulator */
+    unsigned turn;     /* rank order: those below it are in the accumulator or will not come; 0 as
+                          long as that is not so of both 0 and 1 */
+    unsigned stated;   /* bit i: initial state i of the optimizer is here */
+    bool failed;       /* a record is lost: nobody is told anything any more, the job ends */
+    unsigned deferred; /* whole rounds that wait for shard_release_replies */
+    uint64_t sequence; /* of the newest record */
     int64_t first_ns, sum_ns;
 };
 
@@ -138,11 +138,12 @@ struct shard {
     uint64_t *clocks;          /* owned; (length, world_size), of the record that is being told */
     uint8_t *flags;            /* the same */
     struct shard_sink sink;
-    struct shared_memory arena; /* owned; base NULL: none.  Of what answers are sent from: values or
-                                   both accumulators, or only `sent` where there is that */
-    size_t arena_used;          /* elements, while it is being divided */
-    struct shard_down down;
-    struct shard_names names;
+    /* Owned; base NULL: none.  Of what replies are sent from: values or both accumulators, or only
+     * `sent` where there is that. */
+    struct shared_memory reply_memory;
+    size_t reply_memory_used; /* elements, while it is being divided */
+    struct reply_encoding down;
+    struct row_selection names;
     struct optimizer optimizer;
 };
 
@@ -151,8 +152,8 @@ struct shard {
 enum status shard_init(struct shard *s, const struct shard_config *config, struct error *err);
 void shard_release(struct shard *s); /* zeroed and half-built ones are allowed */
 
-/* Does an answer's data lie in the arena? */
-bool shard_arena_has(const struct shard *s, const float *data);
+/* Does an answer's data lie in the reply memory? */
+bool shard_reply_memory_has(const struct shard *s, const float *data);
 
 /* Elements of a partition of the map, 0 when it does not exist or is not held here. */
 size_t shard_partition_count(const struct shard *s, uint32_t partition);
@@ -173,7 +174,7 @@ enum status shard_set_state(struct shard *s, uint32_t partition, unsigned index,
                             const struct shard_source *source, bool again, struct error *err);
 
 /* Numbers of rows, read at most once. */
-struct shard_namer {
+struct row_reader {
     enum status (*read)(void *user, struct codec_names *names, struct error *err);
     void *user;
 };
@@ -184,8 +185,8 @@ struct shard_namer {
  * STATUS_PROTOCOL: the terms do not name rows, the rank waits for an answer already, or has named
  * some and not asked yet.  STATUS_DATA, or as the source fails: nothing is named.
  */
-enum status shard_name(struct shard *s, uint32_t partition, unsigned rank, bool again,
-                       const struct shard_namer *source, struct error *err);
+enum status shard_select_rows(struct shard *s, uint32_t partition, unsigned rank, bool again,
+                              const struct row_reader *source, struct error *err);
 
 /*
  * A rank asks for the initial values, or for the newest when it comes later; ret->data: answer it
@@ -194,15 +195,15 @@ enum status shard_name(struct shard *s, uint32_t partition, unsigned rank, bool 
  * that round is not here, or here are only sums by now.
  */
 enum status shard_pull(struct shard *s, uint32_t partition, unsigned rank, uint64_t round,
-                       bool again, struct shard_answer *ret, struct error *err);
+                       bool again, struct shard_reply *ret, struct error *err);
 
 /* One more rank whose pull was parked before shard_set, and its answer; false: none left. */
 bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
-                       struct shard_answer *ret);
+                       struct shard_reply *ret);
 
 /*
  * Take a rank's contribution: a gradient divided by consistency_divisor.
- *   complete  the optimizer stepped if it runs here: ask shard_next_answer.  Where each push is a
+ *   complete  the optimizer stepped if it runs here: ask shard_next_reply.  Where each push is a
  *             step that is every push.
  *   late      it was not even read; ret->data answers it
  *   again     nor was this one
@@ -210,35 +211,35 @@ bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
  * sink leaves the accumulator undefined and must end the job.
  */
 enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint64_t round,
-                       bool again, const struct shard_source *source, struct shard_answer *ret,
+                       bool again, const struct shard_source *source, struct shard_reply *ret,
                        struct error *err);
 
 /* With rules of staleness, after a push, an answer or a rank's end: apply the contribution whose
  * turn it is.  *ret_found false: none now.  Failures are those of the source's copy. */
 enum status shard_next_apply(struct shard *s, uint32_t partition, bool *ret_found,
-                             unsigned *ret_rank, struct shard_answer *ret, struct error *err);
+                             unsigned *ret_rank, struct shard_reply *ret, struct error *err);
 
 /* The caller's books know of the round that became whole, so that whoever is told of it may begin
- * the next: ask shard_next_answer and shard_next_parked behind it.  Nothing without config.counts.
+ * the next: ask shard_next_reply and shard_next_parked behind it.  Nothing without
+ * config.defer_replies.
  */
-void shard_counted(struct shard *s, uint32_t partition);
+void shard_release_replies(struct shard *s, uint32_t partition);
 
 /* The first rank from *rank on that may be answered now, and its answer; false: none. */
-bool shard_next_answer(struct shard *s, uint32_t partition, unsigned *rank,
-                       struct shard_answer *ret);
+bool shard_next_reply(struct shard *s, uint32_t partition, unsigned *rank, struct shard_reply *ret);
 
 /* Not in lockstep: the rank pushes no more.  With wants_final it is answered when all ranks have
- * said so; ask shard_next_answer in any case.  ret->complete: a round became whole by it.
+ * said so; ask shard_next_reply in any case.  ret->complete: a round became whole by it.
  * STATUS_PROTOCOL: in lockstep, or when it said so before, but for `again`. */
 enum status shard_finish(struct shard *s, uint32_t partition, unsigned rank, bool wants_final,
-                         bool again, struct shard_answer *ret, struct error *err);
+                         bool again, struct shard_reply *ret, struct error *err);
 
 /* ------------------------------------------------------------------ who holds a slot */
 
 /* Nobody any more: rounds go on without the rank.  ret as of shard_finish: ask shard_next_apply and
- * shard_next_answer in any case.  Fails as the sink does. */
+ * shard_next_reply in any case.  Fails as the sink does. */
 enum status shard_vacate(struct shard *s, uint32_t partition, unsigned rank,
-                         struct shard_answer *ret, struct error *err);
+                         struct shard_reply *ret, struct error *err);
 
 /* Somebody new, who pulls first and contributes from the round under way on.  STATUS_UNSUPPORTED
  * where here are only sums by now; else fails as the sink does. */

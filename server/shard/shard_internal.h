@@ -1,12 +1,12 @@
 /*
  * shard: what its sources share.
  *
- *   shard.c         memory, and finding partitions
- *   shard_push.c    contributions: sums and steps
- *   shard_answer.c  initial values, rows by name, and answers
- *   shard_slots.c   ranks that finish, leave, come and come back
- *   shard_record.c  records: told and applied
- *   shard_state.c   one partition as a whole, out and in
+ *   shard.c        memory, and finding partitions
+ *   shard_push.c   contributions: sums and steps
+ *   shard_reply.c  initial values, rows by name, and replies
+ *   shard_slots.c  ranks that finish, leave, come and come back
+ *   mutation.c     records: told and applied
+ *   shard_state.c  one partition as a whole, out and in
  */
 #ifndef SPARRING_SERVER_SHARD_SHARD_INTERNAL_H
 #define SPARRING_SERVER_SHARD_SHARD_INTERNAL_H
@@ -29,7 +29,7 @@ void shard_drop_kept(struct shard_source *kept);
  * neither.
  */
 void shard_answer_rank(struct shard *s, struct shard_part *part, unsigned rank,
-                       struct shard_answer *ret);
+                       struct shard_reply *ret);
 
 /* In lockstep, once a round is whole: of the answers to those who contributed to it, where rows are
  * named; else 0. */
@@ -49,7 +49,7 @@ void shard_sum_early(struct shard *s, struct shard_part *part, uint64_t round);
 
 /* The policy has completed a round: scale, step, tell the sink, code the answer to all, fill ret.
  */
-enum status shard_complete(struct shard *s, struct shard_part *part, struct shard_answer *ret,
+enum status shard_complete(struct shard *s, struct shard_part *part, struct shard_reply *ret,
                            struct error *err);
 
 /* Keep what the ranks hold before a step that the policy has counted, where that is asked for. */
@@ -60,7 +60,7 @@ void shard_keep_previous(struct shard *s, const struct shard_part *part);
 enum status shard_refuse_failed(const struct shard_part *part, struct error *err);
 
 /* Tell the sink, if there is one; when it fails the partition has failed. */
-enum status shard_tell(struct shard *s, struct shard_part *part, enum shard_record_kind kind,
+enum status shard_tell(struct shard *s, struct shard_part *part, enum mutation_kind kind,
                        double rate, const float *payload, struct error *err);
 
 /* The same of initial state `index` of the optimizer. */

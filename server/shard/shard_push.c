@@ -86,21 +86,22 @@ static enum status take(struct shard *s, struct shard_part *part, unsigned rank,
 void shard_keep_previous(struct shard *s, const struct shard_part *part)
 {
     size_t slot = (size_t)(part - s->parts);
-    const uint8_t *coded = shard_down_coded(&s->down, 0, slot);
-    const float *held = shard_down_whole(&s->down, part->offset);
+    const uint8_t *coded = reply_encoding_coded(&s->down, 0, slot);
+    const float *held = reply_encoding_whole(&s->down, part->offset);
     float *previous;
 
     if (!s->previous)
         return;
     previous = s->previous + part->offset;
     if (!held && coded) /* rounded: these bytes have been coded here */
-        (void)codec_decode(&s->down.codec, coded, shard_down_size(&s->down, 0, slot, part->count),
-                           previous, part->count, CODEC_REPLACE, NULL);
+        (void)codec_decode(&s->down.codec, coded,
+                           reply_encoding_size(&s->down, 0, slot, part->count), previous,
+                           part->count, CODEC_REPLACE, NULL);
     else
         memcpy(previous, held ? held : s->values + part->offset, part->count * sizeof(float));
 }
 
-enum status shard_complete(struct shard *s, struct shard_part *part, struct shard_answer *ret,
+enum status shard_complete(struct shard *s, struct shard_part *part, struct shard_reply *ret,
                            struct error *err)
 {
     const struct policy *p = &part->policy;
@@ -119,19 +120,19 @@ enum status shard_complete(struct shard *s, struct shard_part *part, struct shar
     }
     ret->complete = true;
     ret->contributions = p->contributions;
-    part->uncounted += s->config.counts && consistency_is_lockstep(&p->consistency);
+    part->deferred += s->config.defer_replies && consistency_is_lockstep(&p->consistency);
     part->summed = 0;
     part->turn = 0;
     /* First what cannot be told: nobody else shall come by a step that ends the job wherever it is
      * done again. */
-    status = shard_down_encode(&s->down, slot, part->offset, part->count,
-                               s->config.update ? s->values + part->offset : sum, err);
+    status = reply_encoding_encode(&s->down, slot, part->offset, part->count,
+                                   s->config.update ? s->values + part->offset : sum, err);
     part->failed = part->failed || status != STATUS_OK;
     if (status == STATUS_OK)
-        status = shard_tell(s, part, SHARD_RECORD_STEP, rate, sum, err);
+        status = shard_tell(s, part, MUTATION_STEP, rate, sum, err);
     if (status != STATUS_OK)
         return status;
-    ret->bytes = shard_down_size(&s->down, 0, slot, part->count);
+    ret->bytes = reply_encoding_size(&s->down, 0, slot, part->count);
     ret->all_bytes = shard_named_bytes(s, part);
     return status;
 }
@@ -146,7 +147,7 @@ static void compensate(float *gradient, float lambda, const float *now, const fl
 
 /* A step of one contribution, which is in the accumulator.  Lock held. */
 static enum status step(struct shard *s, struct shard_part *part, unsigned rank,
-                        struct shard_answer *ret, struct error *err)
+                        struct shard_reply *ret, struct error *err)
 {
     const struct consistency *c = &s->config.consistency;
     float *gradient = s->accumulators[0] + part->offset;
@@ -163,7 +164,7 @@ static enum status step(struct shard *s, struct shard_part *part, unsigned rank,
     ret->complete = true;
     ret->contributions = 1;
     part->summed = 0;
-    return shard_tell(s, part, SHARD_RECORD_STEP, rate, gradient, err);
+    return shard_tell(s, part, MUTATION_STEP, rate, gradient, err);
 }
 
 static struct shard_source *kept_source(const struct shard *s, const struct shard_part *part,
@@ -174,7 +175,7 @@ static struct shard_source *kept_source(const struct shard *s, const struct shar
 
 /* Lock held. */
 static enum status keep(struct shard *s, struct shard_part *part, unsigned rank, uint64_t round,
-                        const struct shard_source *source, struct shard_answer *ret,
+                        const struct shard_source *source, struct shard_reply *ret,
                         struct error *err)
 {
     enum status status = source->keep(source->user, kept_source(s, part, rank), err);
@@ -188,7 +189,7 @@ static enum status keep(struct shard *s, struct shard_part *part, unsigned rank,
 
 /* Lock held, and it is this rank's turn. */
 static enum status apply_kept(struct shard *s, struct shard_part *part, unsigned rank,
-                              struct shard_answer *ret, struct error *err)
+                              struct shard_reply *ret, struct error *err)
 {
     const struct policy *p = &part->policy;
     struct shard_source *source = kept_source(s, part, rank);
@@ -196,7 +197,7 @@ static enum status apply_kept(struct shard *s, struct shard_part *part, unsigned
     uint64_t wanted = shard_wanted_staleness(&s->config, rank, p->ranks[rank].clock);
     enum status status;
 
-    *ret = (struct shard_answer){.count = part->count, .staleness = policy_staleness(p, rank) - 1};
+    *ret = (struct shard_reply){.count = part->count, .staleness = policy_staleness(p, rank) - 1};
     ret->missed = wanted != POLICY_NO_TARGET && wanted != ret->staleness;
     status = source->copy(source->user, s->accumulators[0] + part->offset, part->count, err);
     shard_drop_kept(source);
@@ -219,7 +220,7 @@ static enum status refuse(const struct shard_part *part, unsigned rank, enum pol
 /* A contribution that the policy takes.  Lock held. */
 static enum status contribute(struct shard *s, struct shard_part *part, unsigned rank,
                               uint64_t round, const struct shard_source *source,
-                              struct shard_answer *ret, struct error *err)
+                              struct shard_reply *ret, struct error *err)
 {
     int64_t arrival_ns = clock_now_ns();
     enum policy_verdict verdict;
@@ -247,13 +248,13 @@ static enum status contribute(struct shard *s, struct shard_part *part, unsigned
 
 /* The body of shard_push for a held partition.  Lock held. */
 static enum status push(struct shard *s, struct shard_part *part, unsigned rank, uint64_t round,
-                        bool again, const struct shard_source *source, struct shard_answer *ret,
+                        bool again, const struct shard_source *source, struct shard_reply *ret,
                         struct error *err)
 {
     enum policy_verdict verdict = policy_check(&part->policy, rank, round, again);
 
-    *ret = (struct shard_answer){.count = part->count,
-                                 .staleness = policy_staleness(&part->policy, rank)};
+    *ret = (struct shard_reply){.count = part->count,
+                                .staleness = policy_staleness(&part->policy, rank)};
     if (s->kept && verdict == POLICY_ACCEPTED)
         return keep(s, part, rank, round, source, ret, err);
     if (verdict == POLICY_ACCEPTED || verdict == POLICY_COMPLETE)
@@ -263,7 +264,7 @@ static enum status push(struct shard *s, struct shard_part *part, unsigned rank,
     ret->again = verdict == POLICY_AGAIN || verdict == POLICY_AGAIN_WAITS;
     if (!ret->late && !ret->again)
         return refuse(part, rank, verdict, err);
-    if (verdict == POLICY_AGAIN && part->uncounted > 0) {
+    if (verdict == POLICY_AGAIN && part->deferred > 0) {
         part->policy.ranks[rank].parked = true;
     } else if (verdict != POLICY_AGAIN_WAITS) {
         policy_answer(&part->policy, rank);
@@ -273,7 +274,7 @@ static enum status push(struct shard *s, struct shard_part *part, unsigned rank,
 }
 
 enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint64_t round,
-                       bool again, const struct shard_source *source, struct shard_answer *ret,
+                       bool again, const struct shard_source *source, struct shard_reply *ret,
                        struct error *err)
 {
     struct shard_part *part = NULL;
@@ -289,7 +290,7 @@ enum status shard_push(struct shard *s, uint32_t partition, unsigned rank, uint6
 }
 
 enum status shard_next_apply(struct shard *s, uint32_t partition, bool *ret_found,
-                             unsigned *ret_rank, struct shard_answer *ret, struct error *err)
+                             unsigned *ret_rank, struct shard_reply *ret, struct error *err)
 {
     struct shard_part *part = shard_find(s, partition);
     enum status status = STATUS_OK;

@@ -1,7 +1,7 @@
 /*
  * Initial values, rows by name, and who is answered with what.  In lockstep all answers are sent
  * from one slab; else each is copied to its rank's own memory under the lock.  Values that are
- * pulled come whole: not as a change of what the rank holds (server/shard_down.h).
+ * pulled come whole: not as a change of what the rank holds (server/reply_encoding.h).
  */
 #include "server/shard/shard_internal.h"
 
@@ -18,8 +18,8 @@ static const float *answer_data(struct shard *s, const struct shard_part *part, 
         return (s->config.update ? s->values : s->accumulators[part->policy.steps % 2]) +
                part->offset;
     copy = s->sent + rank * s->count + part->offset;
-    shard_down_tell(&s->down, rank, (size_t)(part - s->parts), part->offset, part->count,
-                    s->values + part->offset, copy, whole);
+    reply_encoding_tell(&s->down, rank, (size_t)(part - s->parts), part->offset, part->count,
+                        s->values + part->offset, copy, whole);
     return copy;
 }
 
@@ -45,18 +45,18 @@ static uint8_t *named_place(struct shard *s, const struct shard_part *part, unsi
 /* Answer with the rows of `values` (of the whole shard) that the rank has named; false: it is told
  * all of them.  Lock held. */
 static bool answer_named(struct shard *s, const struct shard_part *part, unsigned rank,
-                         const float *values, struct shard_answer *ret)
+                         const float *values, struct shard_reply *ret)
 {
     size_t slot = (size_t)(part - s->parts);
     uint8_t *place;
 
-    if (!s->names.set || !*shard_names_are(&s->names, slot, rank))
+    if (!s->names.set || !*row_selection_is_set(&s->names, slot, rank))
         return false;
-    *shard_names_are(&s->names, slot, rank) = false;
+    *row_selection_is_set(&s->names, slot, rank) = false;
     place = named_place(s, part, rank);
     ret->bytes = ret->is_final ? 0
                                : codec_encode_named(values + part->offset,
-                                                    shard_names_of(&s->names, slot, rank),
+                                                    row_selection_of(&s->names, slot, rank),
                                                     part->count, place);
     if (ret->bytes == 0)
         return false;
@@ -72,9 +72,9 @@ size_t shard_named_bytes(const struct shard *s, const struct shard_part *part)
 
     for (unsigned rank = 0; s->names.set && rank < s->config.world_size; rank++) {
         const struct policy_rank *r = &part->policy.ranks[rank];
-        bool named = *shard_names_are(&s->names, slot, rank);
+        bool named = *row_selection_is_set(&s->names, slot, rank);
         size_t bytes =
-            named ? codec_named_bytes(shard_names_of(&s->names, slot, rank), part->count) : 0;
+            named ? codec_named_bytes(row_selection_of(&s->names, slot, rank), part->count) : 0;
 
         if (!r->vacant && r->clock == part->policy.steps)
             sum += bytes > 0 ? bytes : part->count * sizeof(float);
@@ -84,7 +84,7 @@ size_t shard_named_bytes(const struct shard *s, const struct shard_part *part)
 
 /* What is told beside the values.  Lock held. */
 static void describe(struct shard *s, struct shard_part *part, unsigned rank,
-                     struct shard_answer *ret)
+                     struct shard_reply *ret)
 {
     struct policy *p = &part->policy;
 
@@ -98,23 +98,23 @@ static void describe(struct shard *s, struct shard_part *part, unsigned rank,
 
 /* All of a partition, or what has changed of it.  Lock held. */
 static void answer_all(struct shard *s, struct shard_part *part, unsigned rank, bool whole,
-                       struct shard_answer *ret)
+                       struct shard_reply *ret)
 {
     size_t slot = (size_t)(part - s->parts);
-    const float *held = shard_down_whole(&s->down, part->offset);
+    const float *held = reply_encoding_whole(&s->down, part->offset);
 
     ret->data = answer_data(s, part, rank, whole || ret->is_final);
     ret->codec = s->down.codec;
     if (!whole || !s->down.tells_changes)
-        ret->coded = shard_down_coded(&s->down, rank, slot);
+        ret->coded = reply_encoding_coded(&s->down, rank, slot);
     if (!ret->coded && held)
         ret->data = held;
-    ret->bytes = ret->coded ? shard_down_size(&s->down, rank, slot, part->count)
+    ret->bytes = ret->coded ? reply_encoding_size(&s->down, rank, slot, part->count)
                             : part->count * sizeof(float);
 }
 
 void shard_answer_rank(struct shard *s, struct shard_part *part, unsigned rank,
-                       struct shard_answer *ret)
+                       struct shard_reply *ret)
 {
     describe(s, part, rank, ret);
     if (!answer_named(s, part, rank, s->values, ret))
@@ -123,8 +123,8 @@ void shard_answer_rank(struct shard *s, struct shard_part *part, unsigned rank,
 
 /* The answer to a pull: values, rounded where all ranks' are, or named rows of them; older: those
  * before the last step.  Lock held. */
-static void answer_pull(struct shard *s, struct shard_part *part, unsigned rank, bool older,
-                        struct shard_answer *ret)
+static void reply_pull(struct shard *s, struct shard_part *part, unsigned rank, bool older,
+                       struct shard_reply *ret)
 {
     describe(s, part, rank, ret);
     ret->round -= older;
@@ -139,16 +139,16 @@ static void answer_pull(struct shard *s, struct shard_part *part, unsigned rank,
 }
 
 static void answer_newest(struct shard *s, struct shard_part *part, unsigned rank,
-                          struct shard_answer *ret)
+                          struct shard_reply *ret)
 {
-    answer_pull(s, part, rank, false, ret);
+    reply_pull(s, part, rank, false, ret);
 }
 
 /* ------------------------------------------------------------------ rows by name */
 
 /* Lock held. */
 static enum status name(struct shard *s, struct shard_part *part, unsigned rank, bool again,
-                        const struct shard_namer *source, struct error *err)
+                        const struct row_reader *source, struct error *err)
 {
     const struct policy_rank *r = &part->policy.ranks[rank];
     size_t slot = (size_t)(part - s->parts);
@@ -163,12 +163,12 @@ static enum status name(struct shard *s, struct shard_part *part, unsigned rank,
                          !s->names.set ? "came in a job whose terms name none"
                          : waits       ? "came while the rank waits for its answer"
                                        : policy_verdict_text(POLICY_VACANT));
-    named = shard_names_are(&s->names, slot, rank);
+    named = row_selection_is_set(&s->names, slot, rank);
     if (*named && !again)
         return error_set(err, STATUS_PROTOCOL,
                          "the names of rows of partition %" PRIu32 " came twice", part->partition);
     *named = false;
-    codec_names_start(&names, shard_names_of(&s->names, slot, rank), part->count);
+    codec_names_start(&names, row_selection_of(&s->names, slot, rank), part->count);
     status = source->read(source->user, &names, err);
     if (status == STATUS_OK)
         status = codec_names_end(&names, err);
@@ -176,8 +176,8 @@ static enum status name(struct shard *s, struct shard_part *part, unsigned rank,
     return status;
 }
 
-enum status shard_name(struct shard *s, uint32_t partition, unsigned rank, bool again,
-                       const struct shard_namer *source, struct error *err)
+enum status shard_select_rows(struct shard *s, uint32_t partition, unsigned rank, bool again,
+                              const struct row_reader *source, struct error *err)
 {
     struct shard_part *part = NULL;
     enum status status = shard_look_up(s, partition, &part, err);
@@ -193,7 +193,7 @@ enum status shard_name(struct shard *s, uint32_t partition, unsigned rank, bool 
 void shard_forget_names(struct shard *s, const struct shard_part *part, unsigned rank)
 {
     if (s->names.set)
-        *shard_names_are(&s->names, (size_t)(part - s->parts), rank) = false;
+        *row_selection_is_set(&s->names, (size_t)(part - s->parts), rank) = false;
 }
 
 /* ------------------------------------------------------------------ initial values */
@@ -229,8 +229,8 @@ static enum status set(struct shard *s, struct shard_part *part, const struct sh
     if (status != STATUS_OK)
         return status;
     (void)policy_set(&part->policy);
-    shard_down_begin(&s->down, values, part->offset, part->count);
-    return shard_tell(s, part, SHARD_RECORD_INIT, 0, values, err);
+    reply_encoding_begin(&s->down, values, part->offset, part->count);
+    return shard_tell(s, part, MUTATION_INIT, 0, values, err);
 }
 
 enum status shard_set_state(struct shard *s, uint32_t partition, unsigned index,
@@ -302,7 +302,7 @@ static enum status check_pull(const struct shard *s, const struct shard_part *pa
 
 /* The body of shard_pull for a held partition.  Lock held. */
 static enum status pull(struct shard *s, struct shard_part *part, unsigned rank, uint64_t round,
-                        bool again, struct shard_answer *ret, struct error *err)
+                        bool again, struct shard_reply *ret, struct error *err)
 {
     struct policy *p = &part->policy;
     enum policy_verdict verdict;
@@ -315,26 +315,26 @@ static enum status pull(struct shard *s, struct shard_part *part, unsigned rank,
         return error_set(err, STATUS_PROTOCOL, "the pull of partition %" PRIu32 " %s",
                          part->partition, policy_verdict_text(verdict));
     ret->again = verdict == POLICY_AGAIN || verdict == POLICY_AGAIN_WAITS;
-    if (p->initialised && part->uncounted > 0 && (round == 0 || round == p->steps + 1)) {
+    if (p->initialised && part->deferred > 0 && (round == 0 || round == p->steps + 1)) {
         p->ranks[rank].read = POLICY_READ_PARKED;
         return STATUS_OK;
     }
     ret->complete = verdict == POLICY_COMPLETE || verdict == POLICY_AGAIN;
     if (!ret->complete)
         return STATUS_OK;
-    answer_pull(s, part, rank, s->previous && round > 0 && round == p->steps, ret);
+    reply_pull(s, part, rank, s->previous && round > 0 && round == p->steps, ret);
     return STATUS_OK;
 }
 
 enum status shard_pull(struct shard *s, uint32_t partition, unsigned rank, uint64_t round,
-                       bool again, struct shard_answer *ret, struct error *err)
+                       bool again, struct shard_reply *ret, struct error *err)
 {
     struct shard_part *part = NULL;
     enum status status = shard_look_up(s, partition, &part, err);
 
     if (status != STATUS_OK)
         return status;
-    *ret = (struct shard_answer){0};
+    *ret = (struct shard_reply){0};
     (void)pthread_mutex_lock(&part->lock);
     status =
         part->failed ? shard_refuse_failed(part, err) : pull(s, part, rank, round, again, ret, err);
@@ -345,19 +345,19 @@ enum status shard_pull(struct shard *s, uint32_t partition, unsigned rank, uint6
 /* ------------------------------------------------------------------ whoever waits */
 
 /* Take one rank off that may be answered, and its answer. */
-static bool next(struct shard *s, uint32_t partition, unsigned *rank, struct shard_answer *ret,
+static bool next(struct shard *s, uint32_t partition, unsigned *rank, struct shard_reply *ret,
                  bool (*take)(struct policy *p, unsigned *rank),
                  void (*answer)(struct shard *s, struct shard_part *part, unsigned rank,
-                                struct shard_answer *ret))
+                                struct shard_reply *ret))
 {
     struct shard_part *part = shard_find(s, partition);
     bool found;
 
-    *ret = (struct shard_answer){0};
+    *ret = (struct shard_reply){0};
     if (!part)
         return false;
     (void)pthread_mutex_lock(&part->lock);
-    found = part->uncounted == 0 && !part->failed && take(&part->policy, rank);
+    found = part->deferred == 0 && !part->failed && take(&part->policy, rank);
     if (found)
         answer(s, part, *rank, ret);
     (void)pthread_mutex_unlock(&part->lock);
@@ -365,24 +365,23 @@ static bool next(struct shard *s, uint32_t partition, unsigned *rank, struct sha
 }
 
 bool shard_next_parked(struct shard *s, uint32_t partition, unsigned *ret_rank,
-                       struct shard_answer *ret)
+                       struct shard_reply *ret)
 {
     return next(s, partition, ret_rank, ret, policy_next_parked, answer_newest);
 }
 
-void shard_counted(struct shard *s, uint32_t partition)
+void shard_release_replies(struct shard *s, uint32_t partition)
 {
     struct shard_part *part = shard_find(s, partition);
 
-    if (!part || !s->config.counts)
+    if (!part || !s->config.defer_replies)
         return;
     (void)pthread_mutex_lock(&part->lock);
-    part->uncounted -= part->uncounted > 0;
+    part->deferred -= part->deferred > 0;
     (void)pthread_mutex_unlock(&part->lock);
 }
 
-bool shard_next_answer(struct shard *s, uint32_t partition, unsigned *rank,
-                       struct shard_answer *ret)
+bool shard_next_reply(struct shard *s, uint32_t partition, unsigned *rank, struct shard_reply *ret)
 {
     return next(s, partition, rank, ret, policy_next_answer, shard_answer_rank);
 }

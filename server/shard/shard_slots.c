@@ -10,7 +10,7 @@
 /* A rank is waited for no more: the policy's verdict on that made the round under way complete, or
  * did not.  Lock held. */
 static enum status go(struct shard *s, struct shard_part *part, enum policy_verdict verdict,
-                      struct shard_answer *ret, struct error *err)
+                      struct shard_reply *ret, struct error *err)
 {
     bool complete = verdict == POLICY_COMPLETE;
     enum status status;
@@ -20,7 +20,7 @@ static enum status go(struct shard *s, struct shard_part *part, enum policy_verd
     else if (complete)
         shard_sum_early(s, part, part->policy.steps);
     if (!complete)
-        return shard_tell(s, part, SHARD_RECORD_RANKS, 0, NULL, err);
+        return shard_tell(s, part, MUTATION_RANKS, 0, NULL, err);
     status = shard_complete(s, part, ret, err);
     ret->sum_ns = part->sum_ns;
     ret->wait_ns = clock_now_ns() - part->first_ns;
@@ -28,7 +28,7 @@ static enum status go(struct shard *s, struct shard_part *part, enum policy_verd
 }
 
 static enum status finish(struct shard *s, struct shard_part *part, unsigned rank, bool wants_final,
-                          bool again, struct shard_answer *ret, struct error *err)
+                          bool again, struct shard_reply *ret, struct error *err)
 {
     enum policy_verdict verdict = policy_finish(&part->policy, rank, wants_final, again);
 
@@ -43,7 +43,7 @@ static enum status finish(struct shard *s, struct shard_part *part, unsigned ran
 }
 
 enum status shard_finish(struct shard *s, uint32_t partition, unsigned rank, bool wants_final,
-                         bool again, struct shard_answer *ret, struct error *err)
+                         bool again, struct shard_reply *ret, struct error *err)
 {
     struct shard_part *part = NULL;
     enum status status = shard_look_up(s, partition, &part, err);
@@ -53,7 +53,7 @@ enum status shard_finish(struct shard *s, uint32_t partition, unsigned rank, boo
     if (consistency_is_lockstep(&s->config.consistency))
         return error_set(err, STATUS_PROTOCOL,
                          "final values are asked for, but all ranks are in step here");
-    *ret = (struct shard_answer){.count = part->count};
+    *ret = (struct shard_reply){.count = part->count};
     (void)pthread_mutex_lock(&part->lock);
     status = finish(s, part, rank, wants_final, again, ret, err);
     (void)pthread_mutex_unlock(&part->lock);
@@ -62,18 +62,18 @@ enum status shard_finish(struct shard *s, uint32_t partition, unsigned rank, boo
 
 void shard_forget_told(struct shard *s, const struct shard_part *part, unsigned rank)
 {
-    shard_down_forget(&s->down, rank, (size_t)(part - s->parts));
+    reply_encoding_forget(&s->down, rank, (size_t)(part - s->parts));
 }
 
 enum status shard_vacate(struct shard *s, uint32_t partition, unsigned rank,
-                         struct shard_answer *ret, struct error *err)
+                         struct shard_reply *ret, struct error *err)
 {
     struct shard_part *part = NULL;
     enum status status = shard_look_up(s, partition, &part, err);
 
     if (status != STATUS_OK)
         return status;
-    *ret = (struct shard_answer){.count = part->count};
+    *ret = (struct shard_reply){.count = part->count};
     (void)pthread_mutex_lock(&part->lock);
     shard_forget_told(s, part, rank);
     if (!part->policy.ranks[rank].vacant)
@@ -107,7 +107,7 @@ enum status shard_occupy(struct shard *s, uint32_t partition, unsigned rank, str
     if (status == STATUS_OK && part->policy.ranks[rank].vacant) {
         policy_occupy(&part->policy, rank);
         shard_forget_names(s, part, rank);
-        status = shard_tell(s, part, SHARD_RECORD_RANKS, 0, NULL, err);
+        status = shard_tell(s, part, MUTATION_RANKS, 0, NULL, err);
     }
     (void)pthread_mutex_unlock(&part->lock);
     return status;

@@ -76,8 +76,8 @@ enum status shard_export(struct shard *s, uint32_t partition, struct shard_state
     copy(state->moments[0], from.moments[0], part->count);
     copy(state->moments[1], from.moments[1], part->count);
     copy(state->previous, from.previous, part->count);
-    status = shard_down_export(&s->down, (size_t)(part - s->parts), part->offset, part->count,
-                               state->values, state->kept, err);
+    status = reply_encoding_export(&s->down, (size_t)(part - s->parts), part->offset, part->count,
+                                   state->values, state->kept, err);
     (void)pthread_mutex_unlock(&part->lock);
     return status;
 }
@@ -105,8 +105,8 @@ enum status shard_import(struct shard *s, uint32_t partition, const struct shard
         copy(to.moments[0], state->moments[0], part->count);
         copy(to.moments[1], state->moments[1], part->count);
         copy(to.previous, state->previous, part->count);
-        status = shard_down_import(&s->down, (size_t)(part - s->parts), part->offset, part->count,
-                                   to.values, state->kept, state->steps, err);
+        status = reply_encoding_import(&s->down, (size_t)(part - s->parts), part->offset,
+                                       part->count, to.values, state->kept, state->steps, err);
     }
     (void)pthread_mutex_unlock(&part->lock);
     return status;

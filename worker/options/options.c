@@ -3,7 +3,6 @@
  * the job, its files.
  */
 #include "worker/options/options_tables.h"
-#include "worker/train/replicas.h"
 
 static const struct option_spec place_specs[] = {
     {.help = "Device:"},
@@ -20,7 +19,7 @@ static const struct option_spec place_specs[] = {
      .offset = AT(devices),
      .default_text = "2",
      .min = 1,
-     .max = REPLICAS_MAX,
+     .max = OPTIONS_DEVICES_MAX,
      .metavar = "N",
      .help = "With --sync dataparallel: that a batch is divided among; on a CPU, threads."},
     {.name = "threads",

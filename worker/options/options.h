@@ -17,6 +17,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define OPTIONS_DEVICES_MAX 64u /* of --sync dataparallel */
+
 struct worker_options {
     /* job */
     char model[OPTION_TEXT_MAX];

@@ -10,6 +10,7 @@
 #include "worker/train/replicas.h"
 
 #include "common/base/memory.h"
+#include "worker/options/options.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -218,9 +219,9 @@ enum status replicas_open(const struct replicas_config *config, struct model *fi
     struct replicas *r = NULL;
     enum status status;
 
-    if (config->count == 0 || config->count > REPLICAS_MAX)
+    if (config->count == 0 || config->count > OPTIONS_DEVICES_MAX)
         return error_set(err, STATUS_INVALID, "%u devices: at least 1, at most %u", config->count,
-                         REPLICAS_MAX);
+                         OPTIONS_DEVICES_MAX);
     status = mem_calloc(1, sizeof(*r), "replicas", &r, err);
     if (status != STATUS_OK)
         return status;

@@ -17,8 +17,6 @@
 
 #include "worker/model/model.h"
 
-#define REPLICAS_MAX 64u
-
 struct replicas;
 
 struct replicas_config {
@@ -28,7 +26,7 @@ struct replicas_config {
     unsigned threads;    /* of each device's products */
     enum precision precision;
     bool deterministic;
-    unsigned count;   /* devices, the first included; 1 to REPLICAS_MAX */
+    unsigned count;   /* devices, the first included; 1 to OPTIONS_DEVICES_MAX */
     size_t max_batch; /* of all devices together */
 };
 

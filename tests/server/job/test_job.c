@@ -38,7 +38,7 @@ static struct job *open_job(unsigned world_size)
     assert_ok(job_build(j, &err));
     job_run(j, 100 * SECOND);
     for (unsigned rank = 0; rank < world_size; rank++)
-        j->ranks[rank].slot.opened = 1;
+        j->ranks[rank].session.opened = 1;
     return j;
 }
 
@@ -52,12 +52,12 @@ static void push_all(struct job *j, unsigned rank, int64_t now_ns)
 
 static void complete_all(struct job *j, int64_t now_ns)
 {
-    struct shard_answer answer = {.complete = true,
-                                  .contributions = j->members.world_size,
-                                  .count = 25,
-                                  .bytes = 100,
-                                  .sum_ns = 5,
-                                  .wait_ns = 7};
+    struct shard_reply answer = {.complete = true,
+                                 .contributions = j->members.world_size,
+                                 .count = 25,
+                                 .bytes = 100,
+                                 .sum_ns = 5,
+                                 .wait_ns = 7};
 
     for (size_t p = 0; p < j->shard.length; p++)
         job_count_complete(j, &answer, now_ns);
@@ -136,7 +136,7 @@ START_TEST(test_who_is_missing)
     assert_fails(err.status, STATUS_TIMEOUT, "for rank 3:");
     j->ranks[3].heard_ns = 1003 * SECOND;
     ck_assert(!job_has_stalled(j, 1005 * SECOND, 5000, &err));
-    j->ranks[2].slot.opened = 0; /* a rank without a stream is missed even when nobody waits */
+    j->ranks[2].session.opened = 0; /* a rank without a stream is missed even when nobody waits */
     j->ranks[2].heard_ns = 100 * SECOND;
     ck_assert(job_has_stalled(j, 1005 * SECOND, 5000, &err));
     assert_fails(err.status, STATUS_TIMEOUT, "for rank 2:");
@@ -160,20 +160,20 @@ static bool is_any(const void *user, unsigned rank)
 START_TEST(test_nobody_is_missing_while_a_rank_is_away)
 {
     struct job *j = open_job(3);
-    struct slot *slot = &j->ranks[1].slot;
+    struct rank_session *session = &j->ranks[1].session;
     unsigned longest = 9;
 
     j->values_set = j->shard.length;
-    slot->session = 7;
-    slot->has_chunks = true;
+    session->id = 7;
+    session->has_chunks = true;
     push_all(j, 0, 200 * SECOND);
-    slot_cut(slot, "gone", 60000, 201 * SECOND);
+    rank_session_cut(session, "gone", 60000, 201 * SECOND);
     job_resume_watch(j, 201 * SECOND);
     ck_assert_int_eq(job_waiting_ms(j, 5000, 211 * SECOND, &longest), 50001);
     ck_assert_uint_eq(longest, 1);
     ck_assert(!job_has_stalled(j, 260 * SECOND, 10000, &err));
-    slot_hold(slot, 7, 1, 260 * SECOND);
-    slot->opened = 1;
+    rank_session_hold(session, 7, 1, 260 * SECOND);
+    session->opened = 1;
     job_resume_watch(j, 260 * SECOND);
     ck_assert_int_eq(job_waiting_ms(j, 5000, 260 * SECOND, &longest), 0);
     ck_assert(!job_has_stalled(j, 268 * SECOND, 10000, &err));
@@ -187,7 +187,7 @@ END_TEST
 /* Rank 2 of 3 is lost in the middle of a round: what it gave stays in the books. */
 START_TEST(test_rounds_without_a_lost_rank)
 {
-    struct shard_answer answer = {.complete = true, .count = 25, .contributions = 3};
+    struct shard_reply answer = {.complete = true, .count = 25, .contributions = 3};
     struct job *j = open_job(3);
     struct job_newcomer by = {.session = 8, .lanes = 2, .peer = "new"};
     struct incident incident;
@@ -197,7 +197,7 @@ START_TEST(test_rounds_without_a_lost_rank)
     job_count_push(j, 2, 1, 100, 200 * SECOND);
     job_count_complete(j, &answer, 200 * SECOND);
     ck_assert_uint_eq(job_waiting(j), 4);
-    slot_cut(&j->ranks[2].slot, "gone", 1000, 201 * SECOND);
+    rank_session_cut(&j->ranks[2].session, "gone", 1000, 201 * SECOND);
     job_resume_watch(j, 201 * SECOND);
     job_lose(j, 2);
     ck_assert_uint_eq(j->epoch, 2);
@@ -217,7 +217,7 @@ START_TEST(test_rounds_without_a_lost_rank)
     job_occupy(j, 2, &by, 1, 204 * SECOND);
     ck_assert_uint_eq(j->epoch, 3);
     ck_assert_uint_eq(j->members.joined, 3);
-    ck_assert_uint_eq(j->ranks[2].slot.lanes, 2);
+    ck_assert_uint_eq(j->ranks[2].session.lanes, 2);
     ck_assert_uint_eq(j->totals.taken, 1);
     job_close(j);
 }

@@ -10,33 +10,33 @@
 
 START_TEST(test_a_break_and_a_return)
 {
-    struct slot s = {0};
+    struct rank_session s = {0};
 
-    slot_hold(&s, 7, 0, 1000 * MS);
-    ck_assert_int_eq(s.state, SLOT_HELD);
+    rank_session_hold(&s, 7, 0, 1000 * MS);
+    ck_assert_int_eq(s.state, RANK_HELD);
     ck_assert_uint_eq(s.lanes, 1);
     ck_assert_uint_eq(s.connection, 1);
     s.has_chunks = true;
     s.alive_ns[0] = 1500 * MS;
-    slot_cut(&s, "gone", RECONNECT_MS, 1600 * MS);
-    ck_assert_int_eq(s.state, SLOT_AWAY);
+    rank_session_cut(&s, "gone", RECONNECT_MS, 1600 * MS);
+    ck_assert_int_eq(s.state, RANK_AWAY);
     ck_assert_int_eq(s.silent_ns, 100 * MS);
-    ck_assert(!slot_is_overdue(&s, 3599 * MS));
-    ck_assert(slot_is_overdue(&s, 3600 * MS));
-    slot_hold(&s, 7, 4, 2000 * MS);
+    ck_assert(!rank_session_is_overdue(&s, 3599 * MS));
+    ck_assert(rank_session_is_overdue(&s, 3600 * MS));
+    rank_session_hold(&s, 7, 4, 2000 * MS);
     ck_assert_uint_eq(s.connection, 2);
     ck_assert_uint_eq(s.lanes, 4);
-    ck_assert(!slot_is_overdue(&s, 9000 * MS));
+    ck_assert(!rank_session_is_overdue(&s, 9000 * MS));
 }
 END_TEST
 
 START_TEST(test_who_has_no_session_does_not_come_back)
 {
-    struct slot s = {0};
+    struct rank_session s = {0};
 
-    slot_hold(&s, 0, 1, 1000 * MS);
-    slot_cut(&s, "gone", RECONNECT_MS, 1600 * MS);
-    ck_assert(slot_is_overdue(&s, 1600 * MS));
+    rank_session_hold(&s, 0, 1, 1000 * MS);
+    rank_session_cut(&s, "gone", RECONNECT_MS, 1600 * MS);
+    ck_assert(rank_session_is_overdue(&s, 1600 * MS));
 }
 END_TEST
 
@@ -44,41 +44,41 @@ END_TEST
  * some use, or some length, renews the time, and whoever takes the place has its own. */
 START_TEST(test_breaks_that_do_not_renew)
 {
-    struct slot s = {0};
+    struct rank_session s = {0};
 
-    slot_hold(&s, 7, 1, 1000 * MS);
-    slot_cut(&s, "gone", RECONNECT_MS, 1100 * MS);
+    rank_session_hold(&s, 7, 1, 1000 * MS);
+    rank_session_cut(&s, "gone", RECONNECT_MS, 1100 * MS);
     ck_assert_int_eq(s.until_ns, 3100 * MS); /* the first one is as long as any */
     for (int64_t at = 1200; at < 3000; at += 200) {
-        slot_hold(&s, 7, 1, at * MS);
-        slot_cut(&s, "gone", RECONNECT_MS, (at + 100) * MS);
+        rank_session_hold(&s, 7, 1, at * MS);
+        rank_session_cut(&s, "gone", RECONNECT_MS, (at + 100) * MS);
         ck_assert_int_eq(s.until_ns, 3100 * MS);
     }
-    slot_hold(&s, 7, 4, 3030 * MS);
+    rank_session_hold(&s, 7, 4, 3030 * MS);
     s.has_chunks = true;
     s.opened = 7;
-    slot_cut(&s, "gone", RECONNECT_MS, 3040 * MS);
+    rank_session_cut(&s, "gone", RECONNECT_MS, 3040 * MS);
     ck_assert_int_eq(s.until_ns, 5040 * MS);
-    slot_hold(&s, 7, 1, 3050 * MS);
+    rank_session_hold(&s, 7, 1, 3050 * MS);
     s.has_chunks = true;
     s.opened = 1;
-    slot_cut(&s, "gone", RECONNECT_MS, 3080 * MS);
+    rank_session_cut(&s, "gone", RECONNECT_MS, 3080 * MS);
     ck_assert_int_eq(s.until_ns, 5080 * MS);
-    slot_hold(&s, 7, 1, 4000 * MS);
+    rank_session_hold(&s, 7, 1, 4000 * MS);
     s.opened = 1;
-    slot_cut(&s, "gone", RECONNECT_MS, 6000 * MS);
+    rank_session_cut(&s, "gone", RECONNECT_MS, 6000 * MS);
     ck_assert_int_eq(s.until_ns, 8000 * MS);
-    slot_hold(&s, 7, 4, 7000 * MS);
+    rank_session_hold(&s, 7, 4, 7000 * MS);
     s.opened = 7;
-    slot_cut(&s, "it opened 3 of 4 lanes", RECONNECT_MS, 9500 * MS);
+    rank_session_cut(&s, "it opened 3 of 4 lanes", RECONNECT_MS, 9500 * MS);
     ck_assert_int_eq(s.until_ns, 11500 * MS); /* once: it may have been slow */
-    slot_hold(&s, 7, 4, 9600 * MS);
+    rank_session_hold(&s, 7, 4, 9600 * MS);
     s.opened = 7;
-    slot_cut(&s, "it opened 3 of 4 lanes", RECONNECT_MS, 12000 * MS);
+    rank_session_cut(&s, "it opened 3 of 4 lanes", RECONNECT_MS, 12000 * MS);
     ck_assert_int_eq(s.until_ns, 11500 * MS);
-    ck_assert(slot_is_overdue(&s, 12000 * MS));
-    slot_hold(&s, 8, 4, 12000 * MS);
-    slot_cut(&s, "gone", RECONNECT_MS, 12100 * MS);
+    ck_assert(rank_session_is_overdue(&s, 12000 * MS));
+    rank_session_hold(&s, 8, 4, 12000 * MS);
+    rank_session_cut(&s, "gone", RECONNECT_MS, 12100 * MS);
     ck_assert_int_eq(s.until_ns, 14100 * MS);
 }
 END_TEST
@@ -87,17 +87,17 @@ END_TEST
  * lack a lane for all of its time. */
 START_TEST(test_joined_again)
 {
-    struct slot s = {0};
+    struct rank_session s = {0};
 
-    slot_hold(&s, 7, 1, 1000 * MS);
-    slot_cut(&s, "it joined again", RECONNECT_MS, 1050 * MS);
-    slot_hold(&s, 7, 1, 1060 * MS);
-    ck_assert(slot_is_unopened(&s, RECONNECT_MS, 3070 * MS));
-    slot_cut(&s, "it opened 0 of 1 lanes", RECONNECT_MS, 3070 * MS);
+    rank_session_hold(&s, 7, 1, 1000 * MS);
+    rank_session_cut(&s, "it joined again", RECONNECT_MS, 1050 * MS);
+    rank_session_hold(&s, 7, 1, 1060 * MS);
+    ck_assert(rank_session_is_unopened(&s, RECONNECT_MS, 3070 * MS));
+    rank_session_cut(&s, "it opened 0 of 1 lanes", RECONNECT_MS, 3070 * MS);
     ck_assert_int_eq(s.until_ns, 5070 * MS);
-    slot_hold(&s, 7, 1, 3080 * MS);
-    slot_cut(&s, "it opened 0 of 1 lanes", RECONNECT_MS, 5090 * MS);
-    ck_assert(slot_is_overdue(&s, 5090 * MS));
+    rank_session_hold(&s, 7, 1, 3080 * MS);
+    rank_session_cut(&s, "it opened 0 of 1 lanes", RECONNECT_MS, 5090 * MS);
+    ck_assert(rank_session_is_overdue(&s, 5090 * MS));
 }
 END_TEST
 
@@ -105,22 +105,22 @@ END_TEST
  * connection here may lack a lane as any other's. */
 START_TEST(test_sent_away)
 {
-    struct slot s = {0};
+    struct rank_session s = {0};
 
-    slot_hold(&s, 7, 2, 500 * MS);
-    slot_send_away(&s, "the server was restarted", 1500 * MS, 1000 * MS);
-    ck_assert_int_eq(s.state, SLOT_AWAY);
-    ck_assert(!slot_is_overdue(&s, 1499 * MS));
-    ck_assert(slot_is_overdue(&s, 1500 * MS));
-    slot_hold(&s, 7, 2, 1400 * MS);
+    rank_session_hold(&s, 7, 2, 500 * MS);
+    rank_session_send_away(&s, "the server was restarted", 1500 * MS, 1000 * MS);
+    ck_assert_int_eq(s.state, RANK_AWAY);
+    ck_assert(!rank_session_is_overdue(&s, 1499 * MS));
+    ck_assert(rank_session_is_overdue(&s, 1500 * MS));
+    rank_session_hold(&s, 7, 2, 1400 * MS);
     s.has_chunks = true;
     s.opened = 1;
-    slot_cut(&s, "it opened 1 of 2 lanes", RECONNECT_MS, 1450 * MS);
+    rank_session_cut(&s, "it opened 1 of 2 lanes", RECONNECT_MS, 1450 * MS);
     ck_assert_int_eq(s.until_ns, 3450 * MS);
-    slot_hold(&s, 7, 2, 1500 * MS);
+    rank_session_hold(&s, 7, 2, 1500 * MS);
     s.has_chunks = true;
     s.opened = 1;
-    slot_cut(&s, "it opened 1 of 2 lanes", RECONNECT_MS, 3000 * MS);
+    rank_session_cut(&s, "it opened 1 of 2 lanes", RECONNECT_MS, 3000 * MS);
     ck_assert_int_eq(s.until_ns, 3450 * MS);
 }
 END_TEST
@@ -138,24 +138,24 @@ static struct rpc_call *some_call(void)
 
 START_TEST(test_silence)
 {
-    struct slot s = {0};
+    struct rank_session s = {0};
     unsigned lane = 9;
 
-    slot_hold(&s, 7, 1, 1000 * MS);
-    ck_assert(!slot_is_attended(&s));
-    ck_assert(!slot_is_silent(&s, 500, 9000 * MS, &lane)); /* it has not begun to beat */
-    ck_assert(!slot_is_unopened(&s, 500, 1500 * MS));
-    ck_assert(slot_is_unopened(&s, 500, 1501 * MS));
+    rank_session_hold(&s, 7, 1, 1000 * MS);
+    ck_assert(!rank_session_has_heartbeat(&s));
+    ck_assert(!rank_session_is_silent(&s, 500, 9000 * MS, &lane)); /* it has not begun to beat */
+    ck_assert(!rank_session_is_unopened(&s, 500, 1500 * MS));
+    ck_assert(rank_session_is_unopened(&s, 500, 1501 * MS));
     s.opened = 1;
-    ck_assert(!slot_is_unopened(&s, 500, 9000 * MS));
-    s.attends[0] = some_call();
-    ck_assert(slot_is_attended(&s));
-    ck_assert(!slot_is_silent(&s, 500, 1500 * MS, &lane));
-    ck_assert(slot_is_silent(&s, 500, 1501 * MS, &lane));
-    ck_assert(!slot_is_silent(&s, 0, 9000 * MS, &lane)); /* without heartbeats */
-    s.attends[0] = NULL;
-    slot_cut(&s, "gone", RECONNECT_MS, 1600 * MS);
-    ck_assert(!slot_is_silent(&s, 500, 9000 * MS, &lane));
+    ck_assert(!rank_session_is_unopened(&s, 500, 9000 * MS));
+    s.heartbeats[0] = some_call();
+    ck_assert(rank_session_has_heartbeat(&s));
+    ck_assert(!rank_session_is_silent(&s, 500, 1500 * MS, &lane));
+    ck_assert(rank_session_is_silent(&s, 500, 1501 * MS, &lane));
+    ck_assert(!rank_session_is_silent(&s, 0, 9000 * MS, &lane)); /* without heartbeats */
+    s.heartbeats[0] = NULL;
+    rank_session_cut(&s, "gone", RECONNECT_MS, 1600 * MS);
+    ck_assert(!rank_session_is_silent(&s, 500, 9000 * MS, &lane));
 }
 END_TEST
 
@@ -163,59 +163,59 @@ END_TEST
  * has promised to beat. */
 START_TEST(test_the_silence_of_a_lane)
 {
-    struct slot s = {0};
+    struct rank_session s = {0};
     unsigned lane = 9;
 
-    slot_hold(&s, 7, 3, 1000 * MS);
+    rank_session_hold(&s, 7, 3, 1000 * MS);
     s.opened = 5;
-    ck_assert(!slot_is_open(&s));
-    ck_assert(slot_is_unopened(&s, 500, 1501 * MS));
+    ck_assert(!rank_session_is_open(&s));
+    ck_assert(rank_session_is_unopened(&s, 500, 1501 * MS));
     s.opened = 7;
-    ck_assert(slot_is_open(&s));
-    ck_assert(!slot_is_unopened(&s, 500, 9000 * MS));
-    s.attends[2] = some_call();
+    ck_assert(rank_session_is_open(&s));
+    ck_assert(!rank_session_is_unopened(&s, 500, 9000 * MS));
+    s.heartbeats[2] = some_call();
     s.alive_ns[2] = 1400 * MS; /* lanes 0 and 1 are not attended */
-    ck_assert(!slot_is_silent(&s, 500, 1900 * MS, &lane));
-    s.attends[0] = s.attends[1] = some_call();
+    ck_assert(!rank_session_is_silent(&s, 500, 1900 * MS, &lane));
+    s.heartbeats[0] = s.heartbeats[1] = some_call();
     s.alive_ns[0] = 2000 * MS;
-    ck_assert(slot_is_silent(&s, 500, 2000 * MS, &lane));
+    ck_assert(rank_session_is_silent(&s, 500, 2000 * MS, &lane));
     ck_assert_uint_eq(lane, 1);
     s.alive_ns[1] = 2000 * MS;
-    ck_assert(slot_is_silent(&s, 500, 2000 * MS, &lane));
+    ck_assert(rank_session_is_silent(&s, 500, 2000 * MS, &lane));
     ck_assert_uint_eq(lane, 2);
-    slot_cut(&s, "gone", RECONNECT_MS, 2100 * MS);
+    rank_session_cut(&s, "gone", RECONNECT_MS, 2100 * MS);
     ck_assert_int_eq(s.silent_ns, 700 * MS);
-    slot_hold(&s, 7, 16, 3000 * MS);
+    rank_session_hold(&s, 7, 16, 3000 * MS);
     s.opened = 0x7fff;
-    ck_assert(!slot_is_open(&s));
+    ck_assert(!rank_session_is_open(&s));
     s.opened = 0xffff;
-    ck_assert(slot_is_open(&s));
+    ck_assert(rank_session_is_open(&s));
 }
 END_TEST
 
 /* The server itself was away: a rank that was heard before that has as much time again. */
 START_TEST(test_what_is_not_a_ranks_silence)
 {
-    struct slot s = {0}, away = {0};
+    struct rank_session s = {0}, away = {0};
 
-    slot_hold(&s, 7, 1, 1000 * MS);
-    slot_forgive(&s, 1200 * MS, 4200 * MS);
+    rank_session_hold(&s, 7, 1, 1000 * MS);
+    rank_session_forgive(&s, 1200 * MS, 4200 * MS);
     ck_assert_int_eq(s.alive_ns[0], 4000 * MS);
     s.alive_ns[1] = 3000 * MS;
-    slot_forgive(&s, 3900 * MS, 9000 * MS); /* heard meanwhile, but for one lane */
+    rank_session_forgive(&s, 3900 * MS, 9000 * MS); /* heard meanwhile, but for one lane */
     ck_assert_int_eq(s.alive_ns[0], 4000 * MS);
     ck_assert_int_eq(s.alive_ns[1], 8100 * MS);
-    slot_hold(&away, 7, 1, 1000 * MS);
-    slot_cut(&away, "gone", RECONNECT_MS, 1100 * MS);
-    slot_forgive(&away, 1200 * MS, 4200 * MS);
+    rank_session_hold(&away, 7, 1, 1000 * MS);
+    rank_session_cut(&away, "gone", RECONNECT_MS, 1100 * MS);
+    rank_session_forgive(&away, 1200 * MS, 4200 * MS);
     ck_assert_int_eq(away.alive_ns[0], 1000 * MS);
 }
 END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("slot");
-    TCase *tests = tcase_create("slot");
+    Suite *suite = suite_create("rank_session");
+    TCase *tests = tcase_create("rank_session");
 
     tcase_add_test(tests, test_a_break_and_a_return);
     tcase_add_test(tests, test_who_has_no_session_does_not_come_back);

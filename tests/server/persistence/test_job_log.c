@@ -52,7 +52,7 @@ struct bench {
     const struct mode *mode;
     struct shard_map map;
     struct shard shard;
-    struct durable *durable; /* NULL: undisturbed */
+    struct job_log *log; /* NULL: undisturbed */
     char folder[STATE_PATH_MAX];
     uint64_t every, journal_bytes;
 };
@@ -102,9 +102,9 @@ static void open_shard(struct bench *b)
     ck_assert_uint_eq(b->shard.length, HELD);
 }
 
-static struct durable_config config_of(struct bench *b)
+static struct job_log_config config_of(struct bench *b)
 {
-    return (struct durable_config){.folder = b->folder,
+    return (struct job_log_config){.folder = b->folder,
                                    .digest = 99,
                                    .every = b->every,
                                    .journal_bytes = b->journal_bytes,
@@ -114,40 +114,40 @@ static struct durable_config config_of(struct bench *b)
 
 static void tell_sink(struct bench *b)
 {
-    struct shard_sink sink = {.put = durable_record, .user = b->durable};
+    struct shard_sink sink = {.put = job_log_record, .user = b->log};
 
     shard_set_sink(&b->shard, &sink);
 }
 
 static void open_limited(struct bench *b, const struct mode *mode, uint64_t every,
-                         uint64_t journal_bytes, bool durable)
+                         uint64_t journal_bytes, bool log)
 {
     static unsigned opened;
-    struct durable_config config;
+    struct job_log_config config;
     char name[64];
 
     *b = (struct bench){.mode = mode, .every = every, .journal_bytes = journal_bytes};
     assert_ok(shard_map_make(COUNT, PARTITION_BYTES_MIN, 2, &b->map, &err));
     open_shard(b);
-    if (!durable)
+    if (!log)
         return;
     (void)snprintf(name, sizeof(name), "%s-%u", mode->name, opened++);
     (void)snprintf(b->folder, sizeof(b->folder), "%s", support_path(name));
     ck_assert_int_eq(mkdir(b->folder, 0777), 0);
     config = config_of(b);
-    assert_ok(durable_create(&config, &b->durable, &err));
-    assert_ok(durable_set_members(b->durable, "all of them", &err));
+    assert_ok(job_log_create(&config, &b->log, &err));
+    assert_ok(job_log_set_members(b->log, "all of them", &err));
     tell_sink(b);
 }
 
-static void open_bench(struct bench *b, const struct mode *mode, uint64_t every, bool durable)
+static void open_bench(struct bench *b, const struct mode *mode, uint64_t every, bool log)
 {
-    open_limited(b, mode, every, 0, durable);
+    open_limited(b, mode, every, 0, log);
 }
 
 static void close_bench(struct bench *b)
 {
-    durable_close(b->durable);
+    job_log_close(b->log);
     shard_release(&b->shard);
     shard_map_release(&b->map);
 }
@@ -201,9 +201,9 @@ static void assert_same(struct bench *a, struct bench *b)
 /* Take every answer that may go out. */
 static void answer_all(struct bench *b, uint32_t partition)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
 
-    for (unsigned rank = 0; shard_next_answer(&b->shard, partition, &rank, &answer); rank++)
+    for (unsigned rank = 0; shard_next_reply(&b->shard, partition, &rank, &answer); rank++)
         ck_assert_ptr_nonnull(answer.data);
 }
 
@@ -211,7 +211,7 @@ static void initialise(struct bench *b, bool again)
 {
     for (uint32_t p = 1; p < b->map.length; p += 2) {
         struct shard_source source = payload(0, 0, p);
-        struct shard_answer answer;
+        struct shard_reply answer;
         bool known;
 
         assert_ok(shard_set(&b->shard, p, &source, again, &known, &err));
@@ -226,7 +226,7 @@ static void initialise(struct bench *b, bool again)
 static void push(struct bench *b, unsigned rank, uint64_t round, uint32_t partition, bool again)
 {
     struct shard_source source = payload(rank, round, partition);
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     if (again && shard_is_in(&b->shard, partition, rank, round) &&
         b->shard.parts[partition / 2].policy.steps == 0)
@@ -253,14 +253,14 @@ static void push_again(struct bench *b, unsigned next)
 static void crash(struct bench *b, uint64_t *ret_cut)
 {
     struct strbuf members = STRBUF_INIT;
-    struct durable_restored found;
-    struct durable_config config;
+    struct job_log_restored found;
+    struct job_log_config config;
 
-    durable_close(b->durable);
+    job_log_close(b->log);
     shard_release(&b->shard);
     open_shard(b);
     config = config_of(b);
-    assert_ok(durable_restore(&config, &members, &found, &b->durable, &err));
+    assert_ok(job_log_restore(&config, &members, &found, &b->log, &err));
     ck_assert_str_eq(members.text, "all of them");
     strbuf_release(&members);
     tell_sink(b);
@@ -276,7 +276,7 @@ static void tear(const struct bench *b)
     char path[STATE_PATH_MAX + 64];
     FILE *file;
 
-    durable_stop(b->durable); /* or this would not be the newest */
+    job_log_stop(b->log); /* or this would not be the newest */
     for (uint64_t i = 0; i < 200; i++) {
         (void)snprintf(path, sizeof(path), "%s/journal-%d", b->folder, (int)i);
         if (access(path, F_OK) == 0)
@@ -315,7 +315,7 @@ START_TEST(test_crashes)
     for (unsigned i = 0; i < PUSHES; i++) {
         push_nth(&disturbed, i, false);
         if (random_below(8) == 0)
-            assert_ok(durable_snapshot(disturbed.durable, &err));
+            assert_ok(job_log_snapshot(disturbed.log, &err));
         if (random_below(6) != 0)
             continue;
         crashes++;
@@ -362,7 +362,7 @@ START_TEST(test_snapshots_that_fail)
 {
     struct rlimit limit, old;
     struct bench quiet, b;
-    struct durable_figures figures;
+    struct job_log_figures figures;
 
     (void)signal(SIGXFSZ, SIG_IGN);
     ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
@@ -377,13 +377,13 @@ START_TEST(test_snapshots_that_fail)
         if (i % 11 == 0) {
             limit.rlim_cur = 10000; /* a journal's head fits, a snapshot does not */
             ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-            assert_fails(durable_snapshot(b.durable, &err), STATUS_NO_SPACE, b.folder);
+            assert_fails(job_log_snapshot(b.log, &err), STATUS_NO_SPACE, b.folder);
             ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
         }
         if (i == 50)
-            assert_ok(durable_snapshot(b.durable, &err));
+            assert_ok(job_log_snapshot(b.log, &err));
     }
-    durable_count(b.durable, &figures);
+    job_log_count(b.log, &figures);
     ck_assert_uint_eq(figures.snapshots, 1);
     ck_assert_uint_eq(figures.snapshots_failed, (PUSHES + 10) / 11);
     ck_assert_uint_gt(figures.snapshot_bytes, 3 * (2 * FULL + 77) * sizeof(float));
@@ -400,7 +400,7 @@ START_TEST(test_a_full_disk)
 {
     struct shard_source source = payload(2, 1, 1);
     struct rlimit limit, old;
-    struct shard_answer answer;
+    struct shard_reply answer;
     struct bench quiet, b;
 
     (void)signal(SIGXFSZ, SIG_IGN);
@@ -426,17 +426,17 @@ END_TEST
 
 static enum status try_restore(struct bench *b)
 {
-    struct durable_config config;
+    struct job_log_config config;
     struct strbuf members = STRBUF_INIT;
-    struct durable_restored found;
+    struct job_log_restored found;
     enum status status;
 
     shard_release(&b->shard);
     open_shard(b);
     config = config_of(b);
-    status = durable_restore(&config, &members, &found, &b->durable, &err);
+    status = job_log_restore(&config, &members, &found, &b->log, &err);
     if (status != STATUS_OK)
-        b->durable = NULL;
+        b->log = NULL;
     strbuf_release(&members);
     return status;
 }
@@ -465,10 +465,10 @@ START_TEST(test_damaged_files)
     initialise(&b, false);
     for (unsigned i = 0; i < 2 * HELD * WORLD; i++)
         push_nth(&b, i, false);
-    assert_ok(durable_snapshot(b.durable, &err));
+    assert_ok(job_log_snapshot(b.log, &err));
     for (unsigned i = 2 * HELD * WORLD; i < 4 * HELD * WORLD; i++)
         push_nth(&b, i, false);
-    durable_close(b.durable);
+    job_log_close(b.log);
     flip(&b, "journal-1", 3000);
     assert_fails(try_restore(&b), STATUS_DATA, "journal-1' is damaged at byte 48");
     flip(&b, "journal-1", 3000);
@@ -476,7 +476,7 @@ START_TEST(test_damaged_files)
     assert_fails(try_restore(&b), STATUS_DATA, "snapshot-1.safetensors'");
     flip(&b, "snapshot-1.safetensors", 10000);
     assert_ok(try_restore(&b));
-    durable_close(b.durable);
+    job_log_close(b.log);
     (void)snprintf(path, sizeof(path), "%s/journal-1", b.folder);
     ck_assert_int_eq(unlink(path), 0);
     assert_fails(try_restore(&b), STATUS_DATA, "journal-1 is missing");
@@ -488,13 +488,13 @@ END_TEST
 START_TEST(test_a_long_journal)
 {
     const uint64_t longest = 2 * (2 * FULL + 77) * sizeof(float); /* some two rounds */
-    struct durable_figures figures = {0};
+    struct job_log_figures figures = {0};
     struct bench quiet, b;
     uint64_t generation, size;
 
     open_bench(&quiet, &modes[_i], 0, false);
     open_limited(&b, &modes[_i], 0, longest, true);
-    ck_assert_uint_eq(b.durable->longest, longest);
+    ck_assert_uint_eq(b.log->longest, longest);
     initialise(&quiet, false);
     initialise(&b, false);
     for (unsigned i = 0; i < PUSHES; i++) {
@@ -502,16 +502,16 @@ START_TEST(test_a_long_journal)
         bool is_long;
 
         push_nth(&quiet, i, false);
-        journal_length(&b.durable->journal, &generation, &size);
+        journal_length(&b.log->journal, &generation, &size);
         push_nth(&b, i, false);
-        (void)pthread_mutex_lock(&b.durable->lock);
-        is_long = b.durable->long_generation == generation;
-        (void)pthread_mutex_unlock(&b.durable->lock);
+        (void)pthread_mutex_lock(&b.log->lock);
+        is_long = b.log->long_generation == generation;
+        (void)pthread_mutex_unlock(&b.log->lock);
         do
-            durable_count(b.durable, &figures);
+            job_log_count(b.log, &figures);
         while (is_long && figures.snapshots == before);
         ck_assert_uint_eq(figures.snapshots, before + is_long);
-        journal_length(&b.durable->journal, &generation, &size);
+        journal_length(&b.log->journal, &generation, &size);
         ck_assert_uint_le(size, longest);
     }
     ck_assert_uint_ge(figures.snapshots, ROUNDS / 4);
@@ -521,7 +521,7 @@ START_TEST(test_a_long_journal)
     close_bench(&quiet);
     close_bench(&b);
     open_bench(&b, &modes[_i], 0, true);
-    ck_assert_uint_eq(b.durable->longest, DURABLE_JOURNAL_LEAST);
+    ck_assert_uint_eq(b.log->longest, JOB_LOG_JOURNAL_LEAST);
     close_bench(&b);
 }
 END_TEST
@@ -529,7 +529,7 @@ END_TEST
 /* The thread's snapshots come while the shard is used by others, and old files go. */
 START_TEST(test_snapshots_by_themselves)
 {
-    struct durable_figures figures = {0};
+    struct job_log_figures figures = {0};
     struct bench quiet, b;
     unsigned files = 0;
     DIR *entries;
@@ -543,9 +543,9 @@ START_TEST(test_snapshots_by_themselves)
         push_nth(&b, i, false);
     }
     while (figures.snapshots == 0) /* the last one is due by now */
-        durable_count(b.durable, &figures);
-    durable_stop(b.durable);
-    durable_count(b.durable, &figures);
+        job_log_count(b.log, &figures);
+    job_log_stop(b.log);
+    job_log_count(b.log, &figures);
     ck_assert_uint_le(figures.snapshots, ROUNDS / 2);
     ck_assert_uint_eq(figures.snapshots_failed, 0);
     ck_assert_uint_eq(figures.journal_records, 1 + HELD + HELD * ROUNDS);
@@ -564,8 +564,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("durable");
-    TCase *tcase = tcase_create("durable");
+    Suite *suite = suite_create("job_log");
+    TCase *tcase = tcase_create("job_log");
 
     tcase_add_loop_test(tcase, test_crashes, 0, MODES);
     tcase_add_loop_test(tcase, test_what_was_there, 0, MODES);

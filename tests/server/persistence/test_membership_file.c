@@ -1,5 +1,5 @@
 /*
- * The roster reads what it has written, and nothing else.
+ * The membership file reads what it has written, and nothing else.
  */
 #include "server/persistence/membership_file.h"
 #include "tests/support/support.h"
@@ -10,19 +10,20 @@
 #define WORLD 3u
 
 static struct error err;
-static const struct roster_rank ranks[WORLD] = {{true, 1}, {false, UINT64_MAX}, {true, 0}};
+static const struct membership_file_rank ranks[WORLD] = {{true, 1}, {false, UINT64_MAX}, {true, 0}};
 
 START_TEST(test_there_and_back)
 {
-    struct roster_rank got[WORLD];
+    struct membership_file_rank got[WORLD];
     struct strbuf text = STRBUF_INIT;
-    struct roster read,
-        roster = {
-            .epoch = UINT64_MAX, .role = (enum roster_role)_i, .ranks = ranks, .world_size = WORLD};
+    struct membership_file read, file = {.epoch = UINT64_MAX,
+                                         .role = (enum membership_file_role)_i,
+                                         .ranks = ranks,
+                                         .world_size = WORLD};
 
-    roster_write(&text, &roster);
-    assert_ok(roster_parse(text.text, WORLD, &read, got, &err));
-    ck_assert(read.epoch == UINT64_MAX && read.role == roster.role);
+    membership_file_write(&text, &file);
+    assert_ok(membership_file_parse(text.text, WORLD, &read, got, &err));
+    ck_assert(read.epoch == UINT64_MAX && read.role == file.role);
     ck_assert(read.ranks == got && read.world_size == WORLD);
     for (unsigned i = 0; i < WORLD; i++)
         ck_assert(got[i].in == ranks[i].in && got[i].session == ranks[i].session);
@@ -51,14 +52,15 @@ START_TEST(test_anything_else)
         "epoch 1\nrole alone\nrank 0 in 0000000000000001\nrank 1 in 0000000000000001\n",
         "epoch 1\nrole alone\nrank 0 inn 0000000000000001\n",
         "epoch 1\nrole alone\nrank 0 in 10000000000000001\n"};
-    struct roster_rank got[1];
-    struct roster read = {.epoch = 77};
+    struct membership_file_rank got[1];
+    struct membership_file read = {.epoch = 77};
 
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
-        assert_fails(roster_parse(texts[i], 1, &read, got, &err), STATUS_DATA, "cannot be read");
+        assert_fails(membership_file_parse(texts[i], 1, &read, got, &err), STATUS_DATA,
+                     "cannot be read");
     ck_assert_uint_eq(read.epoch, 77);
-    assert_ok(
-        roster_parse("epoch 1\nrole alone\nrank 0 in 0000000000000001\n", 1, &read, got, &err));
+    assert_ok(membership_file_parse("epoch 1\nrole alone\nrank 0 in 0000000000000001\n", 1, &read,
+                                    got, &err));
 }
 END_TEST
 
@@ -66,19 +68,19 @@ END_TEST
 START_TEST(test_changed_bytes)
 {
     struct strbuf text = STRBUF_INIT, again = STRBUF_INIT;
-    struct roster_rank got[WORLD];
-    struct roster read,
-        roster = {.epoch = 12, .role = ROSTER_PAIR, .ranks = ranks, .world_size = WORLD};
+    struct membership_file_rank got[WORLD];
+    struct membership_file read,
+        file = {.epoch = 12, .role = MEMBERSHIP_FILE_PAIR, .ranks = ranks, .world_size = WORLD};
 
-    roster_write(&text, &roster);
+    membership_file_write(&text, &file);
     for (size_t at = 0; at < text.length; at++)
         for (int byte = 1; byte < 256; byte++) {
             char old = text.text[at];
 
             text.text[at] = (char)byte;
-            if (roster_parse(text.text, WORLD, &read, got, &err) == STATUS_OK) {
+            if (membership_file_parse(text.text, WORLD, &read, got, &err) == STATUS_OK) {
                 strbuf_reset(&again);
-                roster_write(&again, &read);
+                membership_file_write(&again, &read);
                 ck_assert_str_eq(again.text, text.text);
             }
             text.text[at] = old;
@@ -90,10 +92,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("roster");
-    TCase *tcase = tcase_create("roster");
+    Suite *suite = suite_create("membership_file");
+    TCase *tcase = tcase_create("membership_file");
 
-    tcase_add_loop_test(tcase, test_there_and_back, 0, ROSTER_PROMOTED + 1);
+    tcase_add_loop_test(tcase, test_there_and_back, 0, MEMBERSHIP_FILE_PROMOTED + 1);
     tcase_add_test(tcase, test_anything_else);
     tcase_add_test(tcase, test_changed_bytes);
     suite_add_tcase(suite, tcase);

@@ -427,8 +427,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("preserve");
-    TCase *tcase = tcase_create("preserve");
+    Suite *suite = suite_create("persistence");
+    TCase *tcase = tcase_create("persistence");
 
     tcase_set_timeout(tcase, 60);
     tcase_add_checked_fixture(tcase, setup, teardown);

@@ -7,35 +7,35 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-struct service *chain_replica;
+struct service *replica_job_replica;
 
 static struct error err;
 
-void chain_open_replica(void)
+void replica_job_open_replica(void)
 {
     struct service_config config = {.listen = {.host = "127.0.0.1"},
                                     .listen_origin = "test",
                                     .threads = 2,
                                     .timeout_ms = LONG_MS};
 
-    assert_ok(service_open(&config, &chain_replica, &err));
+    assert_ok(service_open(&config, &replica_job_replica, &err));
     (void)snprintf(session_terms.replica, sizeof(session_terms.replica), "127.0.0.1:%u",
-                   (unsigned)service_port(chain_replica));
+                   (unsigned)service_port(replica_job_replica));
 }
 
-void chain_set_up(void)
+void replica_job_set_up(void)
 {
     open_service(LONG_MS, NULL);
-    chain_open_replica();
+    replica_job_open_replica();
 }
 
-void chain_tear_down(void)
+void replica_job_tear_down(void)
 {
     close_service();
-    service_close(chain_replica);
+    service_close(replica_job_replica);
 }
 
-struct server_stats *chain_stats(struct service *s)
+struct server_stats *replica_job_stats(struct service *s)
 {
     struct server_stats *stats = NULL;
 
@@ -44,13 +44,13 @@ struct server_stats *chain_stats(struct service *s)
 }
 
 /* Until the service has ended so many jobs, well or badly. */
-void chain_wait_ended(struct service *s, uint64_t ok, uint64_t failed)
+void replica_job_wait_ended(struct service *s, uint64_t ok, uint64_t failed)
 {
     int64_t deadline_ns = clock_deadline_ns(LONG_MS);
     bool ended = false;
 
     while (!ended) {
-        struct server_stats *stats = chain_stats(s);
+        struct server_stats *stats = replica_job_stats(s);
 
         ended = stats->jobs_ok == ok && stats->jobs_failed == failed;
         ck_assert_msg(ended || clock_now_ns() < deadline_ns, "%d jobs done, %d failed",
@@ -61,7 +61,7 @@ void chain_wait_ended(struct service *s, uint64_t ok, uint64_t failed)
 }
 
 /* The rank's next connection goes to the other server. */
-void chain_move(unsigned rank, uint16_t port)
+void replica_job_move(unsigned rank, uint16_t port)
 {
     uint64_t session = workers[rank].session;
     unsigned lanes = workers[rank].lanes;
@@ -72,7 +72,7 @@ void chain_move(unsigned rank, uint16_t port)
     workers[rank].lanes = lanes;
 }
 
-struct join_request chain_return_request(unsigned rank, uint64_t round, bool follows)
+struct join_request replica_job_return_request(unsigned rank, uint64_t round, bool follows)
 {
     struct join_request request = session_request(rank);
 
@@ -82,15 +82,15 @@ struct join_request chain_return_request(unsigned rank, uint64_t round, bool fol
     return request;
 }
 
-void chain_come_over(unsigned rank, uint64_t round, bool follows)
+void replica_job_come_over(unsigned rank, uint64_t round, bool follows)
 {
-    struct join_request request = chain_return_request(rank, round, follows);
+    struct join_request request = replica_job_return_request(rank, round, follows);
 
     check_result("come over", session_join(&workers[rank], &request), STATUS_OK, "");
     raw_start_lanes(&workers[rank]);
 }
 
-void chain_send_vote(unsigned rank, uint64_t count, uint64_t epoch)
+void replica_job_send_vote(unsigned rank, uint64_t count, uint64_t epoch)
 {
     struct beat beat = {.session = workers[rank].session,
                         .rank = rank,
@@ -103,7 +103,7 @@ void chain_send_vote(unsigned rank, uint64_t count, uint64_t epoch)
 }
 
 /* Beat until the server asks for a vote; beats are counted on from *count. */
-void chain_wait_proposal(unsigned rank, uint64_t *count, uint64_t epoch)
+void replica_job_wait_proposal(unsigned rank, uint64_t *count, uint64_t epoch)
 {
     struct beat beat = {0};
 
@@ -116,7 +116,7 @@ void chain_wait_proposal(unsigned rank, uint64_t *count, uint64_t epoch)
 }
 
 /* Nothing has come on the rank's stream; behind a beat there and back, so not just late. */
-void chain_check_silent(unsigned rank, uint64_t *count)
+void replica_job_check_silent(unsigned rank, uint64_t *count)
 {
     struct raw_call *c = &workers[rank].stream;
 
@@ -128,7 +128,7 @@ void chain_check_silent(unsigned rank, uint64_t *count)
     (void)pthread_mutex_unlock(&c->lock);
 }
 
-void chain_check_refused(enum status status, const char *text)
+void replica_job_check_refused(enum status status, const char *text)
 {
     for (unsigned i = 0; i < 2; i++) {
         struct join_request request = session_request(i);

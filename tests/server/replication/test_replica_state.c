@@ -47,7 +47,7 @@ static void set_up(void)
     for (unsigned i = 0; i < 2; i++)
         ports[i] = support_port();
     open_server(0, &service);
-    open_server(1, &chain_replica);
+    open_server(1, &replica_job_replica);
     for (unsigned i = 0; i < 3; i++)
         raw_open(&workers[i], ports[0], i);
     (void)snprintf(session_terms.replica, sizeof(session_terms.replica), "127.0.0.1:%u",
@@ -68,14 +68,14 @@ static void stop(struct service **s)
 static void restart_both(void)
 {
     stop(&service);
-    stop(&chain_replica);
+    stop(&replica_job_replica);
     open_server(0, &service);
-    open_server(1, &chain_replica);
+    open_server(1, &replica_job_replica);
 }
 
 static void check_role(struct service *s, const char *role)
 {
-    struct server_stats *stats = chain_stats(s);
+    struct server_stats *stats = replica_job_stats(s);
 
     ck_assert(stats->has_job && stats->job.runs);
     ck_assert_str_eq(stats->job.role, role);
@@ -92,13 +92,13 @@ static void tear_down(void)
 {
     close_workers();
     service_close(service);
-    service_close(chain_replica);
+    service_close(replica_job_replica);
 }
 
 /* A rank comes back where it was. */
 static void come_back(unsigned rank, unsigned which)
 {
-    chain_move(rank, ports[which]);
+    replica_job_move(rank, ports[which]);
     session_resume(rank);
     raw_start_attend(&workers[rank]);
     counts[rank] = 0;
@@ -106,8 +106,8 @@ static void come_back(unsigned rank, unsigned which)
 
 static void vote(unsigned rank, uint64_t epoch)
 {
-    chain_wait_proposal(rank, &counts[rank], epoch);
-    chain_send_vote(rank, ++counts[rank], epoch);
+    replica_job_wait_proposal(rank, &counts[rank], epoch);
+    replica_job_send_vote(rank, ++counts[rank], epoch);
 }
 
 /* Both die, both are there again: all ranks come back to the primary, which answers when all have
@@ -117,7 +117,7 @@ START_TEST(test_both_and_back_to_the_primary)
     set_up();
     restart_both();
     check_role(service, "proposing");
-    check_role(chain_replica, "replica");
+    check_role(replica_job_replica, "replica");
     for (unsigned i = 0; i < 2; i++)
         come_back(i, 0);
     for (unsigned i = 0; i < 2; i++)
@@ -126,14 +126,14 @@ START_TEST(test_both_and_back_to_the_primary)
     vote(0, 2);
     (void)raw_wait_beats(&workers[0], counts[0]);
     for (unsigned i = 0; i < 2; i++)
-        chain_check_silent(i, &counts[i]);
+        replica_job_check_silent(i, &counts[i]);
     vote(1, 2);
     for (unsigned i = 0; i < 2; i++)
         session_expect_all(i, 3, session_sum(3));
     check_role(service, "alone");
     session_round(4);
     session_end();
-    chain_wait_ended(service, 1, 0);
+    replica_job_wait_ended(service, 1, 0);
     wait_without_files(0);
     tear_down();
 }
@@ -148,18 +148,18 @@ START_TEST(test_both_and_on_to_the_replica)
     come_back(1, 0);
     if (_i == 1)
         vote(1, 2);
-    chain_move(0, ports[1]);
-    chain_come_over(0, 2, false);
+    replica_job_move(0, ports[1]);
+    replica_job_come_over(0, 2, false);
     check_result("rank 1", raw_wait_closed(&workers[1].stream), STATUS_UNAVAILABLE,
                  "superseded by epoch 2");
-    chain_wait_ended(service, 0, 1);
+    replica_job_wait_ended(service, 0, 1);
     wait_without_files(0);
-    chain_move(1, ports[1]);
-    chain_come_over(1, 2, true);
-    check_role(chain_replica, "alone");
+    replica_job_move(1, ports[1]);
+    replica_job_come_over(1, 2, true);
+    check_role(replica_job_replica, "alone");
     session_round(3);
     session_end();
-    chain_wait_ended(chain_replica, 1, 0);
+    replica_job_wait_ended(replica_job_replica, 1, 0);
     wait_without_files(1);
     tear_down();
 }
@@ -228,19 +228,19 @@ START_TEST(test_a_question_about_another_run)
     uint64_t others[] = {200, 0}, same[] = {0, 101}, none[] = {0, 0};
 
     set_up();
-    chain_move(2, ports[1]);
+    replica_job_move(2, ports[1]);
     ck_assert(!ask(&workers[2], same, 2)); /* a copy */
     stop(&service);
     for (unsigned i = 0; i < 2; i++) {
-        chain_move(i, ports[1]);
-        chain_come_over(i, 2, i == 1);
+        replica_job_move(i, ports[1]);
+        replica_job_come_over(i, 2, i == 1);
     }
     ck_assert(ask(&workers[2], same, 2));
     ck_assert(!ask(&workers[2], others, 2));
     ck_assert(!ask(&workers[2], none, 2));
     ck_assert(!ask(&workers[2], same + 1, 1));
     session_end();
-    chain_wait_ended(chain_replica, 1, 0);
+    replica_job_wait_ended(replica_job_replica, 1, 0);
     tear_down();
 }
 END_TEST
@@ -252,22 +252,22 @@ START_TEST(test_the_replica_that_took_over)
     set_up();
     stop(&service);
     for (unsigned i = 0; i < 2; i++) {
-        chain_move(i, ports[1]);
-        chain_come_over(i, 2, i == 1);
+        replica_job_move(i, ports[1]);
+        replica_job_come_over(i, 2, i == 1);
     }
     session_round(3);
-    stop(&chain_replica);
+    stop(&replica_job_replica);
     open_server(0, &service);
     check_role(service, "proposing");
-    open_server(1, &chain_replica);
-    check_role(chain_replica, "alone");
-    chain_wait_ended(service, 0, 1);
+    open_server(1, &replica_job_replica);
+    check_role(replica_job_replica, "alone");
+    replica_job_wait_ended(service, 0, 1);
     wait_without_files(0);
     for (unsigned i = 0; i < 2; i++)
         come_back(i, 1);
     session_round(4);
     session_end();
-    chain_wait_ended(chain_replica, 1, 0);
+    replica_job_wait_ended(replica_job_replica, 1, 0);
     tear_down();
 }
 END_TEST
@@ -283,22 +283,22 @@ START_TEST(test_the_primary_that_was_alone)
         raw_start_attend(&workers[i]);
         counts[i] = 0;
     }
-    stop(&chain_replica);
+    stop(&replica_job_replica);
     for (unsigned i = 0; i < 2; i++)
         vote(i, 2);
     session_round(3);
     restart_both();
     check_role(service, "alone");
-    check_role(chain_replica, "replica");
-    chain_move(0, ports[1]);
-    request = chain_return_request(0, 3, true);
+    check_role(replica_job_replica, "replica");
+    replica_job_move(0, ports[1]);
+    request = replica_job_return_request(0, 3, true);
     check_result("a follower", session_join(&workers[0], &request), STATUS_UNAVAILABLE,
                  "keeps a copy");
     for (unsigned i = 0; i < 2; i++)
         come_back(i, 0);
     session_round(4);
     session_end();
-    chain_wait_ended(service, 1, 0);
+    replica_job_wait_ended(service, 1, 0);
     tear_down();
 }
 END_TEST
@@ -317,23 +317,23 @@ START_TEST(test_one_of_them)
             raw_start_attend(&workers[i]);
             counts[i] = 0;
         }
-        stop(&chain_replica);
-        open_server(1, &chain_replica);
+        stop(&replica_job_replica);
+        open_server(1, &replica_job_replica);
     }
     for (unsigned i = 0; i < 2; i++)
         vote(i, 2);
     session_round(3);
     check_role(service, "alone");
     session_end();
-    chain_wait_ended(service, 1, 0);
+    replica_job_wait_ended(service, 1, 0);
     tear_down();
 }
 END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("chain_state");
-    TCase *tests = tcase_create("chain_state");
+    Suite *suite = suite_create("replica_state");
+    TCase *tests = tcase_create("replica_state");
 
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, test_both_and_back_to_the_primary);

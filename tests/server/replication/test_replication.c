@@ -20,7 +20,7 @@ static struct error err;
 /* Of a service with a job that runs (free). */
 static struct server_stats *check_role(struct service *s, const char *role, const char *peer)
 {
-    struct server_stats *stats = chain_stats(s);
+    struct server_stats *stats = replica_job_stats(s);
 
     ck_assert(stats->has_job && stats->job.runs);
     ck_assert_str_eq(stats->job.role, role);
@@ -42,7 +42,7 @@ static void check_figures(void)
     ck_assert_uint_eq(of->job.replica_lag_records + of->job.replica_lag_bytes, 0);
     ck_assert_uint_eq(of->counters.copied_records + of->counters.promotions, 0);
     free(of);
-    of = check_role(chain_replica, "replica", "ipv4:127.0.0.1");
+    of = check_role(replica_job_replica, "replica", "ipv4:127.0.0.1");
     ck_assert_uint_eq(of->counters.copied_records, records);
     ck_assert_uint_eq(of->counters.copied_bytes, bytes);
     ck_assert_uint_eq(of->counters.replica_records + of->counters.promotions, 0);
@@ -56,7 +56,7 @@ START_TEST(test_a_whole_job)
 {
     session_terms.update = (unsigned)_i;
     session_terms.lanes = 2;
-    chain_set_up();
+    replica_job_set_up();
     session_start(0.5f);
     if (_i == 1)
         for (uint64_t round = 1; round <= 3; round++)
@@ -73,9 +73,9 @@ START_TEST(test_a_whole_job)
         }
     check_figures();
     session_end();
-    chain_wait_ended(service, 1, 0);
-    chain_wait_ended(chain_replica, 1, 0);
-    chain_tear_down();
+    replica_job_wait_ended(service, 1, 0);
+    replica_job_wait_ended(replica_job_replica, 1, 0);
+    replica_job_tear_down();
 }
 END_TEST
 
@@ -87,7 +87,7 @@ START_TEST(test_each_push_a_step)
 
     session_terms.update = 0;
     session_terms.consistency = (struct consistency){.mode = CONSISTENCY_ASP};
-    chain_set_up();
+    replica_job_set_up();
     session_start(values);
     for (uint64_t round = 1; round <= 6; round++) {
         session_push_all(round % 2, (round + 1) / 2);
@@ -96,19 +96,19 @@ START_TEST(test_each_push_a_step)
     }
     raw_cut(&w[0]);
     raw_cut(&w[1]);
-    chain_move(0, service_port(chain_replica));
-    chain_move(1, service_port(chain_replica));
-    chain_come_over(0, 3, false);
+    replica_job_move(0, service_port(replica_job_replica));
+    replica_job_move(1, service_port(replica_job_replica));
+    replica_job_come_over(0, 3, false);
     session_push_all(0, 4);
     values -= session_push(0, 4) / 2;
     session_expect_all(0, 4, values);
-    chain_come_over(1, 3, false);
+    replica_job_come_over(1, 3, false);
     session_push_all(1, 4);
     values -= session_push(1, 4) / 2;
     session_expect_all(1, 4, values);
     session_end();
-    chain_wait_ended(chain_replica, 1, 0);
-    chain_tear_down();
+    replica_job_wait_ended(replica_job_replica, 1, 0);
+    replica_job_tear_down();
 }
 END_TEST
 
@@ -125,7 +125,7 @@ START_TEST(test_promotion)
     struct join_request request;
     float first;
 
-    chain_set_up();
+    replica_job_set_up();
     session_start(0.5f);
     session_round(1);
     session_round(2);
@@ -135,29 +135,29 @@ START_TEST(test_promotion)
     for (uint32_t p = 0; p < summed; p++) /* so the replica has them */
         (void)raw_take(&workers[1], &first);
     raw_cut(&workers[0]);
-    chain_move(0, service_port(chain_replica));
-    request = chain_return_request(0, 2, true);
+    replica_job_move(0, service_port(replica_job_replica));
+    request = replica_job_return_request(0, 2, true);
     check_result("a follower", session_join(&workers[0], &request), STATUS_UNAVAILABLE,
                  "keeps a copy");
-    chain_come_over(0, 2, false);
+    replica_job_come_over(0, 2, false);
     check_result("rank 1", raw_wait_closed(&workers[1].stream), STATUS_UNAVAILABLE,
                  "superseded by epoch 2");
-    chain_wait_ended(service, 0, 1);
-    chain_move(1, service_port(chain_replica));
-    chain_come_over(1, 2, true);
+    replica_job_wait_ended(service, 0, 1);
+    replica_job_move(1, service_port(replica_job_replica));
+    replica_job_come_over(1, 2, true);
     for (unsigned i = 0; i < 2; i++)
         session_again_all(i, 3);
     for (unsigned i = 0; i < 2; i++)
         session_expect_all(i, 3, session_sum(3));
     session_round(4);
     session_round(5);
-    stats = check_role(chain_replica, "alone", "");
+    stats = check_role(replica_job_replica, "alone", "");
     ck_assert_uint_eq(stats->counters.promotions, 1);
     ck_assert_uint_eq(stats->job.epoch, 2);
     free(stats);
     session_end();
-    chain_wait_ended(chain_replica, 1, 0);
-    chain_tear_down();
+    replica_job_wait_ended(replica_job_replica, 1, 0);
+    replica_job_tear_down();
 }
 END_TEST
 
@@ -167,7 +167,7 @@ START_TEST(test_promotion_at_the_start)
     uint32_t here = (uint32_t)_i;
     float first;
 
-    chain_set_up();
+    replica_job_set_up();
     for (unsigned i = 0; i < 2; i++) {
         struct join_request request;
 
@@ -186,8 +186,8 @@ START_TEST(test_promotion_at_the_start)
     }
     for (unsigned i = 0; i < 2; i++) {
         raw_cut(&workers[i]);
-        chain_move(i, service_port(chain_replica));
-        chain_come_over(i, 0, false);
+        replica_job_move(i, service_port(replica_job_replica));
+        replica_job_come_over(i, 0, false);
     }
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
         raw_send_again(&workers[0], CHUNK_INIT, p, 0, 0.5f);
@@ -198,27 +198,27 @@ START_TEST(test_promotion_at_the_start)
         session_expect_all(i, 0, 0.5f);
     session_round(1);
     session_end();
-    chain_wait_ended(chain_replica, 1, 0);
-    chain_tear_down();
+    replica_job_wait_ended(replica_job_replica, 1, 0);
+    replica_job_tear_down();
 }
 END_TEST
 
 /* A primary that is told to stop leaves the job to its replica. */
 START_TEST(test_the_primary_stops_in_order)
 {
-    chain_set_up();
+    replica_job_set_up();
     session_start(0.5f);
     session_round(1);
     for (unsigned i = 0; i < 2; i++)
-        chain_move(i, service_port(chain_replica));
+        replica_job_move(i, service_port(replica_job_replica));
     service_close(service);
     for (unsigned i = 0; i < 2; i++)
-        chain_come_over(i, 1, false);
+        replica_job_come_over(i, 1, false);
     session_round(2);
     session_end();
-    chain_wait_ended(chain_replica, 1, 0);
+    replica_job_wait_ended(replica_job_replica, 1, 0);
     close_workers();
-    service_close(chain_replica);
+    service_close(replica_job_replica);
 }
 END_TEST
 
@@ -227,12 +227,12 @@ START_TEST(test_strangers_promote_nothing)
 {
     struct join_request request;
 
-    chain_set_up();
+    replica_job_set_up();
     session_start(0.5f);
     session_round(1);
     workers[2].session = 999;
-    chain_move(2, service_port(chain_replica));
-    request = chain_return_request(1, 1, false);
+    replica_job_move(2, service_port(replica_job_replica));
+    request = replica_job_return_request(1, 1, false);
     request.session = 999;
     check_result("another session", session_join(&workers[2], &request), STATUS_UNAVAILABLE,
                  "knows no session of rank 1");
@@ -241,8 +241,8 @@ START_TEST(test_strangers_promote_nothing)
                  "keeps a copy");
     session_round(2);
     session_end();
-    chain_wait_ended(chain_replica, 1, 0);
-    chain_tear_down();
+    replica_job_wait_ended(replica_job_replica, 1, 0);
+    replica_job_tear_down();
 }
 END_TEST
 
@@ -261,7 +261,7 @@ static float play_values(uint64_t round, float values)
 
 static struct stats_job job_at(struct service *s)
 {
-    struct server_stats *stats = chain_stats(s);
+    struct server_stats *stats = replica_job_stats(s);
     struct stats_job job = stats->job;
 
     free(stats);
@@ -293,7 +293,7 @@ START_TEST(test_a_rank_goes_before_the_primary)
 
     session_terms.update = 0;
     session_terms.on_loss = WORKER_LOSS_SHRINK;
-    chain_set_up();
+    replica_job_set_up();
     session_start(0.5f);
     values = play_values(1, 0.5f);
     check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
@@ -309,13 +309,13 @@ START_TEST(test_a_rank_goes_before_the_primary)
         session_expect_all(0, 3, values);
         session_expect_all(1, 3, values);
     }
-    chain_move(0, service_port(chain_replica));
-    chain_come_over(0, comes ? 3 : 2, false);
-    chain_wait_ended(service, 0, 1);
-    ck_assert_uint_eq(job_at(chain_replica).joined, comes ? 2 : 1);
+    replica_job_move(0, service_port(replica_job_replica));
+    replica_job_come_over(0, comes ? 3 : 2, false);
+    replica_job_wait_ended(service, 0, 1);
+    ck_assert_uint_eq(job_at(replica_job_replica).joined, comes ? 2 : 1);
     if (comes) {
-        chain_move(1, service_port(chain_replica));
-        chain_come_over(1, 3, true);
+        replica_job_move(1, service_port(replica_job_replica));
+        replica_job_come_over(1, 3, true);
         values = play_values(4, values);
     } else {
         session_push_all(0, 3);
@@ -324,8 +324,8 @@ START_TEST(test_a_rank_goes_before_the_primary)
         session_terms.world_size = 1; /* that leave */
     }
     session_end();
-    chain_wait_ended(chain_replica, 1, 0);
-    chain_tear_down();
+    replica_job_wait_ended(replica_job_replica, 1, 0);
+    replica_job_tear_down();
 }
 END_TEST
 
@@ -337,9 +337,9 @@ START_TEST(test_a_newcomer_behind_the_takeover)
 
     session_terms.update = 0;
     session_terms.on_loss = WORKER_LOSS_SHRINK;
-    chain_set_up();
+    replica_job_set_up();
     workers[2].session = 201;
-    chain_move(2, service_port(chain_replica));
+    replica_job_move(2, service_port(replica_job_replica));
     request = session_request(1);
     request.session = 201;
     request.follows = true;
@@ -349,13 +349,13 @@ START_TEST(test_a_newcomer_behind_the_takeover)
     values = play_values(1, 0.5f);
     check_result("a copy", session_join(&workers[2], &request), STATUS_NOT_FOUND,
                  "not been taken over here");
-    chain_move(0, service_port(chain_replica));
-    chain_come_over(0, 1, false);
-    chain_move(1, service_port(chain_replica));
+    replica_job_move(0, service_port(replica_job_replica));
+    replica_job_come_over(0, 1, false);
+    replica_job_move(1, service_port(replica_job_replica));
     check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
     check_result("newcomer", session_join(&workers[2], &request), STATUS_OK, "");
     raw_close(&workers[1]);
-    raw_open(&workers[1], service_port(chain_replica), 1);
+    raw_open(&workers[1], service_port(replica_job_replica), 1);
     workers[1].session = 201;
     raw_start_lanes(&workers[1]);
     for (uint32_t p = 0; p < RAW_PARTITIONS; p++)
@@ -368,8 +368,8 @@ START_TEST(test_a_newcomer_behind_the_takeover)
     session_expect_all(0, 2, values);
     session_expect_all(1, 2, values);
     session_end();
-    chain_wait_ended(chain_replica, 1, 0);
-    chain_tear_down();
+    replica_job_wait_ended(replica_job_replica, 1, 0);
+    replica_job_tear_down();
 }
 END_TEST
 
@@ -380,20 +380,20 @@ START_TEST(test_a_lost_rank_promotes_nothing)
 
     session_terms.update = 0;
     session_terms.on_loss = WORKER_LOSS_SHRINK;
-    chain_set_up();
+    replica_job_set_up();
     session_start(0.5f);
     (void)play_values(1, 0.5f);
     check_result("leave", raw_leave(&workers[1], "raw", "out of everything"), STATUS_OK, "");
     session_push_all(0, 2);
     session_expect_all(0, 2, 0.5f - session_sum(1) - 2 * session_push(0, 2));
-    chain_move(1, service_port(chain_replica));
-    request = chain_return_request(1, 1, false);
+    replica_job_move(1, service_port(replica_job_replica));
+    request = replica_job_return_request(1, 1, false);
     check_result("lost", session_join(&workers[1], &request), STATUS_UNAVAILABLE,
                  "knows no session of rank 1");
     session_terms.world_size = 1;
     session_end();
-    chain_wait_ended(chain_replica, 1, 0);
-    chain_tear_down();
+    replica_job_wait_ended(replica_job_replica, 1, 0);
+    replica_job_tear_down();
 }
 END_TEST
 
@@ -404,23 +404,23 @@ START_TEST(test_alone_by_all_votes)
     struct server_stats *stats;
     uint64_t count[2] = {0};
 
-    chain_set_up();
+    replica_job_set_up();
     session_start(0.5f);
     session_round(1);
     for (unsigned i = 0; i < 2; i++)
         raw_start_attend(&workers[i]);
-    service_close(chain_replica);
+    service_close(replica_job_replica);
     for (unsigned i = 0; i < 2; i++)
-        chain_wait_proposal(i, &count[i], 2);
+        replica_job_wait_proposal(i, &count[i], 2);
     free(check_role(service, "proposing", session_terms.replica));
     for (unsigned i = 0; i < 2; i++)
         session_push_all(i, 2);
     session_wait_taken(4 * RAW_PARTITIONS);
-    chain_send_vote(0, ++count[0], 2);
+    replica_job_send_vote(0, ++count[0], 2);
     (void)raw_wait_beats(&workers[0], count[0]);
-    chain_check_silent(0, &count[0]);
-    chain_check_silent(1, &count[1]);
-    chain_send_vote(1, ++count[1], 2);
+    replica_job_check_silent(0, &count[0]);
+    replica_job_check_silent(1, &count[1]);
+    replica_job_send_vote(1, ++count[1], 2);
     for (unsigned i = 0; i < 2; i++)
         session_expect_all(i, 2, session_sum(2));
     ++count[0];
@@ -432,7 +432,7 @@ START_TEST(test_alone_by_all_votes)
     ck_assert_uint_eq(stats->job.replica_lag_records, 0);
     free(stats);
     session_end();
-    chain_wait_ended(service, 1, 0);
+    replica_job_wait_ended(service, 1, 0);
     close_service();
 }
 END_TEST
@@ -441,21 +441,21 @@ END_TEST
 
 START_TEST(test_what_cannot_be_kept_twice)
 {
-    chain_set_up();
-    chain_check_refused(STATUS_UNSUPPORTED, "ranks that can come back"); /* no sessions */
+    replica_job_set_up();
+    replica_job_check_refused(STATUS_UNSUPPORTED, "ranks that can come back"); /* no sessions */
     workers[0].session = 100;
     workers[1].session = 101;
     session_terms.update = 0;
     session_terms.consistency =
         (struct consistency){.mode = CONSISTENCY_ASP, .delay_compensation = 0.1};
-    chain_check_refused(STATUS_UNSUPPORTED, "delay compensation");
+    replica_job_check_refused(STATUS_UNSUPPORTED, "delay compensation");
     session_terms.consistency = (struct consistency){0};
     session_terms.update = 1;
     session_start(0.5f); /* and the servers are as good as new */
     session_round(1);
     session_end();
-    chain_wait_ended(chain_replica, 1, 0);
-    chain_tear_down();
+    replica_job_wait_ended(replica_job_replica, 1, 0);
+    replica_job_tear_down();
 }
 END_TEST
 
@@ -465,15 +465,15 @@ START_TEST(test_no_replica_to_be_had)
     struct join_request request;
     int64_t begun_ns;
 
-    chain_set_up();
+    replica_job_set_up();
     workers[0].session = 100;
     workers[1].session = 101;
-    chain_move(2, service_port(chain_replica)); /* a job of its own */
+    replica_job_move(2, service_port(replica_job_replica)); /* a job of its own */
     request = raw_terms(0);
     (void)snprintf(request.job, sizeof(request.job), "other");
     raw_begin_join(&workers[2], &request);
     while (true) {
-        struct server_stats *stats = chain_stats(chain_replica);
+        struct server_stats *stats = replica_job_stats(replica_job_replica);
         bool there = stats->has_job;
 
         free(stats);
@@ -481,8 +481,8 @@ START_TEST(test_no_replica_to_be_had)
             break;
         (void)sched_yield();
     }
-    chain_check_refused(STATUS_UNAVAILABLE,
-                        "a copy of job 'raw' is refused: this server serves job 'other'");
+    replica_job_check_refused(STATUS_UNAVAILABLE,
+                              "a copy of job 'raw' is refused: this server serves job 'other'");
     raw_close(&workers[2]);
     raw_open(&workers[2], service_port(service), 2);
     service_close(service);
@@ -492,9 +492,9 @@ START_TEST(test_no_replica_to_be_had)
     (void)snprintf(session_terms.replica, sizeof(session_terms.replica), "127.0.0.1:%u",
                    (unsigned)support_port());
     begun_ns = clock_now_ns();
-    chain_check_refused(STATUS_TIMEOUT, "has not taken the job's terms in time");
+    replica_job_check_refused(STATUS_TIMEOUT, "has not taken the job's terms in time");
     ck_assert_int_lt((clock_now_ns() - begun_ns) / 1000000, 20000);
-    chain_tear_down();
+    replica_job_tear_down();
 }
 END_TEST
 
@@ -537,29 +537,29 @@ START_TEST(test_who_may_have_a_copy)
     certificate_make("plain", "ca", "subjectAltName=IP:127.0.0.1");
     certificate_make("server", "ca", "subjectAltName=IP:127.0.0.1,URI:sparring:server");
     certificate_make("host", "ca", "subjectAltName=URI:sparring:rank/0,URI:sparring:rank/1");
-    open_bound(&chain_replica, "plain");
+    open_bound(&replica_job_replica, "plain");
     (void)snprintf(session_terms.replica, sizeof(session_terms.replica), "127.0.0.1:%u",
-                   (unsigned)service_port(chain_replica));
+                   (unsigned)service_port(replica_job_replica));
     open_bound(&service, _i == 0 ? "plain" : "server");
     open_bound_workers(service_port(service));
     if (_i == 0) {
         workers[0].session = 100;
         workers[1].session = 101;
-        chain_check_refused(STATUS_DENIED, "its certificate does not name 'sparring:server'");
+        replica_job_check_refused(STATUS_DENIED, "its certificate does not name 'sparring:server'");
     } else {
         session_start(0.5f);
         session_round(1);
         session_end();
-        chain_wait_ended(chain_replica, 1, 0);
+        replica_job_wait_ended(replica_job_replica, 1, 0);
     }
-    chain_tear_down();
+    replica_job_tear_down();
 }
 END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("chain");
-    TCase *tests = tcase_create("chain");
+    Suite *suite = suite_create("replication");
+    TCase *tests = tcase_create("replication");
 
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, test_a_whole_job, 0, 2);

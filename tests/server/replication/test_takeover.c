@@ -1,6 +1,6 @@
 /*
- * One side of the chain played by hand: a replica that acknowledges when the test says so, or lies;
- * and a primary whose records are hostile.
+ * One side of the replica stream played by hand: a replica that acknowledges when the test says so,
+ * or lies; and a primary whose records are hostile.
  */
 #include "common/base/file.h"
 #include "tests/server/replication/replica_job.h"
@@ -163,7 +163,7 @@ static void close_hand(struct rpc_server *server)
 static void end_well(struct rpc_server *server)
 {
     session_end();
-    chain_wait_ended(service, 1, 0);
+    replica_job_wait_ended(service, 1, 0);
     close_hand(server);
 }
 
@@ -177,8 +177,8 @@ static void join_unanswered(uint64_t count[2])
         raw_start_attend(&workers[i]);
     }
     wait_records(RAW_PARTITIONS);
-    chain_check_silent(0, &count[0]);
-    chain_check_silent(1, &count[1]);
+    replica_job_check_silent(0, &count[0]);
+    replica_job_check_silent(1, &count[1]);
 }
 
 /* The same, from the start.  Returns the replica. */
@@ -210,8 +210,8 @@ START_TEST(test_answers_wait)
     struct rpc_server *server = start_unanswered_round(count);
 
     for (size_t i = RAW_PARTITIONS; i < 2 * RAW_PARTITIONS; i++) {
-        chain_check_silent(0, &count[0]);
-        chain_check_silent(1, &count[1]);
+        replica_job_check_silent(0, &count[0]);
+        replica_job_check_silent(1, &count[1]);
         acknowledge(i);
         for (unsigned k = 0; k < 2; k++) {
             float first;
@@ -271,9 +271,9 @@ START_TEST(test_lying_replica)
 
     hand_reply(lies[_i].partition, lies[_i].sequence, lies[_i].epoch);
     for (unsigned i = 0; i < 2; i++)
-        chain_wait_proposal(i, &count[i], 2);
+        replica_job_wait_proposal(i, &count[i], 2);
     for (unsigned i = 0; i < 2; i++)
-        chain_send_vote(i, ++count[i], 2);
+        replica_job_send_vote(i, ++count[i], 2);
     expect_both(0, 0.5f);
     session_round(1);
     end_well(server);
@@ -320,13 +320,13 @@ START_TEST(test_two_newcomers)
     request.session = again.session = 201;
     raw_begin_join(&again, &request);
     check_result("first", raw_end_join(&workers[2]), STATUS_UNAVAILABLE, "has joined again");
-    chain_check_silent(0, &count[0]); /* by then that answer would be there, too */
+    replica_job_check_silent(0, &count[0]); /* by then that answer would be there, too */
     ck_assert(!is_answered(&again.join));
     hand_reply(RECORD_OF_MEMBERS, 2, 1);
     check_result("again", raw_end_join(&again), STATUS_OK, "");
     check_result("leave", raw_leave(&workers[0], "raw", ""), STATUS_OK, "");
     check_result("leave", raw_leave(&workers[2], "raw", ""), STATUS_OK, "");
-    chain_wait_ended(service, 1, 0);
+    replica_job_wait_ended(service, 1, 0);
     raw_close(&second);
     raw_close(&again);
     close_hand(server);
@@ -482,8 +482,8 @@ START_TEST(test_hostile_records)
         feed_record(&workers[0], &cases[i].record, cases[i].bytes);
         check_result(cases[i].text, raw_wait_closed(&workers[0].stream), cases[i].status,
                      cases[i].text);
-        chain_wait_ended(service, 0, i + 1);
-        chain_move(0, service_port(service));
+        replica_job_wait_ended(service, 0, i + 1);
+        replica_job_move(0, service_port(service));
     }
     feed_open(&workers[0]);
     feed_record(&workers[0], &cases[0].record, 4096);
@@ -500,7 +500,7 @@ static void check_terms_refused(const struct join_request *terms, size_t session
     feed_open(&workers[0]);
     feed_terms(&workers[0], terms, sessions, epoch);
     check_result(part, raw_wait_closed(&workers[0].stream), wanted, part);
-    chain_move(0, service_port(service));
+    replica_job_move(0, service_port(service));
 }
 
 START_TEST(test_hostile_terms)
@@ -513,7 +513,7 @@ START_TEST(test_hostile_terms)
     check_terms_refused(&terms, 2, 0, STATUS_DATA, "epoch 0");
     terms.element_count = UINT64_MAX / 8;
     check_terms_refused(&terms, 2, 1, STATUS_INVALID, "");
-    chain_wait_ended(service, 0, 1);
+    replica_job_wait_ended(service, 0, 1);
     check_still_serves();
     close_service();
 }
@@ -521,8 +521,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("chain_hand");
-    TCase *tests = tcase_create("chain_hand");
+    Suite *suite = suite_create("takeover");
+    TCase *tests = tcase_create("takeover");
 
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, test_answers_wait);

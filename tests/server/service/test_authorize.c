@@ -109,8 +109,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("identity");
-    TCase *tests = tcase_create("identity");
+    Suite *suite = suite_create("authorize");
+    TCase *tests = tcase_create("authorize");
 
     tcase_set_timeout(tests, 100);
     tcase_add_loop_test(tests, test_the_rank_of_another, 0, 2);

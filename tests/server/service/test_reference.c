@@ -73,7 +73,7 @@ static void start_ranks(const char *arena)
         raw_start_stream(&workers[i]);
 }
 
-/* What a rank says at the desk; the status of the answer. */
+/* What a rank says at the listener; the status of the answer. */
 static enum status hand_over(unsigned index, unsigned rank, uint64_t session)
 {
     struct handover_ticket ticket = {
@@ -84,7 +84,7 @@ static enum status hand_over(unsigned index, unsigned rank, uint64_t session)
     int fd = -1, memory_fd = -1;
     enum status status;
 
-    ck_assert(handover_parse(arena_desk_address(service->desk), name, token));
+    ck_assert(handover_parse(fd_listener_address(service->fd_listener), name, token));
     memcpy(ticket.token, token, sizeof(token));
     assert_ok(handover_connect(name, deadline_ns, &fd, &err));
     assert_ok(handover_send(fd, &ticket, mine[index].fd, deadline_ns, &err));
@@ -244,7 +244,7 @@ START_TEST(test_bad_references_are_refused)
 }
 END_TEST
 
-/* The desk knows ranks by the sessions of their joins. */
+/* The listener knows ranks by the sessions of their joins. */
 START_TEST(test_the_desk_refuses_strangers)
 {
     open_shared_service(true);
@@ -268,12 +268,12 @@ START_TEST(test_no_memory_is_shared_unasked)
     start_ranks(_i == 0 ? "another host" : "");
     (void)pthread_mutex_lock(&service->lock);
     ck_assert_ptr_nonnull(service->current);
-    ck_assert_ptr_null(service->current->shard.arena.base);
+    ck_assert_ptr_null(service->current->shard.reply_memory.base);
     (void)pthread_mutex_unlock(&service->lock);
     if (_i == 0)
         ck_assert_int_eq(hand_over(0, 0, 100), STATUS_PEER_LOST);
     else
-        ck_assert_ptr_null(service->desk);
+        ck_assert_ptr_null(service->fd_listener);
     close_shared_service();
 }
 END_TEST

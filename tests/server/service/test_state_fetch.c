@@ -151,8 +151,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("state_call");
-    TCase *tests = tcase_create("state_call");
+    Suite *suite = suite_create("state_fetch");
+    TCase *tests = tcase_create("state_fetch");
 
     tcase_set_timeout(tests, 100);
     tcase_add_test(tests, test_calls_that_nobody_reads);

@@ -1,6 +1,6 @@
 /*
- * The desk where workers hand their memory over: who is served, who is sent away, and what is left
- * behind (nothing, says LeakSanitizer).
+ * The listener where workers hand their memory over: who is served, who is sent away, and what is
+ * left behind (nothing, says LeakSanitizer).
  */
 #include "common/base/clock.h"
 #include "common/base/handover.h"
@@ -19,18 +19,18 @@
 
 /* What the server side has and gets. */
 static struct {
-    struct arena_desk *desk;
+    struct fd_listener *listener;
     struct shared_memory shard;
     pthread_mutex_t lock;
     /* under lock */
-    struct arena *arena; /* of the worker that came last */
+    struct worker_memory *arena; /* of the worker that came last */
     unsigned rank;
     bool closed_to_all;
 } server = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct error err;
 
-static enum status take(void *user, unsigned rank, struct arena *arena,
+static enum status take(void *user, unsigned rank, struct worker_memory *arena,
                         struct shared_memory *ret_memory, struct error *error)
 {
     enum status status = STATUS_OK;
@@ -40,7 +40,7 @@ static enum status take(void *user, unsigned rank, struct arena *arena,
     if (server.closed_to_all) {
         status = error_set(error, STATUS_NOT_FOUND, "no job runs here");
     } else {
-        arena_unref(server.arena);
+        worker_memory_unref(server.arena);
         server.arena = arena;
         server.rank = rank;
     }
@@ -52,9 +52,9 @@ static enum status take(void *user, unsigned rank, struct arena *arena,
     return STATUS_OK;
 }
 
-static struct arena *arena_there(void)
+static struct worker_memory *arena_there(void)
 {
-    struct arena *arena;
+    struct worker_memory *arena;
 
     (void)pthread_mutex_lock(&server.lock);
     arena = server.arena;
@@ -71,26 +71,26 @@ static void close_to_all(bool closed)
 
 static void open_server(void)
 {
-    struct arena_desk_config config = {.take = take};
+    struct fd_listener_config config = {.take = take};
 
     assert_ok(shared_memory_open(BYTES, "test-shard", &server.shard, &err));
-    assert_ok(arena_desk_open(&config, &server.desk, &err));
+    assert_ok(fd_listener_open(&config, &server.listener, &err));
 }
 
 static void close_server(void)
 {
-    arena_desk_close(server.desk);
-    arena_unref(server.arena);
+    fd_listener_close(server.listener);
+    worker_memory_unref(server.arena);
     shared_memory_release(&server.shard);
 }
 
-/* A connection to the desk and its token. */
+/* A connection to the listener and its token. */
 static int connect_to_desk(unsigned char token[HANDOVER_TOKEN_BYTES])
 {
     char name[HANDOVER_NAME_SIZE];
     int fd = -1;
 
-    ck_assert(handover_parse(arena_desk_address(server.desk), name, token));
+    ck_assert(handover_parse(fd_listener_address(server.listener), name, token));
     assert_ok(handover_connect(name, clock_deadline_ns(PATIENCE_MS), &fd, &err));
     return fd;
 }
@@ -129,7 +129,7 @@ START_TEST(both_see_the_other)
     ck_assert_uint_eq(arena_there()->session, 9);
     ck_assert_uint_eq(server.rank, 3);
     ck_assert(((const float *)theirs.base)[7] == 2.5f);
-    seen = arena_at(arena_there(), 5 * sizeof(float), 1);
+    seen = worker_memory_at(arena_there(), 5 * sizeof(float), 1);
     ck_assert(seen && *seen == 1.5f);
     ((float *)mine.base)[5] = 3.5f; /* the same memory, no copy */
     ck_assert(*seen == 3.5f);
@@ -148,14 +148,14 @@ START_TEST(places_outside_are_refused)
     open_server();
     assert_ok(shared_memory_open(BYTES, "test-worker", &mine, &err));
     assert_ok(visit((struct handover_ticket){.size = mine.size}, mine.fd, true, &theirs));
-    ck_assert_ptr_nonnull(arena_at(arena_there(), 0, count));
-    ck_assert_ptr_nonnull(arena_at(arena_there(), BYTES - 4, 1));
-    ck_assert_ptr_null(arena_at(arena_there(), 0, count + 1));
-    ck_assert_ptr_null(arena_at(arena_there(), 4, count));
-    ck_assert_ptr_null(arena_at(arena_there(), 2, 1));
-    ck_assert_ptr_null(arena_at(arena_there(), BYTES, 1));
-    ck_assert_ptr_null(arena_at(arena_there(), UINT64_MAX - 3, 1));
-    ck_assert_ptr_null(arena_at(arena_there(), 8, SIZE_MAX / 4));
+    ck_assert_ptr_nonnull(worker_memory_at(arena_there(), 0, count));
+    ck_assert_ptr_nonnull(worker_memory_at(arena_there(), BYTES - 4, 1));
+    ck_assert_ptr_null(worker_memory_at(arena_there(), 0, count + 1));
+    ck_assert_ptr_null(worker_memory_at(arena_there(), 4, count));
+    ck_assert_ptr_null(worker_memory_at(arena_there(), 2, 1));
+    ck_assert_ptr_null(worker_memory_at(arena_there(), BYTES, 1));
+    ck_assert_ptr_null(worker_memory_at(arena_there(), UINT64_MAX - 3, 1));
+    ck_assert_ptr_null(worker_memory_at(arena_there(), 8, SIZE_MAX / 4));
     shared_memory_release(&mine);
     shared_memory_release(&theirs);
     close_server();
@@ -212,8 +212,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("arena");
-    TCase *tests = tcase_create("arena");
+    Suite *suite = suite_create("worker_memory");
+    TCase *tests = tcase_create("worker_memory");
 
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, both_see_the_other);

@@ -68,7 +68,7 @@ void bench_start(struct shard_config config)
     for (uint32_t partition = 0; partition < 2; partition++) {
         bench_set(partition, 100);
         for (unsigned rank = 0; rank < config.world_size; rank++) {
-            struct shard_answer answer;
+            struct shard_reply answer;
 
             assert_ok(shard_pull(&shard, partition, rank, 0, false, &answer, &err));
             ck_assert(answer.complete);
@@ -76,10 +76,10 @@ void bench_start(struct shard_config config)
     }
 }
 
-struct shard_answer bench_push(unsigned rank, uint64_t round, float value, bool again)
+struct shard_reply bench_push(unsigned rank, uint64_t round, float value, bool again)
 {
     struct shard_source source = bench_source(&value);
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     assert_ok(shard_push(&shard, 1, rank, round, again, &source, &answer, &err));
     return answer;
@@ -89,21 +89,21 @@ void bench_refuse_push(unsigned rank, uint64_t round, bool again, const char *wh
 {
     float value = 1;
     struct shard_source source = bench_source(&value);
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     assert_fails(shard_push(&shard, 1, rank, round, again, &source, &answer, &err), STATUS_PROTOCOL,
                  why);
 }
 
-struct shard_answer bench_pull(unsigned rank, uint64_t round)
+struct shard_reply bench_pull(unsigned rank, uint64_t round)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     assert_ok(shard_pull(&shard, 1, rank, round, true, &answer, &err));
     return answer;
 }
 
-void bench_check(const struct shard_answer *answer, uint64_t round, float value)
+void bench_check(const struct shard_reply *answer, uint64_t round, float value)
 {
     ck_assert_ptr_nonnull(answer->data);
     ck_assert_uint_eq(answer->count, BENCH_LAST);
@@ -114,19 +114,19 @@ void bench_check(const struct shard_answer *answer, uint64_t round, float value)
 
 void bench_expect(unsigned mask, uint64_t round, float value)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
     unsigned answered = 0;
 
-    for (unsigned rank = 0; shard_next_answer(&shard, 1, &rank, &answer); rank++) {
+    for (unsigned rank = 0; shard_next_reply(&shard, 1, &rank, &answer); rank++) {
         answered |= 1u << rank;
         bench_check(&answer, round, value);
     }
     ck_assert_uint_eq(answered, mask);
 }
 
-struct shard_answer bench_vacate(unsigned rank)
+struct shard_reply bench_vacate(unsigned rank)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     assert_ok(shard_vacate(&shard, 1, rank, &answer, &err));
     return answer;

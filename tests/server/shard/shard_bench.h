@@ -33,13 +33,13 @@ void bench_set(uint32_t partition, float value);
 void bench_start(struct shard_config config);
 
 /* All of partition 1. */
-struct shard_answer bench_push(unsigned rank, uint64_t round, float value, bool again);
+struct shard_reply bench_push(unsigned rank, uint64_t round, float value, bool again);
 void bench_refuse_push(unsigned rank, uint64_t round, bool again, const char *why);
-struct shard_answer bench_pull(unsigned rank, uint64_t round);
-struct shard_answer bench_vacate(unsigned rank);
+struct shard_reply bench_pull(unsigned rank, uint64_t round);
+struct shard_reply bench_vacate(unsigned rank);
 
 /* The answer has these values; exactly the ranks of the mask are answered, with these. */
-void bench_check(const struct shard_answer *answer, uint64_t round, float value);
+void bench_check(const struct shard_reply *answer, uint64_t round, float value);
 void bench_expect(unsigned mask, uint64_t round, float value);
 
 #endif

@@ -32,7 +32,7 @@ struct shard_config sim_shard_config(const struct sim_server *v)
 /* ------------------------------------------------------------------ records */
 
 /* The server may die here: with its record, or just before. */
-static enum status put(void *user, const struct shard_record *record, struct error *error)
+static enum status put(void *user, const struct mutation *record, struct error *error)
 {
     struct sim_server *v = user;
     struct sim_record *r;
@@ -174,7 +174,7 @@ void sim_server_replicate(struct sim_server *v)
 
 void sim_server_acknowledge(struct sim_server *v)
 {
-    const struct shard_record *r = &v->records[v->acknowledged++].record;
+    const struct mutation *r = &v->records[v->acknowledged++].record;
 
     v->acknowledged_to[r->partition] = r->sequence;
     sim_server_release(v, r->partition, r->sequence);

@@ -60,10 +60,10 @@ void sim_server_close(struct sim_server *v)
 
 /* What the rank has when it has that answer. */
 static const float *held_by(const struct sim_server *v, unsigned rank, uint32_t partition,
-                            const struct shard_answer *answer)
+                            const struct shard_reply *answer)
 {
     size_t offset = v->shard.parts[v->sim->map.partitions[partition].slot].offset;
-    const float *held = shard_down_whole(&v->shard.down, offset);
+    const float *held = reply_encoding_whole(&v->shard.down, offset);
 
     if (!answer->coded)
         return answer->data;
@@ -71,7 +71,7 @@ static const float *held_by(const struct sim_server *v, unsigned rank, uint32_t 
 }
 
 /* Values that are rounded in lockstep are held nowhere. */
-static uint32_t sum_of_rounded(const struct sim_server *v, const struct shard_answer *answer)
+static uint32_t sum_of_rounded(const struct sim_server *v, const struct shard_reply *answer)
 {
     float rounded[SIM_FULL];
     struct error error = {0};
@@ -83,7 +83,7 @@ static uint32_t sum_of_rounded(const struct sim_server *v, const struct shard_an
 }
 
 static void dispatch(struct sim_server *v, unsigned rank, enum sim_kind kind, uint32_t partition,
-                     const struct shard_answer *answer)
+                     const struct shard_reply *answer)
 {
     struct sim_link *link = &v->sim->workers[rank].links[v->index];
     const float *held = held_by(v, rank, partition, answer);
@@ -105,7 +105,7 @@ static void dispatch(struct sim_server *v, unsigned rank, enum sim_kind kind, ui
 
 /* Send, or keep until the replica has all that is in it. */
 static void answer_rank(struct sim_server *v, unsigned rank, enum sim_kind kind, uint32_t partition,
-                        const struct shard_answer *answer)
+                        const struct shard_reply *answer)
 {
     struct sim_held *held = &v->held[rank][partition];
 
@@ -118,11 +118,11 @@ static void answer_rank(struct sim_server *v, unsigned rank, enum sim_kind kind,
         *held = (struct sim_held){.kind = kind, .answer = *answer};
 }
 
-static void answer_waiting(struct sim_server *v, uint32_t partition)
+static void reply_waiting(struct sim_server *v, uint32_t partition)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
 
-    for (unsigned rank = 0; shard_next_answer(&v->shard, partition, &rank, &answer); rank++)
+    for (unsigned rank = 0; shard_next_reply(&v->shard, partition, &rank, &answer); rank++)
         answer_rank(v, rank, SIM_PUSH, partition, &answer);
 }
 
@@ -173,7 +173,7 @@ static void take_init(struct sim_server *v, unsigned rank, const struct sim_mess
 {
     float values[SIM_FULL];
     struct shard_source source = {.copy = source_copy, .user = values};
-    struct shard_answer answer;
+    struct shard_reply answer;
     unsigned reader;
     bool again;
 
@@ -189,7 +189,7 @@ static void take_push(struct sim_server *v, unsigned rank, const struct sim_mess
 {
     float payload[SIM_FULL];
     struct shard_source source = {.copy = source_copy, .add = source_add, .user = payload};
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     if (sim_sum(m->data, m->count) != m->sum)
         sim_fail("the gradient of rank %u changed before it was there", rank);
@@ -202,12 +202,12 @@ static void take_push(struct sim_server *v, unsigned rank, const struct sim_mess
     if (answer.data)
         answer_rank(v, rank, SIM_PUSH, m->partition, &answer);
     if (answer.complete)
-        answer_waiting(v, m->partition);
+        reply_waiting(v, m->partition);
 }
 
 void sim_server_take(struct sim_server *v, unsigned rank, const struct sim_message *m)
 {
-    struct shard_answer answer = {0};
+    struct shard_reply answer = {0};
     enum status status;
 
     if (m->kind == SIM_INIT) {
@@ -221,7 +221,7 @@ void sim_server_take(struct sim_server *v, unsigned rank, const struct sim_messa
     } else {
         status = shard_finish(&v->shard, m->partition, rank, true, m->again, &answer, &err);
         if (survived(v, status, "end", rank, m))
-            answer_waiting(v, m->partition);
+            reply_waiting(v, m->partition);
     }
 }
 
@@ -231,7 +231,7 @@ void sim_server_lose(struct sim_server *v, unsigned rank)
 {
     struct sim_slot *slot = &v->slots[rank];
     uint32_t partition;
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     if (slot->state != SIM_VACATING)
         slot->next = 0;
@@ -239,7 +239,7 @@ void sim_server_lose(struct sim_server *v, unsigned rank)
     partition = v->partitions[slot->next];
     if (!survived(v, shard_vacate(&v->shard, partition, rank, &answer, &err), "loss", rank, NULL))
         return;
-    answer_waiting(v, partition);
+    reply_waiting(v, partition);
     if (++slot->next == v->count)
         slot->state = SIM_VACANT;
 }

@@ -121,7 +121,7 @@ struct sim_worker {
 
 /* A record that the journal or the replica has, or will have. */
 struct sim_record {
-    struct shard_record record;
+    struct mutation record;
     uint64_t clocks[SIM_RANKS];
     uint8_t flags[SIM_RANKS];
     float payload[SIM_FULL];
@@ -130,7 +130,7 @@ struct sim_record {
 /* An answer that waits until the replica has what is in it. */
 struct sim_held {
     enum sim_kind kind; /* NOTHING: none */
-    struct shard_answer answer;
+    struct shard_reply answer;
 };
 
 struct sim_state {

@@ -13,7 +13,7 @@ struct follower {
     uint64_t sequence[2];
 };
 
-static enum status follow(void *user, const struct shard_record *record, struct error *error)
+static enum status follow(void *user, const struct mutation *record, struct error *error)
 {
     struct follower *f = user;
     bool applied;
@@ -24,7 +24,7 @@ static enum status follow(void *user, const struct shard_record *record, struct 
     for (size_t i = 0; i < 2; i++) {
         status = shard_apply(&f->shards[i], record, NULL, &applied, error);
         ck_assert(status != STATUS_OK || applied);
-        if (status == STATUS_OK && i == 1 && record->kind != SHARD_RECORD_RANKS) {
+        if (status == STATUS_OK && i == 1 && record->kind != MUTATION_RANKS) {
             status = shard_apply(&f->shards[i], record, NULL, &applied, error);
             ck_assert(!applied);
         }
@@ -110,7 +110,7 @@ START_TEST(test_records_make_the_same_shard)
     struct follower f = {.told = 0};
     struct shard_sink sink = {.put = follow, .user = &f};
     struct shard_config config = bench_config(3, recorded[_i].consistency);
-    struct shard_answer answer;
+    struct shard_reply answer;
     struct shard copy;
     bool lockstep = consistency_is_lockstep(&config.consistency);
 
@@ -131,7 +131,7 @@ START_TEST(test_records_make_the_same_shard)
         for (unsigned rank = 0; rank < 3; rank++)
             if (!shard.parts[1].policy.ranks[rank].vacant) {
                 (void)bench_push(rank, round, (float)(rank + round), true);
-                for (unsigned next = 0; shard_next_answer(&shard, 1, &next, &answer); next++)
+                for (unsigned next = 0; shard_next_reply(&shard, 1, &next, &answer); next++)
                     ck_assert_uint_eq(answer.sequence, f.sequence[1]);
                 check_same(&shard, &f.shards[0], false);
             }
@@ -164,7 +164,7 @@ START_TEST(test_the_follower_goes_on)
 {
     struct follower f = {.told = 0};
     struct shard_sink sink = {.put = follow, .user = &f};
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     bench_open(bench_config(3, bsp));
     for (size_t i = 0; i < 2; i++)
@@ -193,7 +193,7 @@ START_TEST(test_the_follower_goes_on)
 }
 END_TEST
 
-static void refuse_record(struct shard_record record, const char *why)
+static void refuse_record(struct mutation record, const char *why)
 {
     bool applied;
 
@@ -205,15 +205,15 @@ START_TEST(test_records_that_cannot_be)
     const uint64_t clocks[2] = {1, 1}, far[2] = {1, 2};
     const uint8_t flags[2] = {0}, odd[2] = {0, 4};
     const float values[BENCH_LAST] = {0};
-    struct shard_record good = {.kind = SHARD_RECORD_STEP,
-                                .partition = 1,
-                                .step = 1,
-                                .world_size = 2,
-                                .clocks = clocks,
-                                .flags = flags,
-                                .payload = values,
-                                .count = BENCH_LAST};
-    struct shard_record bad = good;
+    struct mutation good = {.kind = MUTATION_STEP,
+                            .partition = 1,
+                            .step = 1,
+                            .world_size = 2,
+                            .clocks = clocks,
+                            .flags = flags,
+                            .payload = values,
+                            .count = BENCH_LAST};
+    struct mutation bad = good;
     bool applied;
 
     bench_open(bench_config(2, bsp));
@@ -242,7 +242,7 @@ START_TEST(test_records_that_cannot_be)
     bad.flags = odd;
     refuse_record(bad, "clocks or flags");
     bad = good;
-    bad.kind = SHARD_RECORD_RANKS;
+    bad.kind = MUTATION_RANKS;
     bad.count = 0;
     refuse_record(bad, "step 1 of partition 1 came where");
     assert_ok(shard_apply(&shard, &good, NULL, &applied, &err));
@@ -251,7 +251,7 @@ START_TEST(test_records_that_cannot_be)
 }
 END_TEST
 
-static enum status refuse_all(void *user, const struct shard_record *record, struct error *error)
+static enum status refuse_all(void *user, const struct mutation *record, struct error *error)
 {
     (void)user;
     return error_set(error, STATUS_IO, "no room for kind %d", (int)record->kind);
@@ -260,7 +260,7 @@ static enum status refuse_all(void *user, const struct shard_record *record, str
 START_TEST(test_a_sink_that_fails)
 {
     const struct shard_sink sink = {.put = refuse_all};
-    struct shard_answer answer;
+    struct shard_reply answer;
     float value = 1;
     struct shard_source source = bench_source(&value);
     bool again;
@@ -281,7 +281,7 @@ START_TEST(test_a_sink_that_fails)
 }
 END_TEST
 
-static enum status count_records(void *user, const struct shard_record *record, struct error *error)
+static enum status count_records(void *user, const struct mutation *record, struct error *error)
 {
     (void)record;
     (void)error;
@@ -295,7 +295,7 @@ START_TEST(test_a_step_that_cannot_be_told)
     size_t told = 0;
     const struct shard_sink sink = {.put = count_records, .user = &told};
     struct shard_config config = bench_config(1, bsp);
-    struct shard_answer answer;
+    struct shard_reply answer;
     float value = 1;
     struct shard_source source = bench_source(&value);
 
@@ -305,7 +305,7 @@ START_TEST(test_a_step_that_cannot_be_told)
     shard_set_sink(&shard, &sink);
     assert_ok(shard_push(&shard, 1, 0, 1, false, &source, &answer, &err));
     ck_assert_uint_eq(told, 1);
-    ck_assert(shard_next_answer(&shard, 1, &(unsigned){0}, &answer));
+    ck_assert(shard_next_reply(&shard, 1, &(unsigned){0}, &answer));
     value = NAN;
     assert_fails(shard_push(&shard, 1, 0, 2, false, &source, &answer, &err), STATUS_DATA, "");
     ck_assert_uint_eq(told, 1);
@@ -332,8 +332,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("shard_record");
-    TCase *tests = tcase_create("shard_record");
+    Suite *suite = suite_create("mutation");
+    TCase *tests = tcase_create("mutation");
 
     tcase_add_loop_test(tests, test_records_make_the_same_shard, 0,
                         (int)(sizeof(recorded) / sizeof(recorded[0])));

@@ -47,18 +47,18 @@ static enum status read_numbers(void *user, struct codec_names *names, struct er
 static void name_some(unsigned rank)
 {
     struct rank *r = &ranks[rank];
-    struct shard_namer namer = {read_numbers, r};
+    struct row_reader namer = {read_numbers, r};
     double density = support_random() * 1.2;
 
     r->names = support_random() < 0.8;
     for (size_t i = 0; i < BENCH_FULL; i++)
         r->named[i] = i % CODEC_ROW_WIDTH ? r->named[i - 1] : support_random() < density;
     if (r->names)
-        assert_ok(shard_name(&shard, 0, rank, false, &namer, &err));
+        assert_ok(shard_select_rows(&shard, 0, rank, false, &namer, &err));
 }
 
 /* `values`: of partition 0, as they are now. */
-static void take_answer(unsigned rank, const struct shard_answer *answer, const float *values)
+static void take_answer(unsigned rank, const struct shard_reply *answer, const float *values)
 {
     struct rank *r = &ranks[rank];
     float got[BENCH_FULL], wanted[BENCH_FULL];
@@ -92,10 +92,10 @@ static void take_answer(unsigned rank, const struct shard_answer *answer, const 
 /* Whoever may be answered is; in lockstep their bytes are known beforehand. */
 static void take_answers(size_t all_bytes)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
     size_t sum = 0;
 
-    for (unsigned next = 0; shard_next_answer(&shard, 0, &next, &answer); next++) {
+    for (unsigned next = 0; shard_next_reply(&shard, 0, &next, &answer); next++) {
         sum += answer.bytes;
         take_answer(next, &answer, shard.values);
     }
@@ -109,8 +109,8 @@ static void push(unsigned rank)
     struct rank *r = &ranks[rank];
     float value = (float)(support_random() - 0.5);
     struct shard_source source = bench_source(&value);
-    struct shard_namer namer = {read_numbers, r};
-    struct shard_answer answer;
+    struct row_reader namer = {read_numbers, r};
+    struct shard_reply answer;
     size_t all_bytes;
 
     name_some(rank);
@@ -121,7 +121,7 @@ static void push(unsigned rank)
     if (support_random() < 0.2) {
         shard_suspend(&shard, rank);
         if (r->names)
-            assert_ok(shard_name(&shard, 0, rank, true, &namer, &err));
+            assert_ok(shard_select_rows(&shard, 0, rank, true, &namer, &err));
         assert_ok(shard_push(&shard, 0, rank, r->round, true, &source, &answer, &err));
         ck_assert(answer.again);
         if (answer.data) { /* the others' rounds are whole by it, too */
@@ -145,7 +145,7 @@ START_TEST(test_every_answer)
         bench_open(config);
         bench_set(0, 100);
         for (unsigned rank = 0; rank < world_size; rank++) {
-            struct shard_answer answer;
+            struct shard_reply answer;
 
             name_some(rank);
             assert_ok(shard_pull(&shard, 0, rank, 0, false, &answer, &err));
@@ -169,13 +169,13 @@ END_TEST
 static void name_row(unsigned rank, size_t row, bool again)
 {
     struct rank *r = &ranks[rank];
-    struct shard_namer namer = {read_numbers, r};
+    struct row_reader namer = {read_numbers, r};
 
     memset(r->named, 0, sizeof(r->named));
     for (size_t i = 0; i < CODEC_ROW_WIDTH; i++)
         r->named[row * CODEC_ROW_WIDTH + i] = true;
     r->names = true;
-    assert_ok(shard_name(&shard, 0, rank, again, &namer, &err));
+    assert_ok(shard_select_rows(&shard, 0, rank, again, &namer, &err));
 }
 
 static void start(struct consistency consistency, bool previous)
@@ -191,7 +191,7 @@ static void start(struct consistency consistency, bool previous)
 /* Final values are told whole, whatever was named before. */
 START_TEST(test_the_end_is_whole)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     start((struct consistency){.mode = CONSISTENCY_ASP}, false);
     name_row(0, 3, false);
@@ -210,7 +210,7 @@ START_TEST(test_older_values)
 {
     float older[BENCH_FULL], value = 1;
     struct shard_source source = bench_source(&value);
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     start((struct consistency){.mode = CONSISTENCY_BSP}, true);
     memcpy(older, shard.values, sizeof(older));
@@ -236,8 +236,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("shard_names");
-    TCase *tests = tcase_create("shard_names");
+    Suite *suite = suite_create("row_selection");
+    TCase *tests = tcase_create("row_selection");
 
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, test_every_answer, 0, (int)(sizeof(modes) / sizeof(modes[0])));

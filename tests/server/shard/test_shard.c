@@ -54,7 +54,7 @@ static enum status broken(void *user, float *dst, size_t count, struct error *er
 
 /* Where an answer waits until its rank reads it. */
 struct mailbox {
-    struct shard_answer answer;
+    struct shard_reply answer;
     uint64_t round; /* of the newest answer; UINT64_MAX: none */
 };
 
@@ -149,10 +149,10 @@ static void bench_close(struct bench *b)
 }
 
 static void deliver(struct bench *b, unsigned rank, uint32_t partition, uint64_t round,
-                    const struct shard_answer *answer)
+                    const struct shard_reply *answer)
 {
     ck_assert(b->shard.config.compression.down.kind != CODEC_NONE ||
-              shard_arena_has(&b->shard, answer->data) == b->shard.config.shared);
+              shard_reply_memory_has(&b->shard, answer->data) == b->shard.config.shared);
     (void)pthread_mutex_lock(&b->lock);
     b->boxes[rank * b->map.length + partition] =
         (struct mailbox){.answer = *answer, .round = round};
@@ -162,7 +162,7 @@ static void deliver(struct bench *b, unsigned rank, uint32_t partition, uint64_t
 
 /* As a worker takes it: a coded answer may say only what has changed. */
 static void take_answer(struct rank_thread *t, const struct partition *p, uint64_t round,
-                        const struct shard_answer *answer)
+                        const struct shard_reply *answer)
 {
     const struct shard_config *c = &t->bench->shard.config;
     float *dst = t->history[round] + p->offset;
@@ -185,7 +185,7 @@ static void read_answer(struct rank_thread *t, uint32_t partition, uint64_t roun
     struct bench *b = t->bench;
     const struct partition *p = &b->map.partitions[partition];
     struct mailbox *box = &b->boxes[t->rank * b->map.length + partition];
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     (void)pthread_mutex_lock(&b->lock);
     while (box->round != round)
@@ -219,7 +219,7 @@ static void set_values(struct rank_thread *t, uint32_t partition)
 {
     struct bench *b = t->bench;
     struct shard_source source = array_source(b->initial + b->map.partitions[partition].offset);
-    struct shard_answer answer;
+    struct shard_reply answer;
     unsigned rank;
     bool again;
 
@@ -233,13 +233,13 @@ static void exchange(struct rank_thread *t, uint32_t partition, uint64_t round)
     struct bench *b = t->bench;
     float *gradient = b->gradients[t->rank][round];
     struct shard_source source = array_source(gradient + b->map.partitions[partition].offset);
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     ck_assert_int_eq(
         shard_push(&b->shard, partition, t->rank, round, false, &source, &answer, NULL), STATUS_OK);
     if (!answer.complete)
         return;
-    for (unsigned rank = 0; shard_next_answer(&b->shard, partition, &rank, &answer); rank++) {
+    for (unsigned rank = 0; shard_next_reply(&b->shard, partition, &rank, &answer); rank++) {
         ck_assert(answer.round == round || !consistency_is_lockstep(&b->shard.config.consistency));
         deliver(b, rank, partition, answer.round, &answer);
     }
@@ -253,7 +253,7 @@ static void *run_rank(void *user)
     size_t length = shuffle(t, order);
 
     for (size_t i = 0; i < length; i++) {
-        struct shard_answer answer;
+        struct shard_reply answer;
 
         if (t->rank == 0)
             set_values(t, order[i]);
@@ -489,7 +489,7 @@ static struct shard_config plain(unsigned world_size)
 static void pull_all(struct bench *b, uint32_t partition)
 {
     struct shard_source source = array_source(b->initial);
-    struct shard_answer answer;
+    struct shard_reply answer;
     bool again;
 
     assert_ok(shard_set(&b->shard, partition, &source, false, &again, &err));
@@ -502,7 +502,7 @@ static void pull_all(struct bench *b, uint32_t partition)
 START_TEST(test_refusals)
 {
     struct bench b;
-    struct shard_answer answer;
+    struct shard_reply answer;
     struct shard_source source;
     float *gradient;
     unsigned rank = 0;
@@ -537,7 +537,7 @@ START_TEST(test_refusals)
                  "is complete");
     assert_ok(shard_push(&b.shard, 0, 0, 1, false, &source, &answer, &err));
     ck_assert(answer.complete);
-    ck_assert(shard_next_answer(&b.shard, 0, &rank, &answer));
+    ck_assert(shard_next_reply(&b.shard, 0, &rank, &answer));
     for (size_t i = 0; i < answer.count; i++)
         ck_assert(answer.data[i] == 2 * gradient[i]);
     bench_close(&b);
@@ -547,7 +547,7 @@ END_TEST
 START_TEST(test_a_broken_source_is_reported)
 {
     struct bench b;
-    struct shard_answer answer;
+    struct shard_reply answer;
     struct shard_source source = {.copy = broken, .add = broken};
     bool again;
 

@@ -10,7 +10,7 @@ static const struct consistency asp = {.mode = CONSISTENCY_ASP};
 
 START_TEST(test_a_push_that_comes_again_is_not_summed_again)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     bench_start(bench_config(2, bsp));
     answer = bench_push(0, 1, 5, false);
@@ -35,7 +35,7 @@ END_TEST
 
 START_TEST(test_every_step_is_made_once)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
     unsigned rank = 0;
 
     bench_start(bench_config(2, ssp_1));
@@ -47,10 +47,10 @@ START_TEST(test_every_step_is_made_once)
     answer = bench_push(0, 2, 1, true);
     ck_assert(answer.again && !answer.data);
     (void)bench_push(1, 1, 10, true); /* which frees rank 0, too */
-    ck_assert(shard_next_answer(&shard, 1, &rank, &answer) && rank == 0);
+    ck_assert(shard_next_reply(&shard, 1, &rank, &answer) && rank == 0);
     bench_check(&answer, 2, 88);
     rank = 1;
-    ck_assert(shard_next_answer(&shard, 1, &rank, &answer) && rank == 1);
+    ck_assert(shard_next_reply(&shard, 1, &rank, &answer) && rank == 1);
     bench_check(&answer, 1, 88);
     bench_close();
 }
@@ -60,7 +60,7 @@ END_TEST
  * answer. */
 START_TEST(test_a_broken_connection_is_not_answered_by_itself)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     bench_start(bench_config(2, bsp));
     (void)bench_push(0, 1, 5, false);
@@ -83,7 +83,7 @@ END_TEST
 START_TEST(test_sums_are_answered_again)
 {
     struct shard_config config = bench_config(2, bsp);
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     config.update = false;
     bench_start(config);
@@ -107,10 +107,10 @@ END_TEST
 START_TEST(test_nobody_is_told_of_a_round_that_is_not_counted)
 {
     struct shard_config config = bench_config(3, bsp);
-    struct shard_answer answer;
+    struct shard_reply answer;
     unsigned rank;
 
-    config.counts = true;
+    config.defer_replies = true;
     bench_start(config);
     (void)bench_push(0, 1, 1, false);
     (void)bench_push(1, 1, 1, false);
@@ -127,7 +127,7 @@ START_TEST(test_nobody_is_told_of_a_round_that_is_not_counted)
     ck_assert(!answer.complete && !answer.data);
     ck_assert(!shard_next_parked(&shard, 1, &rank, &answer));
 
-    shard_counted(&shard, 1);
+    shard_release_replies(&shard, 1);
     bench_expect(3, 1, 97);
     ck_assert(shard_next_parked(&shard, 1, &rank, &answer));
     ck_assert_uint_eq(rank, 2);
@@ -139,7 +139,7 @@ END_TEST
 
 START_TEST(test_initial_values_come_again)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
     float value = 7;
     struct shard_source source = bench_source(&value);
     bool again;
@@ -162,7 +162,7 @@ END_TEST
 
 START_TEST(test_the_end_comes_again)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     bench_start(bench_config(2, asp));
     assert_ok(shard_finish(&shard, 1, 0, true, false, &answer, &err));
@@ -182,7 +182,7 @@ END_TEST
 
 START_TEST(test_rounds_go_on_without_a_rank)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     bench_start(bench_config(4, bsp));
     (void)bench_push(0, 1, 1, false);
@@ -219,7 +219,7 @@ END_TEST
 
 START_TEST(test_a_newcomer_takes_a_vacant_slot)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     bench_start(bench_config(2, bsp));
     (void)bench_vacate(1);
@@ -250,7 +250,7 @@ END_TEST
 
 START_TEST(test_a_newcomer_where_each_push_is_a_step)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     bench_start(bench_config(3, ssp_1));
     (void)bench_vacate(2);
@@ -272,7 +272,7 @@ END_TEST
 
 START_TEST(test_late_values_for_a_newcomer)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     bench_start(bench_config(3, backup_1));
     (void)bench_vacate(0);
@@ -299,7 +299,7 @@ END_TEST
 START_TEST(test_a_replacement_repeats_the_lost_round)
 {
     struct shard_config config = bench_config(2, bsp);
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     config.previous = true;
     bench_start(config);

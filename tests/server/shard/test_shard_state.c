@@ -65,15 +65,15 @@ static void make_steps(uint64_t first, uint64_t count)
 {
     (void)bench_pull(0, 0);
     for (uint64_t round = 1; round <= count; round++) {
-        struct shard_answer answer;
+        struct shard_reply answer;
         unsigned next = 0;
 
         (void)bench_push(0, round, (float)(first + round) * 0.37f, false);
-        ck_assert(shard_next_answer(&shard, 1, &next, &answer));
+        ck_assert(shard_next_reply(&shard, 1, &next, &answer));
     }
 }
 
-static enum status follow(void *user, const struct shard_record *record, struct error *error)
+static enum status follow(void *user, const struct mutation *record, struct error *error)
 {
     bool applied = false;
     enum status status = shard_apply(user, record, NULL, &applied, error);
@@ -100,11 +100,11 @@ START_TEST(test_goes_on)
     read_state(&shard, &middle);
     ck_assert_uint_eq(middle.steps, 3);
     for (uint64_t round = 4; round <= STEPS; round++) {
-        struct shard_answer answer;
+        struct shard_reply answer;
         unsigned next = 0;
 
         (void)bench_push(0, round, (float)round * 0.37f, false);
-        ck_assert(shard_next_answer(&shard, 1, &next, &answer));
+        ck_assert(shard_next_reply(&shard, 1, &next, &answer));
     }
     read_state(&shard, &wanted);
     bench_close();
@@ -130,8 +130,8 @@ START_TEST(test_refused)
     static struct state state;
     struct shard_source source = source_of(state.values);
     float *const moments[2] = {state.moments[0], state.moments[1]};
-    struct shard_record record = {
-        .kind = SHARD_RECORD_STATE, .partition = 1, .world_size = 1, .count = BENCH_LAST};
+    struct mutation record = {
+        .kind = MUTATION_STATE, .partition = 1, .world_size = 1, .count = BENCH_LAST};
     struct shard_config config = make_config(OPTIMIZER_ADAM, 3);
     bool again;
 

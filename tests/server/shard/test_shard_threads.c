@@ -78,7 +78,7 @@ static enum status one_add(void *user, float *dst, size_t count, struct error *e
 /* ------------------------------------------------------------------ answers */
 
 static void deliver(struct bench *b, unsigned rank, uint32_t partition,
-                    const struct shard_answer *answer)
+                    const struct shard_reply *answer)
 {
     (void)pthread_mutex_lock(&b->lock);
     b->boxes[rank][partition] = 1 + answer->round;
@@ -89,9 +89,9 @@ static void deliver(struct bench *b, unsigned rank, uint32_t partition,
 
 static void deliver_waiting(struct bench *b, uint32_t partition)
 {
-    struct shard_answer answer;
+    struct shard_reply answer;
 
-    for (unsigned rank = 0; shard_next_answer(&b->shard, partition, &rank, &answer); rank++)
+    for (unsigned rank = 0; shard_next_reply(&b->shard, partition, &rank, &answer); rank++)
         deliver(b, rank, partition, &answer);
 }
 
@@ -119,7 +119,7 @@ static void pull_all(struct bench *b, unsigned rank, uint64_t *ret_newest, uint6
     *ret_newest = 0;
     *ret_oldest = UINT64_MAX;
     for (uint32_t i = 0; i < PARTITIONS; i++) {
-        struct shard_answer answer;
+        struct shard_reply answer;
 
         ck_assert_int_eq(shard_pull(&b->shard, i, rank, 0, true, &answer, NULL), STATUS_OK);
         ck_assert(answer.complete);
@@ -132,7 +132,7 @@ static void push(struct bench *b, unsigned rank, uint32_t partition, uint64_t ro
 {
     size_t at = place(rank, round);
     struct shard_source source = {.copy = one_copy, .add = one_add, .user = &at};
-    struct shard_answer answer;
+    struct shard_reply answer;
 
     ck_assert_int_eq(shard_push(&b->shard, partition, rank, round, again, &source, &answer, NULL),
                      STATUS_OK);
@@ -163,7 +163,7 @@ static void leave_and_come(struct bench *b, unsigned rank)
     uint64_t newest, oldest;
 
     for (uint32_t i = 0; i < PARTITIONS; i++) {
-        struct shard_answer answer;
+        struct shard_reply answer;
 
         ck_assert_int_eq(shard_vacate(&b->shard, i, rank, &answer, NULL), STATUS_OK);
         deliver_waiting(b, i);
@@ -190,7 +190,7 @@ static void *run_rank(void *user)
     if (leaves)
         leave_and_come(b, t->rank);
     for (uint32_t i = 0; i < PARTITIONS; i++) { /* so that nobody waits for it */
-        struct shard_answer answer;
+        struct shard_reply answer;
 
         ck_assert_int_eq(shard_vacate(&b->shard, i, t->rank, &answer, NULL), STATUS_OK);
         deliver_waiting(b, i);
@@ -201,7 +201,7 @@ static void *run_rank(void *user)
 /* ------------------------------------------------------------------ what follows it */
 
 /* Under the lock of the partition; the follower has one of its own. */
-static enum status follow(void *user, const struct shard_record *record, struct error *error)
+static enum status follow(void *user, const struct mutation *record, struct error *error)
 {
     struct bench *b = user;
     bool applied = false;

@@ -221,7 +221,7 @@ START_TEST(test_a_close_in_a_meeting)
     t.sharing = 1;
     team_open(&t);
     ck_assert_msg(team_start_rank(r) == STATUS_OK, "%s", r->err.text);
-    ck_assert(handover_parse(arena_desk_address(t.servers.services[0]->desk), name, token));
+    ck_assert(handover_parse(fd_listener_address(t.servers.services[0]->fd_listener), name, token));
     for (unsigned i = 0; i < DAWDLERS; i++)
         assert_ok(handover_connect(name, clock_deadline_ns(MEETING_MS), &dawdlers[i], &err));
     fault_proxy_reset(r->proxies[0]);
