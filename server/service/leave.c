@@ -13,12 +13,18 @@
 struct leave_effect {
     struct job *job;                                /* with one use of it; NULL: nothing */
     bool ends;                                      /* the job; badly with a failure */
+    bool ended;                                     /* by this leave: finish the end */
     struct error failure;                           /* STATUS_OK: none */
     bool vacates;                                   /* the slot: the others go on */
     bool finishes;                                  /* its contributions; not in lockstep */
     struct rpc_call *calls[RANK_SESSION_CALLS_MAX]; /* to end, because the rank is lost */
     size_t call_count;
 };
+
+static const struct error *failure_of(const struct leave_effect *effect)
+{
+    return effect->failure.status == STATUS_OK ? NULL : &effect->failure;
+}
 
 /* It failed, and the others may do without it: lost, without the time to come back.  Lock held. */
 static void lose_now(struct service *s, struct job *j, const struct leave_request *request,
@@ -81,6 +87,9 @@ static enum status note_leave(struct service *s, const struct leave_request *req
     effect->vacates = shrinks;
     effect->finishes = !shrinks && j->state == JOB_RUNNING && !job_is_lockstep(j);
     job_resume_watch(j, clock_now_ns());
+    /* At once: a chunk that comes next would end the job because a rank has left, without the
+     * reason. */
+    effect->ended = effect->ends && service_begin_end(s, j, failure_of(effect));
     return STATUS_OK;
 }
 
@@ -90,14 +99,14 @@ static void have_effect(struct service *s, struct leave_effect *effect, unsigned
     struct job *j = effect->job;
 
     rank_recovery_end_calls(effect->calls, effect->call_count);
-    if (effect->ends) {
-        service_end_job(s, j, effect->failure.status == STATUS_OK ? NULL : &effect->failure);
-    } else if (effect->vacates) {
+    if (effect->ended) {
+        service_finish_end(s, j, failure_of(effect));
+    } else if (effect->vacates && !effect->ends) {
         exchange_vacate_rank(s, j, rank);
         (void)pthread_mutex_lock(&s->lock);
         job_vacate(j, rank, clock_now_ns());
         (void)pthread_mutex_unlock(&s->lock);
-    } else if (effect->finishes) {
+    } else if (effect->finishes && !effect->ends) {
         exchange_finish_rank(s, j, rank);
     }
     if (!effect->ends && effect->call_count == 0)

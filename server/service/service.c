@@ -247,8 +247,7 @@ static size_t take_calls(struct service *s, struct job *j, unsigned rank,
     return count;
 }
 
-/* False: it has ended before.  Lock held. */
-static bool begin_end(struct service *s, struct job *j, const struct error *failure)
+bool service_begin_end(struct service *s, struct job *j, const struct error *failure)
 {
     bool first = job_end(j, failure, clock_now_ns());
 
@@ -264,8 +263,7 @@ static bool begin_end(struct service *s, struct job *j, const struct error *fail
     return first;
 }
 
-/* Behind begin_end, no lock: say so, to all. */
-static void finish_end(struct service *s, struct job *j, const struct error *failure)
+void service_finish_end(struct service *s, struct job *j, const struct error *failure)
 {
     if (failure)
         log_warning("job '%s' ended: %s", j->members.job, failure->text);
@@ -291,10 +289,10 @@ void service_end_job(struct service *s, struct job *j, const struct error *failu
     bool first;
 
     (void)pthread_mutex_lock(&s->lock);
-    first = begin_end(s, j, failure);
+    first = service_begin_end(s, j, failure);
     (void)pthread_mutex_unlock(&s->lock);
     if (first)
-        finish_end(s, j, failure);
+        service_finish_end(s, j, failure);
 }
 
 void service_end_deserted(struct service *s, struct job *j, const struct error *failure)
@@ -302,10 +300,11 @@ void service_end_deserted(struct service *s, struct job *j, const struct error *
     bool first;
 
     (void)pthread_mutex_lock(&s->lock);
-    first = !(j->state == JOB_GATHERING && j->members.joined > 0) && begin_end(s, j, failure);
+    first =
+        !(j->state == JOB_GATHERING && j->members.joined > 0) && service_begin_end(s, j, failure);
     (void)pthread_mutex_unlock(&s->lock);
     if (first)
-        finish_end(s, j, failure);
+        service_finish_end(s, j, failure);
 }
 
 void service_drop_job(struct service *s, struct job *j)

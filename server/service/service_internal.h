@@ -55,6 +55,12 @@ struct service {
  * when they close them).  Takes the lock.  The first caller wins. */
 void service_end_job(struct service *s, struct job *j, const struct error *failure);
 
+/* The same in two steps, for a caller that holds the lock: no other failure can come between what
+ * it has noted and the end.  begin: lock held; false: the job has ended before.  finish: no lock;
+ * only behind a begin that was true. */
+bool service_begin_end(struct service *s, struct job *j, const struct error *failure);
+void service_finish_end(struct service *s, struct job *j, const struct error *failure);
+
 /* The same when the last one that gathered has gone; nothing when another one has come meanwhile.
  */
 void service_end_deserted(struct service *s, struct job *j, const struct error *failure);
