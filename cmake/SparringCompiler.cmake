@@ -89,13 +89,14 @@ function(sparring_simd_sources variable name file)
     set(${variable} ${objects} PARENT_SCOPE)
 endfunction()
 
-# sparring_library(NAME SOURCES... [LINK targets...]): one folder as a static library with the warnings on.  It
-# links only libraries that were defined before it, so no two depend on each other.  The target `rooms` links each
+# sparring_library(NAME SOURCES... [LINK targets...] [PUBLIC headers...]): one folder as a static library with the
+# warnings on.  PUBLIC: the headers that other folders may include (tests/support/structure); none named: all but
+# *_internal.h.  It links only libraries that were defined before it, so no two depend on each other.  The target `rooms` links each
 # one as a shared library with what it declares and nothing else: static libraries hide a missing declaration.
 add_custom_target(rooms)
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/room.c CONTENT "typedef int room;\n")
 function(sparring_library name)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK;PUBLIC")
     foreach(library ${arg_LINK})
         if(library MATCHES "^sparring_" AND NOT TARGET ${library})
             message(FATAL_ERROR "${name} links ${library}, which is defined after it, or nowhere")

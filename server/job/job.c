@@ -73,12 +73,8 @@ void job_close(struct job *j)
     if (!j)
         return;
     for (unsigned rank = 0; j->ranks && rank < j->members.world_size; rank++)
-        worker_memory_unref(j->ranks[rank].memory);
-    for (unsigned rank = 0; j->ranks && rank < j->members.world_size; rank++)
         if (j->ranks[rank].pending_join_reply)
             rpc_call_unref(j->ranks[rank].pending_join_reply);
-    replica_stream_close(j->replica_stream);
-    job_log_close(j->log);
     shard_release(&j->shard);
     shard_map_release(&j->map);
     membership_release(&j->members);

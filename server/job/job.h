@@ -7,8 +7,8 @@
  *   OVER       everyone left, or `failure` says why not.  The server may take the next job at once;
  *              this one stays until its calls have closed and core has let go of its memory.
  *
- * Lock: the service's.  It guards every field but the shard (locks of its own), `outstanding`
- * (atomic) and what is said to be constant.  No function here blocks or does I/O.
+ * Lock: the table's (job_table.h).  It guards every field but the shard (locks of its own),
+ * `outstanding` (atomic) and what is said to be constant.  No function here blocks or does I/O.
  */
 #ifndef SPARRING_SERVER_JOB_JOB_H
 #define SPARRING_SERVER_JOB_JOB_H
@@ -20,10 +20,6 @@
 #include "common/wire/wire_stats.h"
 #include "server/job/membership.h"
 #include "server/job/rank_session.h"
-#include "server/persistence/job_log.h"
-#include "server/replication/replica.h"
-#include "server/replication/replica_stream.h"
-#include "server/service/worker_memory.h"
 #include "server/shard/shard.h"
 
 #include <stdatomic.h>
@@ -35,6 +31,22 @@
 #define JOB_INCIDENTS 256u
 
 enum job_state { JOB_GATHERING, JOB_BUILDING, JOB_RUNNING, JOB_OVER };
+
+/* What this server is to the job, whose shard may be kept by two; replication sets it. */
+enum job_role {
+    JOB_ALONE,     /* no other server has a say: there is none, or all ranks are with this one */
+    JOB_PAIR,      /* the primary of a replica that knows these ranks */
+    JOB_CHANGING,  /* the same, of one that may know others: nobody can go on from here */
+    JOB_COPY,      /* the replica: its ranks are the primary's */
+    JOB_PROMOTED,  /* it was; now it is alone */
+    JOB_SUPERSEDED /* the primary of a replica that has taken over */
+};
+
+/* Kept in a job for the rooms above, which free them (job_hooks). */
+struct job_log;        /* server/persistence */
+struct replica;        /* server/replication */
+struct replica_stream; /* the same */
+struct worker_memory;  /* server/service */
 
 /* What a join that waits for its answer is to become. */
 enum job_join {
@@ -64,7 +76,7 @@ struct job_rank {
                                         compared with */
     struct rpc_call *pending_join_reply; /* of a session that took the place, to be replied to once
                                             the replica knows; a reference */
-    uint64_t pending_join_change;        /* ... this change: see replica_stream_members */
+    uint64_t pending_join_change;        /* ... this change: see replication_change_members */
     int64_t heard_ns; /* its last chunk, or the start of the job; see job_resume_watch */
     size_t pushed;    /* partitions of the current round */
     bool fresh;       /* took a slot and pushes as if it had before: what is in already counts */
@@ -116,7 +128,7 @@ struct job_totals {
     int64_t sum_ns, wait_ns;
     struct stats_staleness staleness; /* of the pushes that were summed */
     uint64_t unrecorded;              /* rounds whose record was dropped: the disk was too slow */
-    uint64_t retries;                 /* contributions and wishes that had been taken before */
+    uint64_t retries;                 /* contributions and requests that had been taken before */
     uint64_t cut, back, lost, taken;  /* breaks of a connection, and how they ended */
     int64_t detect_ns, recover_ns;    /* summed over the incidents */
 };
@@ -134,11 +146,10 @@ struct job {
     size_t users;              /* calls and threads that hold a pointer to it */
     atomic_size_t outstanding; /* payloads inside the shard that core still holds */
     struct error failure;      /* OVER: STATUS_OK when everyone left in order */
-    struct replica_stream *replica_stream; /* owned; of a primary; constant once it runs */
-    struct service *service;               /* whose job it is; with a replica stream only */
-    struct replica replica;                /* of a replica */
-    struct job_log *log;   /* owned; NULL: it ends with its server; constant once it runs */
-    bool unsettled;        /* what its files say last is that its ranks change */
+    enum job_role role;        /* as it was kept last, where it is kept */
+    struct replica_stream *replica_stream; /* of a primary; constant once it runs */
+    struct replica *replica;               /* of a job that began as a copy; constant */
+    struct job_log *log;   /* NULL: it ends with its server; constant once it runs */
     bool settled;          /* OVER: what becomes of its files is decided */
     bool takeover_pending; /* the last rank was lost, and another waits for its place */
 
@@ -185,7 +196,7 @@ void job_count_initial(struct job *j, size_t bytes);
 /* Count a contribution of `rank` to a round that came at now_ns. */
 void job_count_push(struct job *j, unsigned rank, uint64_t round, size_t bytes, int64_t now_ns);
 
-/* A contribution, or a wish, that had been taken before. */
+/* A contribution, or a request, that had been taken before. */
 void job_count_retry(struct job *j, unsigned rank, bool is_push, int64_t now_ns);
 
 /* Everyone's contribution is summed, as `answer` says; the answers to all are counted, too. In

@@ -16,19 +16,11 @@ void run_log_init(struct run_log *r, const char *folder, const struct run_log_se
     r->settings = *settings;
 }
 
-/* An earlier process has begun this job, and its records. */
-static bool goes_on(const struct job *j)
+/* goes_on: an earlier process has begun this job, and its records. */
+static enum status open_file(struct run_log *r, const struct job *j, bool goes_on,
+                             struct error *err)
 {
-    struct job_log_figures f = {0};
-
-    if (j->log)
-        job_log_count(j->log, &f);
-    return f.restored;
-}
-
-static enum status open_file(struct run_log *r, const struct job *j, struct error *err)
-{
-    bool is_copy = j->replica.is_copy;
+    bool is_copy = j->replica != NULL;
     unsigned index = j->terms.server_index;
     bool *written = &r->written[is_copy][index % 64];
     char name[64], path[4096];
@@ -42,7 +34,7 @@ static enum status open_file(struct run_log *r, const struct job *j, struct erro
         status = file_join(path, sizeof(path), r->folder, name, err);
     if (status != STATUS_OK)
         return status;
-    if (!*written && !goes_on(j) && unlink(path) != 0 && errno != ENOENT)
+    if (!*written && !goes_on && unlink(path) != 0 && errno != ENOENT)
         return error_set_errno(err, errno, "cannot replace '%s' of an earlier run", path);
     *written = true;
     return metrics_open(&r->metrics, path, err);
@@ -62,12 +54,17 @@ static void add_settings(struct metrics *m, const struct run_log_settings *s)
     strbuf_release(&environment);
 }
 
-enum status run_log_start(struct run_log *r, const struct job *j, struct error *err)
+enum status run_log_start(struct run_log *r, struct job_table *table, const struct job *j,
+                          struct error *err)
 {
     const struct join_request *t = &j->terms;
     struct metrics *m = &r->metrics;
     struct host_info host;
-    enum status status = open_file(r, j, err);
+    struct job_figures figures;
+    enum status status;
+
+    job_table_count(table, j, &figures);
+    status = open_file(r, j, figures.log.restored, err);
 
     if (status != STATUS_OK)
         return status;
@@ -167,52 +164,52 @@ static enum status record_ranks(struct run_log *r, const struct job *j, struct e
 }
 
 /* What it was to be one of two servers, if it was. */
-static enum status record_pair(struct run_log *r, const struct job *j, struct error *err)
+static enum status record_pair(struct run_log *r, const struct job *j, const struct job_figures *f,
+                               struct error *err)
 {
+    const struct replica_stream_figures *c = &f->stream;
     struct metrics *m = &r->metrics;
-    struct replica_stream_counts c;
-    bool took_over = !j->replica.is_kept;
 
-    if (!j->replica_stream && !j->replica.is_copy)
+    if (!c->is_primary && !j->replica)
         return STATUS_OK;
-    replica_stream_count(j->replica_stream, &c);
     metrics_begin(m, "replica");
     metrics_add_text(m, "role",
-                     j->replica_stream ? succession_role_name(c.role)
-                     : took_over       ? "took over"
-                                       : "copy");
-    metrics_add_int(m, "records", (int64_t)(j->replica_stream ? c.records : j->replica.records));
-    metrics_add_int(m, "record_bytes", (int64_t)(j->replica_stream ? c.bytes : j->replica.bytes));
-    metrics_add_int(m, "held_answers", (int64_t)c.held);
-    metrics_add_double(m, "held_seconds", (double)c.held_ns * 1e-9);
-    metrics_add_double(m, "detect_ms", (double)c.detect_ns * 1e-6);
-    metrics_add_double(m, "recover_ms", (double)c.recover_ns * 1e-6);
+                     c->is_primary         ? succession_role_name(c->role)
+                     : j->role == JOB_COPY ? "copy"
+                                           : "took over");
+    metrics_add_int(m, "records", (int64_t)(c->is_primary ? c->records : f->replica.records));
+    metrics_add_int(m, "record_bytes", (int64_t)(c->is_primary ? c->bytes : f->replica.bytes));
+    metrics_add_int(m, "held_answers", (int64_t)c->held);
+    metrics_add_double(m, "held_seconds", (double)c->held_ns * 1e-9);
+    metrics_add_double(m, "detect_ms", (double)c->detect_ns * 1e-6);
+    metrics_add_double(m, "recover_ms", (double)c->recover_ns * 1e-6);
     return metrics_end(m, err);
 }
 
 /* What was written so that the job outlives its server, if anything was. */
-static enum status record_files(struct run_log *r, const struct job *j, struct error *err)
+static enum status record_files(struct run_log *r, const struct job_log_figures *f,
+                                struct error *err)
 {
     struct metrics *m = &r->metrics;
-    struct job_log_figures f;
 
-    if (!j->log)
+    if (!f->is_kept)
         return STATUS_OK;
-    job_log_count(j->log, &f);
     metrics_begin(m, "state");
-    metrics_add_int(m, "restored", f.restored);
-    metrics_add_int(m, "journal_records", (int64_t)f.journal_records);
-    metrics_add_int(m, "journal_bytes", (int64_t)f.journal_bytes);
-    metrics_add_double(m, "journal_seconds", (double)f.journal_ns * 1e-9);
-    metrics_add_int(m, "snapshots", (int64_t)f.snapshots);
-    metrics_add_int(m, "snapshot_bytes", (int64_t)f.snapshot_bytes);
-    metrics_add_double(m, "snapshot_seconds", (double)f.snapshot_ns * 1e-9);
-    metrics_add_int(m, "snapshots_failed", (int64_t)f.snapshots_failed);
+    metrics_add_int(m, "restored", f->restored);
+    metrics_add_int(m, "journal_records", (int64_t)f->journal_records);
+    metrics_add_int(m, "journal_bytes", (int64_t)f->journal_bytes);
+    metrics_add_double(m, "journal_seconds", (double)f->journal_ns * 1e-9);
+    metrics_add_int(m, "snapshots", (int64_t)f->snapshots);
+    metrics_add_int(m, "snapshot_bytes", (int64_t)f->snapshot_bytes);
+    metrics_add_double(m, "snapshot_seconds", (double)f->snapshot_ns * 1e-9);
+    metrics_add_int(m, "snapshots_failed", (int64_t)f->snapshots_failed);
     return metrics_end(m, err);
 }
 
-enum status run_log_end(struct run_log *r, const struct job *j, struct error *err)
+enum status run_log_end(struct run_log *r, struct job_table *table, const struct job *j,
+                        struct error *err)
 {
+    struct job_figures figures;
     const struct job_totals *t = &j->totals;
     struct metrics *m = &r->metrics;
     uint64_t bounds[STATS_STALENESS_BOUNDS];
@@ -220,11 +217,12 @@ enum status run_log_end(struct run_log *r, const struct job *j, struct error *er
 
     if (!r->open)
         return STATUS_OK;
+    job_table_count(table, j, &figures);
     status = record_ranks(r, j, err);
     if (status == STATUS_OK)
-        status = record_pair(r, j, err);
+        status = record_pair(r, j, &figures, err);
     if (status == STATUS_OK)
-        status = record_files(r, j, err);
+        status = record_files(r, &figures.log, err);
     if (status != STATUS_OK)
         return status;
     for (size_t i = 0; i < STATS_STALENESS_BOUNDS; i++)

@@ -17,7 +17,7 @@
 
 #include "common/base/error.h"
 #include "common/metrics/metrics.h"
-#include "server/job/job.h"
+#include "server/job/job_table.h"
 
 #include <stdbool.h>
 
@@ -38,11 +38,13 @@ struct run_log {
 
 void run_log_init(struct run_log *r, const char *folder, const struct run_log_settings *settings);
 
-/* The job's counters are copies or constant here: no lock is needed. */
-enum status run_log_start(struct run_log *r, const struct job *j, struct error *err);
+/* The job's counters are copies or constant here.  No lock; the table's is taken for a moment. */
+enum status run_log_start(struct run_log *r, struct job_table *t, const struct job *j,
+                          struct error *err);
 enum status run_log_round(struct run_log *r, const struct round_record *round, struct error *err);
 enum status run_log_incident(struct run_log *r, const struct incident *i, struct error *err);
-enum status run_log_end(struct run_log *r, const struct job *j, struct error *err);
+enum status run_log_end(struct run_log *r, struct job_table *t, const struct job *j,
+                        struct error *err);
 void run_log_close(struct run_log *r);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * stats: one snapshot of the service, taken under its lock; packing and printing come after.
+ * stats: one snapshot of the jobs, taken under their table's lock; packing and printing come after.
  *
- * Counters of jobs that are over are kept in service->past, those of the current one are added to
+ * Counters of jobs that are over are kept in table->past, those of the current one are added to
  * them at each look, with what its round under way has counted so far: so no counter ever falls.
  */
 #include "server/observe/stats.h"
@@ -9,81 +9,10 @@
 #include "common/base/clock.h"
 #include "common/base/host.h"
 #include "common/base/memory.h"
-#include "server/service/service_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* What the job has written to its folder. */
-static void add_files(const struct job *j, struct stats_counters *sum)
-{
-    struct job_log_figures f;
-
-    if (!j->log)
-        return;
-    job_log_count(j->log, &f);
-    sum->restored_jobs += f.restored;
-    sum->journal_records += f.journal_records;
-    sum->journal_bytes += f.journal_bytes;
-    sum->journal_ns += f.journal_ns;
-    sum->snapshots += f.snapshots;
-    sum->snapshot_bytes += f.snapshot_bytes;
-    sum->snapshots_failed += f.snapshots_failed;
-    sum->snapshot_ns += f.snapshot_ns;
-}
-
-/* What it has told its replica, and its primary has told it. */
-static void add_copies(const struct job *j, struct stats_counters *sum)
-{
-    struct replica_stream_counts c;
-
-    replica_stream_count(j->replica_stream, &c);
-    sum->promotions += j->replica.promoted_ns != 0;
-    sum->replicas_lost += c.lost_ns != 0;
-    sum->replica_records += c.records;
-    sum->replica_bytes += c.bytes;
-    sum->acknowledged_records += c.acknowledged_records;
-    sum->acknowledged_bytes += c.acknowledged_bytes;
-    sum->copied_records += j->replica.records;
-    sum->copied_bytes += j->replica.bytes;
-}
-
-void stats_add_job(const struct job *j, struct stats_counters *sum)
-{
-    const struct job_totals *t = &j->totals;
-
-    sum->rounds += t->rounds;
-    sum->rx_payload_bytes += t->rx_payload_bytes;
-    sum->tx_payload_bytes += t->tx_payload_bytes;
-    sum->initial_rx_payload_bytes += t->initial_rx_payload_bytes;
-    sum->initial_tx_payload_bytes += t->initial_tx_payload_bytes;
-    sum->final_tx_payload_bytes += t->final_tx_payload_bytes;
-    sum->rx_reference_bytes += t->rx_reference_bytes;
-    sum->tx_reference_bytes += t->tx_reference_bytes;
-    sum->late_pushes += t->late;
-    sum->records_dropped += t->unrecorded;
-    sum->retries += t->retries;
-    sum->disconnects += t->cut;
-    sum->reconnects += t->back;
-    sum->lost_ranks += t->lost;
-    sum->taken_places += t->taken;
-    sum->detect_ns += t->detect_ns;
-    sum->recover_ns += t->recover_ns;
-    add_files(j, sum);
-    add_copies(j, sum);
-    sum->sum_ns += t->sum_ns;
-    sum->wait_ns += t->wait_ns;
-    for (size_t i = 0; i <= STATS_STALENESS_BOUNDS; i++)
-        sum->staleness.counts[i] += t->staleness.counts[i];
-    sum->staleness.sum += t->staleness.sum;
-    for (unsigned rank = 0; rank < j->members.world_size; rank++)
-        sum->pushes += j->ranks[rank].pushes;
-    sum->rx_payload_bytes += j->current.rx_payload_bytes;
-    sum->tx_payload_bytes += j->current.tx_payload_bytes;
-    sum->sum_ns += j->current.sum_ns;
-    sum->wait_ns += j->current.wait_ns;
-}
 
 static const char *state_name(enum job_state state)
 {
@@ -139,29 +68,31 @@ static void read_workers(const struct job *j, int64_t now_ns, struct server_stat
 }
 
 /* Which of the servers that keep the shard this one is. */
-static void read_role(const struct job *j, struct stats_job *ret)
+static void read_role(const struct job *j, const struct job_figures *f, struct stats_job *ret)
 {
+    const struct replica_stream_figures *c = &f->stream;
+    enum succession_role role = c->role;
+    bool sends = role == SUCCESSION_PRIMARY || role == SUCCESSION_PROPOSING;
     const char *peer = "";
-    struct replica_stream_counts c;
 
-    replica_stream_count(j->replica_stream, &c);
-    if (j->state == JOB_RUNNING && !j->replica_stream) /* taken over, or restored */
-        c.role = SUCCESSION_LONE;
-    ret->role = j->terms.replica[0] ? succession_role_name(c.role) : "single";
-    if (j->replica.is_kept)
+    if (j->state == JOB_RUNNING && !c->is_primary) /* taken over, or restored */
+        role = SUCCESSION_LONE;
+    ret->role = j->terms.replica[0] ? succession_role_name(role) : "single";
+    if (j->role == JOB_COPY)
         ret->role = "replica";
-    if (j->replica.is_kept && j->replica.stream)
+    if (j->role == JOB_COPY && f->replica.is_connected)
         peer = j->members.members[0].peer;
-    else if (j->replica_stream && (c.role == SUCCESSION_PRIMARY || c.role == SUCCESSION_PROPOSING))
+    else if (c->is_primary && sends)
         peer = j->terms.replica;
     (void)snprintf(ret->peer, sizeof(ret->peer), "%s", peer);
-    if (c.role == SUCCESSION_PRIMARY || c.role == SUCCESSION_PROPOSING) {
-        ret->replica_lag_records = c.records - c.acknowledged_records;
-        ret->replica_lag_bytes = c.bytes - c.acknowledged_bytes;
+    if (c->is_primary && sends) {
+        ret->replica_lag_records = c->records - c->acknowledged_records;
+        ret->replica_lag_bytes = c->bytes - c->acknowledged_bytes;
     }
 }
 
-void stats_read_job(const struct job *j, int64_t now_ns, struct server_stats *ret)
+static void read_job(const struct job *j, const struct job_figures *figures, int64_t now_ns,
+                     struct server_stats *ret)
 {
     struct stats_job *s = &ret->job;
 
@@ -177,7 +108,7 @@ void stats_read_job(const struct job *j, int64_t now_ns, struct server_stats *re
                             .joined = j->members.joined,
                             .left = j->members.left};
     memcpy(s->name, j->members.job, sizeof(s->name));
-    read_role(j, s);
+    read_role(j, figures, s);
     if (!s->runs)
         return; /* the supervisor may be building the shard */
     s->round = job_round(j);
@@ -191,42 +122,19 @@ void stats_read_job(const struct job *j, int64_t now_ns, struct server_stats *re
     read_workers(j, now_ns, ret);
 }
 
-/* Every answer that the transport still holds, also of jobs that are over.  Lock held. */
-static uint64_t answers_in_flight(struct service *s)
+/* Every reply that the transport still holds, also of jobs that are over.  Lock held. */
+static uint64_t replies_in_flight(const struct job_table *t)
 {
-    uint64_t sum = s->current ? atomic_load(&s->current->outstanding) : 0;
+    uint64_t sum = t->current ? atomic_load(&t->current->outstanding) : 0;
 
-    for (struct job *j = s->over; j; j = j->next)
+    for (struct job *j = t->over; j; j = j->next)
         sum += atomic_load(&j->outstanding);
     return sum;
 }
 
-static void read_service(struct service *s, struct server_stats *ret)
+enum status stats_read(struct job_table *t, struct server_stats **ret_stats, struct error *err)
 {
-    const struct rpc_server *rpc;
-
-    (void)pthread_mutex_lock(&s->lock);
-    rpc = s->rpc;
-    ret->start_time_seconds = s->start_time_seconds;
-    ret->draining = s->draining;
-    ret->jobs_ok = s->jobs_ok;
-    ret->jobs_failed = s->jobs_failed;
-    ret->counters = s->past;
-    ret->answers_in_flight = answers_in_flight(s);
-    if (s->current) {
-        stats_add_job(s->current, &ret->counters);
-        stats_read_job(s->current, clock_now_ns(), ret);
-    }
-    (void)pthread_mutex_unlock(&s->lock);
-    while (rpc && ret->method_count < rpc_server_method_count(rpc) &&
-           ret->method_count < STATS_METHODS_MAX) {
-        rpc_server_counts(rpc, ret->method_count, &ret->methods[ret->method_count]);
-        ret->method_count++;
-    }
-}
-
-enum status service_stats(struct service *s, struct server_stats **ret_stats, struct error *err)
-{
+    struct job_figures figures = {0};
     struct server_stats *stats;
     enum status status = mem_calloc(1, sizeof(*stats), "statistics", &stats, err);
 
@@ -236,47 +144,18 @@ enum status service_stats(struct service *s, struct server_stats **ret_stats, st
     stats->grpc_version = rpc_library_version();
     stats->cpu_seconds = host_cpu_seconds();
     stats->resident_bytes = host_rss_bytes();
-    read_service(s, stats);
+    (void)pthread_mutex_lock(&t->lock);
+    stats->draining = t->draining;
+    stats->jobs_ok = t->jobs_ok;
+    stats->jobs_failed = t->jobs_failed;
+    stats->counters = t->past;
+    stats->answers_in_flight = replies_in_flight(t);
+    if (t->current) {
+        job_table_add_counters(t, t->current, &stats->counters);
+        t->hooks.count(t->hooks.user, t->current, &figures);
+        read_job(t->current, &figures, clock_now_ns(), stats);
+    }
+    (void)pthread_mutex_unlock(&t->lock);
     *ret_stats = stats;
     return STATUS_OK;
 }
-
-/* ------------------------------------------------------------------ the Stats call */
-
-static void stats_start(struct rpc_call *call, void *user)
-{
-    (void)user; /* stays the call's pointer */
-    rpc_call_receive(call);
-}
-
-/* The request has no fields. */
-static void stats_message(struct rpc_call *call, struct rpc_message *message, void *user)
-{
-    struct server_stats *stats = NULL;
-    struct error err = {0};
-    uint8_t *bytes = NULL;
-    size_t size;
-    enum status status;
-
-    if (!message)
-        status = error_set(&err, STATUS_PROTOCOL, "Stats needs one request");
-    else
-        status = service_stats(user, &stats, &err);
-    if (status == STATUS_OK)
-        status = wire_pack_stats(stats, &bytes, &size, &err);
-    if (status == STATUS_OK)
-        (void)rpc_call_send(call, bytes, size, NULL);
-    rpc_call_finish(call, status, err.text);
-    free(bytes);
-    free(stats);
-}
-
-static void stats_closed(struct rpc_call *call, const struct rpc_result *result, void *user)
-{
-    (void)call;
-    (void)result;
-    (void)user;
-}
-
-const struct rpc_handler stats_handler = {
-    .start = stats_start, .message = stats_message, .closed = stats_closed};

@@ -476,6 +476,7 @@ void job_log_count(struct job_log *d, struct job_log_figures *ret)
 {
     (void)pthread_mutex_lock(&d->lock);
     *ret = d->figures;
+    ret->is_kept = true;
     (void)pthread_mutex_unlock(&d->lock);
     journal_count(&d->journal, &ret->journal_records, &ret->journal_bytes, &ret->journal_ns);
 }

@@ -16,6 +16,7 @@
 
 #include "common/base/error.h"
 #include "common/base/strbuf.h"
+#include "server/job/job_figures.h"
 #include "server/shard/shard.h"
 
 #include <stdbool.h>
@@ -35,15 +36,6 @@ struct job_log_config {
     uint64_t journal_bytes;
     const char *job;     /* copied, for the metadata of snapshots and the log */
     struct shard *shard; /* built; borrowed until job_log_close */
-};
-
-/* What has been written by this process. */
-struct job_log_figures {
-    uint64_t journal_records, journal_bytes;
-    int64_t journal_ns;
-    uint64_t snapshots, snapshot_bytes, snapshots_failed;
-    int64_t snapshot_ns; /* of those that did not fail */
-    bool restored;       /* it goes on with what an earlier process has written */
 };
 
 /* What was found. */

@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const roles[] = {[MEMBERSHIP_FILE_ALONE] = "alone",
-                                    [MEMBERSHIP_FILE_PAIR] = "pair",
-                                    [MEMBERSHIP_FILE_CHANGING] = "changing",
-                                    [MEMBERSHIP_FILE_COPY] = "copy",
-                                    [MEMBERSHIP_FILE_PROMOTED] = "promoted"};
+static const char *const roles[] = {[JOB_ALONE] = "alone",
+                                    [JOB_PAIR] = "pair",
+                                    [JOB_CHANGING] = "changing",
+                                    [JOB_COPY] = "copy",
+                                    [JOB_PROMOTED] = "promoted"};
 
 void membership_file_write(struct strbuf *out, const struct membership_file *r)
 {
@@ -35,13 +35,13 @@ static enum status refuse(const char *text, const char *at, struct error *err)
                      (size_t)(at - text));
 }
 
-static bool take_role(const char **text, enum membership_file_role *ret)
+static bool take_role(const char **text, enum job_role *ret)
 {
     char line[32];
 
     for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++) {
         (void)snprintf(line, sizeof(line), "role %s\n", roles[i]);
-        *ret = (enum membership_file_role)i;
+        *ret = (enum job_role)i;
         if (take_line(text, line))
             return true;
     }
@@ -54,7 +54,7 @@ enum status membership_file_parse(const char *text, unsigned world_size,
                                   struct membership_file_rank *ret_ranks, struct error *err)
 {
     const char *at = text;
-    enum membership_file_role role;
+    enum job_role role;
     uint64_t epoch;
     char line[64];
 

@@ -16,19 +16,10 @@
 
 #include "common/base/error.h"
 #include "common/base/strbuf.h"
+#include "server/job/job.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-enum membership_file_role {
-    MEMBERSHIP_FILE_ALONE, /* no other server has a say: there is none, or all ranks are with this
-                              one */
-    MEMBERSHIP_FILE_PAIR,  /* the primary of a replica that knows these ranks */
-    MEMBERSHIP_FILE_CHANGING, /* the same, of one that may know others: nobody can go on from here
-                               */
-    MEMBERSHIP_FILE_COPY,     /* the replica */
-    MEMBERSHIP_FILE_PROMOTED, /* it was; now it is alone */
-};
 
 struct membership_file_rank {
     bool in;
@@ -37,7 +28,7 @@ struct membership_file_rank {
 
 struct membership_file {
     uint64_t epoch;
-    enum membership_file_role role;
+    enum job_role role;
     const struct membership_file_rank *ranks; /* borrowed */
     unsigned world_size;
 };

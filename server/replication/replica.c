@@ -1,9 +1,11 @@
+/*
+ * The Replicate call: the terms of a job, then its records, which are applied one after the other.
+ */
 #include "server/replication/replica.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "server/persistence/persistence.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,7 +14,7 @@
 
 /* One Replicate call. */
 struct replicate {
-    struct service *service;
+    struct replication *owner;
     struct job *job;             /* one use of it; NULL until the terms are here */
     uint64_t *clocks, *sessions; /* owned; room for one record */
     uint8_t *flags;
@@ -31,16 +33,16 @@ void replica_reply(struct rpc_call *call, const struct record_reply *m)
 static enum status open_job(struct replicate *r, struct rpc_call *call, const struct wire_record *m,
                             struct error *err)
 {
-    struct service *s = r->service;
+    struct job_table *t = r->owner->table;
     struct job *j = NULL;
     enum status status = STATUS_OK;
 
-    if (s->draining)
+    if (t->draining)
         return error_set(err, STATUS_UNAVAILABLE, "the parameter server is stopping");
-    if (s->current)
+    if (t->current)
         return error_set(err, STATUS_UNAVAILABLE,
                          "a copy of job '%s' is refused: this server serves job '%s'",
-                         m->terms->job, s->current->members.job);
+                         m->terms->job, t->current->members.job);
     for (size_t rank = 0; rank < m->session_count; rank++)
         if (m->sessions[rank] == 0)
             status = STATUS_DATA;
@@ -56,13 +58,18 @@ static enum status open_job(struct replicate *r, struct rpc_call *call, const st
         job_close(j);
         return status;
     }
-    j->replica = (struct replica){
-        .is_copy = true, .is_kept = true, .succession = {.epoch = m->epoch}, .stream = call};
+    status = mem_calloc(1, sizeof(*j->replica), "replica", &j->replica, err);
+    if (status != STATUS_OK) {
+        job_close(j);
+        return status;
+    }
+    j->role = JOB_COPY;
+    *j->replica = (struct replica){.succession = {.epoch = m->epoch}, .stream = call};
     rpc_call_ref(call);
     j->users++;
     j->state = JOB_BUILDING;
-    r->job = s->current = j;
-    (void)pthread_cond_broadcast(&s->changed);
+    r->job = t->current = j;
+    (void)pthread_cond_broadcast(&t->changed);
     return STATUS_OK;
 }
 
@@ -83,19 +90,18 @@ static bool is_same_run(const struct job *j, const struct wire_record *m)
 
 /* A primary that has lost its stream to us asks whether it has been succeeded.  Not before that is
  * kept: it removes what it has. */
-static void answer_question(struct service *s, struct rpc_call *call, const struct wire_record *m)
+static void answer_question(struct job_table *t, struct rpc_call *call, const struct wire_record *m)
 {
     struct record_reply answer = {0};
     const struct job *j;
 
-    (void)pthread_mutex_lock(&s->lock);
-    j = s->current;
-    if (j && j->state == JOB_RUNNING && j->replica.is_copy && !j->replica.is_kept &&
-        is_same_run(j, m)) {
+    (void)pthread_mutex_lock(&t->lock);
+    j = t->current;
+    if (j && j->state == JOB_RUNNING && j->role == JOB_PROMOTED && is_same_run(j, m)) {
         answer.superseded = true;
-        answer.epoch = j->replica.succession.epoch;
+        answer.epoch = j->replica->succession.epoch;
     }
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&t->lock);
     replica_reply(call, &answer);
     rpc_call_finish(call, STATUS_OK, "");
 }
@@ -106,15 +112,15 @@ static enum status take_terms(struct replicate *r, struct rpc_call *call,
     enum status status;
 
     if (m->kind == RECORD_ASK) {
-        answer_question(r->service, call, m);
+        answer_question(r->owner->table, call, m);
         return STATUS_CANCELLED;
     }
     if (m->kind != RECORD_TERMS)
         return error_set(err, STATUS_PROTOCOL, "a record of kind %d before the terms of its job",
                          (int)m->kind);
-    (void)pthread_mutex_lock(&r->service->lock);
+    (void)pthread_mutex_lock(&r->owner->table->lock);
     status = open_job(r, call, m, err);
-    (void)pthread_mutex_unlock(&r->service->lock);
+    (void)pthread_mutex_unlock(&r->owner->table->lock);
     return status; /* the supervisor asks for the next record */
 }
 
@@ -125,33 +131,33 @@ static enum status begin_applying(struct replicate *r, const struct wire_record 
     struct job *j = r->job;
     enum status status = STATUS_OK;
 
-    (void)pthread_mutex_lock(&r->service->lock);
-    if (j->state != JOB_RUNNING || !succession_replica_record(&j->replica.succession, m->epoch)) {
+    (void)pthread_mutex_lock(&r->owner->table->lock);
+    if (j->state != JOB_RUNNING || !succession_replica_record(&j->replica->succession, m->epoch)) {
         status = STATUS_CANCELLED;
     } else {
-        j->replica.applying = true;
+        j->replica->applying = true;
     }
-    (void)pthread_mutex_unlock(&r->service->lock);
+    (void)pthread_mutex_unlock(&r->owner->table->lock);
     return status;
 }
 
 /* payload_bytes: of a record of a partition, which is applied; *answer gets the sums. */
 static void count_applied(struct replicate *r, size_t payload_bytes, struct record_reply *answer)
 {
-    struct replica *p = &r->job->replica;
+    struct replica *p = r->job->replica;
 
-    (void)pthread_mutex_lock(&r->service->lock);
+    (void)pthread_mutex_lock(&r->owner->table->lock);
     answer->records = ++p->records;
     answer->bytes = p->bytes += payload_bytes;
-    (void)pthread_mutex_unlock(&r->service->lock);
+    (void)pthread_mutex_unlock(&r->owner->table->lock);
 }
 
 static void end_applying(struct replicate *r)
 {
-    (void)pthread_mutex_lock(&r->service->lock);
-    r->job->replica.applying = false;
-    (void)pthread_cond_broadcast(&r->service->changed);
-    (void)pthread_mutex_unlock(&r->service->lock);
+    (void)pthread_mutex_lock(&r->owner->table->lock);
+    r->job->replica->applying = false;
+    (void)pthread_cond_broadcast(&r->owner->table->changed);
+    (void)pthread_mutex_unlock(&r->owner->table->lock);
 }
 
 static enum status source_copy(void *user, float *dst, size_t count, struct error *err)
@@ -200,7 +206,7 @@ static enum status take_members(struct replicate *r, const struct wire_record *m
         return error_set(err, STATUS_DATA,
                          "record %" PRIu64 " of the slots has %zu sessions for %u ranks",
                          m->sequence, m->session_count, j->members.world_size);
-    (void)pthread_mutex_lock(&r->service->lock);
+    (void)pthread_mutex_lock(&r->owner->table->lock);
     for (unsigned rank = 0; rank < j->members.world_size; rank++) {
         struct rank_session *session = &j->ranks[rank].session;
         bool in = j->members.members[rank].state == MEMBER_JOINED;
@@ -211,22 +217,22 @@ static enum status take_members(struct replicate *r, const struct wire_record *m
             session->state = RANK_VACANT;
             continue;
         }
-        membership_return(&j->members, rank, rpc_call_peer(j->replica.stream));
+        membership_return(&j->members, rank, rpc_call_peer(j->replica->stream));
         if (!in || session->id != m->sessions[rank]) {
             rank_session_hold(session, m->sessions[rank], 1, now_ns);
             rank_session_send_away(session, REPLICA_AWAY, INT64_MAX, now_ns);
         }
     }
     j->epoch = m->epoch;
-    status = persistence_told_members(j, err);
-    (void)pthread_mutex_unlock(&r->service->lock);
+    status = job_table_keep_members(r->owner->table, j, err);
+    (void)pthread_mutex_unlock(&r->owner->table->lock);
     return status;
 }
 
 /* The primary's word that the job is over; `done` behind its last reply. */
 static void end_job(struct replicate *r, struct rpc_call *call)
 {
-    service_end_job(r->service, r->job, NULL);
+    job_table_end(r->owner->table, r->job, NULL);
     rpc_call_finish(call, STATUS_OK, "");
 }
 
@@ -304,7 +310,7 @@ static void replicate_start(struct rpc_call *call, void *user)
         r = NULL;
         rpc_call_finish(call, err.status, err.text);
     } else {
-        r->service = user;
+        r->owner = user;
     }
     rpc_call_set_user(call, r);
     if (r)
@@ -315,7 +321,7 @@ static void replicate_start(struct rpc_call *call, void *user)
 static void fail(struct replicate *r, struct rpc_call *call, const struct error *err)
 {
     if (r->job)
-        service_end_job(r->service, r->job, err);
+        job_table_end(r->owner->table, r->job, err);
     rpc_call_finish(call, err->status, err->text);
 }
 
@@ -340,7 +346,7 @@ static void replicate_message(struct rpc_call *call, struct rpc_message *message
     head = rpc_message_head(message, &size);
     status = wire_unpack_record(head, size, &m, &err);
     if (status == STATUS_OK && !r->job) {
-        status = authorize_server(r->service, call, &err);
+        status = r->owner->authorize(r->owner->user, call, &err);
         if (status == STATUS_OK)
             status = take_terms(r, call, &m, &err);
     } else if (status == STATUS_OK) {
@@ -359,16 +365,16 @@ static void replicate_closed(struct rpc_call *call, const struct rpc_result *res
         struct job *j = r->job;
         struct rpc_call *held;
 
-        (void)pthread_mutex_lock(&r->service->lock);
-        held = j->replica.stream;
-        j->replica.stream = NULL;
-        j->replica.gone_ns = clock_now_ns();
-        (void)snprintf(j->replica.gone_how, sizeof(j->replica.gone_how), "%.180s",
+        (void)pthread_mutex_lock(&r->owner->table->lock);
+        held = j->replica->stream;
+        j->replica->stream = NULL;
+        j->replica->gone_ns = clock_now_ns();
+        (void)snprintf(j->replica->gone_how, sizeof(j->replica->gone_how), "%.180s",
                        result->text[0] ? result->text : "it ended the stream");
-        (void)pthread_mutex_unlock(&r->service->lock);
+        (void)pthread_mutex_unlock(&r->owner->table->lock);
         if (held)
             rpc_call_unref(held);
-        service_drop_job(r->service, j);
+        job_table_drop(r->owner->table, j);
     }
     (void)call;
     release(r);

@@ -91,7 +91,7 @@ static void send_slot(struct replica_stream *c, size_t slot)
         }
         (void)pthread_mutex_unlock(&c->lock);
         if (found)
-            c->send(c->user, &answer);
+            c->send(c->owner, c->job, &answer);
     }
 }
 
@@ -142,7 +142,7 @@ static void go_alone(struct replica_stream *c, uint64_t *ret_epoch)
     if (c->call)
         rpc_call_cancel(c->call);
     send_all(c);
-    c->knows(c->user);
+    c->knows(c->owner);
 }
 
 uint64_t replica_stream_proposal(struct replica_stream *c)
@@ -210,19 +210,18 @@ uint64_t replica_stream_members(struct replica_stream *c, uint64_t epoch, const 
     return number;
 }
 
-enum replica_stream_standing replica_stream_standing(struct replica_stream *c,
-                                                     const uint64_t *sessions)
+enum job_role replica_stream_role(struct replica_stream *c, const uint64_t *sessions)
 {
-    enum replica_stream_standing standing = REPLICA_STREAM_PAIR;
+    enum job_role role = JOB_PAIR;
 
     (void)pthread_mutex_lock(&c->lock);
     if (c->succession.role == SUCCESSION_LONE)
-        standing = REPLICA_STREAM_ALONE;
+        role = JOB_ALONE;
     else if (c->known != c->members ||
              memcmp(c->sessions, sessions, c->world_size * sizeof(*sessions)) != 0)
-        standing = REPLICA_STREAM_CHANGING;
+        role = JOB_CHANGING;
     (void)pthread_mutex_unlock(&c->lock);
-    return standing;
+    return role;
 }
 
 bool replica_stream_knows(struct replica_stream *c, uint64_t number)
@@ -253,7 +252,7 @@ void replica_stream_step_down(struct replica_stream *c, uint64_t epoch)
                     "superseded by epoch %" PRIu64 ": %s has taken over, because a worker had lost "
                     "this server",
                     epoch, c->name);
-    c->lost(c->user, &why);
+    c->lost(c->owner, c->job, &why);
 }
 
 /* ------------------------------------------------------------------ the stream */
@@ -275,7 +274,7 @@ static enum status take_members(struct replica_stream *c, uint64_t number, struc
 }
 
 /* What the replica says that it has, and was sent. */
-static void count_acknowledged(struct replica_stream_counts *counts,
+static void count_acknowledged(struct replica_stream_figures *counts,
                                const struct record_reply *reply)
 {
     if (reply->records > counts->acknowledged_records && reply->records <= counts->records)
@@ -349,7 +348,7 @@ static void on_message(struct rpc_call *call, struct rpc_message *message, void 
     if (slot != SIZE_MAX)
         send_slot(c, slot);
     else if (reply.partition == RECORD_OF_MEMBERS)
-        c->knows(c->user);
+        c->knows(c->owner);
     send_stuck(c);
     rpc_call_receive(call);
 }
@@ -424,13 +423,14 @@ void replica_stream_end(struct replica_stream *c)
     (void)pthread_mutex_unlock(&c->lock);
 }
 
-void replica_stream_count(struct replica_stream *c, struct replica_stream_counts *ret)
+void replica_stream_count(struct replica_stream *c, struct replica_stream_figures *ret)
 {
-    *ret = (struct replica_stream_counts){0};
+    *ret = (struct replica_stream_figures){0};
     if (!c)
         return;
     (void)pthread_mutex_lock(&c->lock);
     *ret = c->counts;
+    ret->is_primary = true;
     ret->role = c->succession.role;
     (void)pthread_mutex_unlock(&c->lock);
 }

@@ -10,30 +10,19 @@
  * after the ranks were answered, and they are not answered before gRPC has let go of it.  Where
  * each push is a step it is overwritten at once; there records are copied first.
  *
- * Threads: any.  Its lock may be taken under a partition's or the service's, takes none itself, and
- * is not held during its call-backs.
+ * Threads: any.  Its lock may be taken under a partition's or the job table's, takes none itself,
+ * and is not held during its call-backs.
  */
 #ifndef SPARRING_SERVER_REPLICATION_REPLICA_STREAM_H
 #define SPARRING_SERVER_REPLICATION_REPLICA_STREAM_H
 
-#include "common/rpc/rpc.h"
-#include "common/succession/succession.h"
-#include "common/wire/wire.h"
-#include "server/shard/shard.h"
+#include "server/replication/replication.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 struct replica_stream;
-
-/* An answer to a rank that is on its way. */
-struct held_reply {
-    unsigned rank;
-    bool is_pull; /* not to a push */
-    struct chunk_header header;
-    struct shard_reply answer;
-};
 
 struct replica_stream_config {
     struct rpc_security security;     /* of this server, which is the replica's client */
@@ -43,12 +32,14 @@ struct replica_stream_config {
     uint64_t epoch;
     struct shard *shard;        /* borrowed until replica_stream_close; this becomes its sink */
     atomic_size_t *outstanding; /* counts payloads inside the shard that core holds */
-    /* All without a lock of the replica stream's, from any thread.  send: the answer may leave now.
-     * lost: this server must end the job, which the replica has taken over. */
-    void (*send)(void *user, const struct held_reply *answer);
-    void (*lost)(void *user, const struct error *why);
-    void (*knows)(void *user); /* replica_stream_knows may say more than before */
-    void *user;
+    /* All without a lock of the replica stream's, from any thread.  send: the reply may leave now.
+     * lost: this server must end the job, which the replica has taken over.  knows:
+     * replica_stream_knows may say more than before. */
+    void (*send)(struct replication *owner, struct job *j, const struct held_reply *reply);
+    void (*lost)(struct replication *owner, struct job *j, const struct error *why);
+    void (*knows)(struct replication *owner);
+    struct replication *owner;
+    struct job *job;
 };
 
 /*
@@ -67,16 +58,9 @@ enum status replica_stream_open(const struct replica_stream_config *config, int6
 enum status replica_stream_restore(const struct replica_stream_config *config, const bool *settled,
                                    struct replica_stream **ret_stream, struct error *err);
 
-/* What another process of this server would have to know: see server/persistence/membership_file.h.
- */
-enum replica_stream_standing {
-    REPLICA_STREAM_PAIR, /* not alone, and the replica knows that these sessions hold the slots */
-    REPLICA_STREAM_CHANGING, /* not alone, and it may not know that */
-    REPLICA_STREAM_ALONE,
-};
-
-enum replica_stream_standing replica_stream_standing(struct replica_stream *c,
-                                                     const uint64_t *sessions);
+/* JOB_PAIR: not alone, and the replica knows that these sessions hold the places; JOB_CHANGING: not
+ * alone, and it may not know that; JOB_ALONE. */
+enum job_role replica_stream_role(struct replica_stream *c, const uint64_t *sessions);
 
 /* The shard's sink. */
 enum status replica_stream_put(void *stream, const struct mutation *record, struct error *err);
@@ -100,7 +84,7 @@ void replica_stream_vote(struct replica_stream *c, unsigned rank, uint64_t epoch
 void replica_stream_settle(struct replica_stream *c, unsigned rank, uint64_t *ret_epoch);
 
 /* Who holds the slots has changed: sessions, world_size of them, 0 for nobody; from `epoch` on. The
- * number of the change; the service's lock may be held.  And: does the replica know of it (or is
+ * number of the change; the job table's lock may be held.  And: does the replica know of it (or is
  * there none any more)?  Until then a newcomer is not told that it is in. */
 uint64_t replica_stream_members(struct replica_stream *c, uint64_t epoch, const uint64_t *sessions);
 bool replica_stream_knows(struct replica_stream *c, uint64_t number);
@@ -112,19 +96,7 @@ void replica_stream_tick(struct replica_stream *c, int64_t now_ns);
 /* The job is over for good, and the replica may forget it.  Without this it waits for workers. */
 void replica_stream_end(struct replica_stream *c);
 
-/* What happened, for records and statistics. */
-struct replica_stream_counts {
-    enum succession_role role;
-    uint64_t records, bytes; /* sent */
-    uint64_t acknowledged_records, acknowledged_bytes;
-    uint64_t held;      /* answers that waited */
-    int64_t held_ns;    /* summed over them */
-    int64_t lost_ns;    /* clock_now_ns when the replica was given up; 0: it was not */
-    int64_t detect_ns;  /* from its last sign of life to that */
-    int64_t recover_ns; /* from there to going on alone; 0: not yet */
-};
-
-void replica_stream_count(struct replica_stream *c, struct replica_stream_counts *ret);
+void replica_stream_count(struct replica_stream *c, struct replica_stream_figures *ret);
 
 /* Break the stream off; gRPC then lets go of what it holds. */
 void replica_stream_cancel(struct replica_stream *c);

@@ -39,10 +39,11 @@ struct replica_stream {
     bool copies; /* each push is a step */
     int64_t beat_ns, silence_ns;
     atomic_size_t *outstanding;
-    void (*send)(void *user, const struct held_reply *answer);
-    void (*lost)(void *user, const struct error *why);
-    void (*knows)(void *user);
-    void *user;
+    void (*send)(struct replication *owner, struct job *j, const struct held_reply *reply);
+    void (*lost)(struct replication *owner, struct job *j, const struct error *why);
+    void (*knows)(struct replication *owner);
+    struct replication *owner;
+    struct job *job;
     struct rpc_client *client;
     struct rpc_call *call; /* one reference; NULL in a restored job, like nothing is heard */
     uint8_t *question;     /* owned; a packed RECORD_ASK */
@@ -70,7 +71,7 @@ struct replica_stream {
     bool over; /* replica_stream_end or replica_stream_close: its end means nothing any more */
     struct error why;
     int64_t heard_ns, sent_ns, ticked_ns;
-    struct replica_stream_counts counts;
+    struct replica_stream_figures counts;
     uint64_t *clocks; /* owned; of the record that is packed */
     uint8_t *flags;   /* owned; the same */
     uint8_t head[WIRE_RECORD_MAX];

@@ -80,7 +80,8 @@ static enum status make(const struct replica_stream_config *config, struct repli
     c->send = config->send;
     c->lost = config->lost;
     c->knows = config->knows;
-    c->user = config->user;
+    c->owner = config->owner;
+    c->job = config->job;
     (void)pthread_mutex_init(&c->lock, NULL);
     condition_init(&c->changed);
     status = allocate(c, err);
@@ -172,7 +173,7 @@ enum status replica_stream_open(const struct replica_stream_config *config, int6
         return status;
     }
     sink.user = c;
-    shard_set_sink(c->shard, &sink);
+    shard_set_sink(c->shard, SHARD_SINK_REPLICA, &sink);
     *ret_stream = c;
     return STATUS_OK;
 }

@@ -24,7 +24,7 @@ static enum status check_connection(const struct service *s, const struct rank_s
 enum status call_binding_check(const struct service *s, const struct call_claim *claim,
                                struct error *err)
 {
-    const struct job *j = s->current;
+    const struct job *j = s->table.current;
     unsigned rank = claim->rank;
     const char *what = claim->what;
     const struct rank_session *session;
@@ -70,16 +70,16 @@ bool call_binding_holds(const struct call_binding *t)
 
 void call_binding_release(struct call_binding *t, struct rpc_call *call, struct rpc_call **place)
 {
-    (void)pthread_mutex_lock(&t->service->lock);
+    (void)pthread_mutex_lock(&t->service->table.lock);
     if (*place == call)
         *place = NULL;
     t->job->ranks[t->rank].session.calls--;
-    (void)pthread_mutex_unlock(&t->service->lock);
-    service_drop_job(t->service, t->job); /* wakes the supervisor */
+    (void)pthread_mutex_unlock(&t->service->table.lock);
+    job_table_drop(&t->service->table, t->job); /* wakes the supervisor */
     rpc_call_unref(call);
 }
 
 void call_binding_cut(const struct call_binding *t, const char *how)
 {
-    rank_recovery_cut(t->service, t->job, t->rank, t->connection, how);
+    session_cut(&t->service->table, t->job, t->rank, t->connection, how);
 }

@@ -22,7 +22,7 @@ static enum status check_bind(const struct service *s, const struct chunk_header
                               struct error *err)
 {
     struct call_claim claim = {.rank = h->rank, .what = "sent a chunk"};
-    const struct job *j = s->current;
+    const struct job *j = s->table.current;
     const struct rank_session *session;
     enum status status;
 
@@ -55,8 +55,8 @@ static enum status bind_stream(struct stream *st, struct rpc_call *call,
 
     if (status != STATUS_OK)
         return status;
-    (void)pthread_mutex_lock(&s->lock);
-    j = s->current;
+    (void)pthread_mutex_lock(&s->table.lock);
+    j = s->table.current;
     status = check_bind(s, h, err);
     if (status == STATUS_OK) {
         struct rank_session *session;
@@ -73,10 +73,10 @@ static enum status bind_stream(struct stream *st, struct rpc_call *call,
         doubted = j->ranks[h->rank].session.connection;
         j->users++;
     }
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&s->table.lock);
     if (doubted != 0) { /* one of the two is left over from before: let it begin anew */
-        rank_recovery_cut(s, j, h->rank, doubted, "a lane was opened twice");
-        service_drop_job(s, j);
+        session_cut(&s->table, j, h->rank, doubted, "a lane was opened twice");
+        job_table_drop(&s->table, j);
         err->status = status = STATUS_UNAVAILABLE; /* the right one may be the one that came late */
     }
     return status;
@@ -133,7 +133,7 @@ static void exchange_message(struct rpc_call *call, struct rpc_message *message,
     if (status == STATUS_CANCELLED)
         return; /* the job is over or the rank cut off, and this stream's end is on its way */
     if (st->binding.job)
-        service_end_job(st->binding.service, st->binding.job, &err);
+        job_table_end(&st->binding.service->table, st->binding.job, &err);
     rpc_call_finish(call, status, err.text);
 }
 

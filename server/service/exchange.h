@@ -34,7 +34,7 @@ enum status exchange_take_chunk(struct stream *st, const struct chunk_header *h,
 void reply_pull(struct service *s, struct job *j, unsigned rank, uint32_t partition,
                 const struct shard_reply *answer);
 
-/* The answer to a push or to a wish for the final values. */
+/* The answer to a push or to a request for the final values. */
 void reply_push(struct service *s, struct job *j, unsigned rank, uint32_t partition,
                 const struct shard_reply *answer);
 

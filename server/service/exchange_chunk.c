@@ -46,12 +46,12 @@ static void count_push(struct service *s, struct job *j, unsigned rank, uint32_t
 {
     if (answer->held || (job_is_lockstep(j) && !answer->complete))
         return;
-    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&s->table.lock);
     if (j->state == JOB_RUNNING && job_is_lockstep(j))
         job_count_complete(j, answer, clock_now_ns());
     else if (j->state == JOB_RUNNING)
         job_count_outcome(j, rank, answer, clock_now_ns());
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&s->table.lock);
     if (answer->complete)
         release_round(s, j, partition);
 }
@@ -82,10 +82,10 @@ static enum status count_retry(const struct call_binding *t, bool is_push, struc
     struct job *j = t->job;
     size_t retries, most = RETRIES_PER_PARTITION * j->shard.length;
 
-    (void)pthread_mutex_lock(&t->service->lock);
+    (void)pthread_mutex_lock(&t->service->table.lock);
     job_count_retry(j, t->rank, is_push, clock_now_ns());
     retries = j->ranks[t->rank].session.retries;
-    (void)pthread_mutex_unlock(&t->service->lock);
+    (void)pthread_mutex_unlock(&t->service->table.lock);
     if (retries <= most)
         return STATUS_OK;
     return error_set(err, STATUS_PROTOCOL,
@@ -96,12 +96,12 @@ static enum status count_retry(const struct call_binding *t, bool is_push, struc
  * answer it.  No lock. */
 static void count_again(const struct call_binding *t, bool waits)
 {
-    (void)pthread_mutex_lock(&t->service->lock);
+    (void)pthread_mutex_lock(&t->service->table.lock);
     if (t->job->state == JOB_RUNNING && !job_is_lockstep(t->job) && waits)
         job_count_park(t->job, t->rank, clock_now_ns());
     else if (t->job->state == JOB_RUNNING && !job_is_lockstep(t->job))
         job_count_unpark(t->job, t->rank);
-    (void)pthread_mutex_unlock(&t->service->lock);
+    (void)pthread_mutex_unlock(&t->service->table.lock);
 }
 
 static enum status take_push(const struct call_binding *t, const struct chunk_header *h, bool again,
@@ -141,12 +141,12 @@ static enum status take_init(const struct call_binding *t, const struct chunk_he
         return status;
     if (again)
         return count_retry(t, false, err);
-    (void)pthread_mutex_lock(&t->service->lock);
+    (void)pthread_mutex_lock(&t->service->table.lock);
     if (j->state == JOB_RUNNING) {
         job_count_initial(j, h->length);
         j->totals.rx_reference_bytes += h->flags & CHUNK_BY_REFERENCE ? h->length : 0;
     }
-    (void)pthread_mutex_unlock(&t->service->lock);
+    (void)pthread_mutex_unlock(&t->service->table.lock);
     answer_pulls(t->service, j, h->partition);
     return STATUS_OK;
 }
@@ -177,10 +177,10 @@ static enum status take_pull(const struct call_binding *t, const struct chunk_he
         reply_pull(t->service, j, t->rank, h->partition, &answer);
         return STATUS_OK;
     }
-    (void)pthread_mutex_lock(&t->service->lock);
+    (void)pthread_mutex_lock(&t->service->table.lock);
     if (j->parked_since_ns == 0 && j->values_set < j->shard.length)
         j->parked_since_ns = clock_now_ns();
-    (void)pthread_mutex_unlock(&t->service->lock);
+    (void)pthread_mutex_unlock(&t->service->table.lock);
     return STATUS_OK;
 }
 
@@ -198,12 +198,12 @@ static enum status take_names(const struct call_binding *t, const struct chunk_h
 static enum status count_whole(struct service *s, struct job *j, uint32_t partition,
                                const struct shard_reply *answer, struct error *err)
 {
-    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&s->table.lock);
     if (j->state == JOB_RUNNING && answer->complete && job_is_lockstep(j))
         job_count_complete(j, answer, clock_now_ns());
     else if (j->state == JOB_RUNNING && answer->complete)
         job_count_whole(j, answer, clock_now_ns());
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&s->table.lock);
     if (answer->complete)
         release_round(s, j, partition);
     return go_on(s, j, partition, err);
@@ -218,10 +218,10 @@ static enum status finish_partition(struct service *s, struct job *j, unsigned r
     struct shard_reply answer = {0};
     enum status status;
 
-    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&s->table.lock);
     if (j->state == JOB_RUNNING && !job_is_lockstep(j))
         job_count_finish(j, rank, wants_final, clock_now_ns());
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&s->table.lock);
     status = shard_finish(&j->shard, partition, rank, wants_final, again, &answer, err);
     if (status != STATUS_OK)
         return status;
@@ -266,7 +266,7 @@ void exchange_vacate_rank(struct service *s, struct job *j, unsigned rank)
             status = count_whole(s, j, held[i], &answer, &err);
     }
     if (status != STATUS_OK)
-        service_end_job(s, j, &err);
+        job_table_end(&s->table, j, &err);
 }
 
 enum status exchange_occupy_rank(struct job *j, unsigned rank, bool replaces, struct error *err)
@@ -339,9 +339,9 @@ static enum status admit(const struct stream *st, const struct chunk_header *h, 
     bool lockstep = job_is_lockstep(j);
     enum status status = STATUS_OK;
 
-    (void)pthread_mutex_lock(&t->service->lock);
+    (void)pthread_mutex_lock(&t->service->table.lock);
     if (j->state != JOB_RUNNING || !call_binding_holds(t)) {
-        (void)pthread_mutex_unlock(&t->service->lock);
+        (void)pthread_mutex_unlock(&t->service->table.lock);
         return STATUS_CANCELLED;
     }
     r->heard_ns = r->session.alive_ns[st->lane] = now_ns;
@@ -364,7 +364,7 @@ static enum status admit(const struct stream *st, const struct chunk_header *h, 
         job_count_push(j, t->rank, h->round, h->length, now_ns);
     if (status == STATUS_OK && r->by_reference && h->kind == CHUNK_PUSH && is_new)
         j->totals.rx_reference_bytes += h->length;
-    (void)pthread_mutex_unlock(&t->service->lock);
+    (void)pthread_mutex_unlock(&t->service->table.lock);
     return status;
 }
 
@@ -376,10 +376,10 @@ static struct worker_memory *memory_of(const struct call_binding *t, const struc
 
     if (!(h->flags & CHUNK_BY_REFERENCE))
         return NULL;
-    (void)pthread_mutex_lock(&t->service->lock);
+    (void)pthread_mutex_lock(&t->service->table.lock);
     if (r->memory && r->memory->session == r->session.id)
         memory = worker_memory_ref(r->memory);
-    (void)pthread_mutex_unlock(&t->service->lock);
+    (void)pthread_mutex_unlock(&t->service->table.lock);
     return memory;
 }
 

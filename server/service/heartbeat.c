@@ -26,7 +26,7 @@ static enum status check_bind(const struct service *s, const struct beat *beat, 
                                      .session = beat->session,
                                      .connection = beat->connection,
                                      .what = "sent a beat"};
-    const struct job *j = s->current;
+    const struct job *j = s->table.current;
     const struct rank_session *session;
     enum status status = call_binding_check(s, &claim, err);
 
@@ -55,8 +55,8 @@ static enum status bind_attend(struct attend *a, struct rpc_call *call, const st
 
     if (status != STATUS_OK)
         return status;
-    (void)pthread_mutex_lock(&s->lock);
-    j = s->current;
+    (void)pthread_mutex_lock(&s->table.lock);
+    j = s->table.current;
     status = check_bind(s, beat, err);
     if (status == STATUS_OK) {
         call_binding_bind(&a->binding, j, beat->rank, call);
@@ -64,7 +64,7 @@ static enum status bind_attend(struct attend *a, struct rpc_call *call, const st
         j->ranks[beat->rank].session.heartbeats[a->lane] = call;
         j->ranks[beat->rank].session.alive_ns[a->lane] = clock_now_ns();
     }
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&s->table.lock);
     return status;
 }
 
@@ -82,20 +82,22 @@ static enum status note_beat(const struct attend *a, const struct beat *beat, st
                          "the beats of rank %u, lane %u, carry one of rank %u, lane %u",
                          a->binding.rank, a->lane, beat->rank, beat->lane);
     *ret = (struct beat){.rank = beat->rank, .count = beat->count};
-    (void)pthread_mutex_lock(&a->binding.service->lock);
+    (void)pthread_mutex_lock(&a->binding.service->table.lock);
     if (j->state != JOB_RUNNING || !call_binding_holds(&a->binding))
         status = STATUS_CANCELLED;
     else
         j->ranks[a->binding.rank].session.alive_ns[a->lane] = now_ns;
     ret->epoch = j->epoch;
-    ret->waiting_ms = (uint32_t)job_waiting_ms(j, a->binding.service->timeout_ms, now_ns, &away);
+    ret->waiting_ms =
+        (uint32_t)job_waiting_ms(j, a->binding.service->table.timeout_ms, now_ns, &away);
     if (ret->waiting_ms > 0)
         (void)snprintf(ret->reason, sizeof(ret->reason), "rank %u is %s (%s)", away,
                        rank_session_state_name(j->ranks[away].session.state),
                        j->ranks[away].session.how);
-    (void)pthread_mutex_unlock(&a->binding.service->lock);
+    (void)pthread_mutex_unlock(&a->binding.service->table.lock);
     if (status == STATUS_OK)
-        primary_beat(a->binding.service, j, beat->rank, beat->vote_epoch, &ret->propose_epoch);
+        replication_vote(&a->binding.service->replication, j, beat->rank, beat->vote_epoch,
+                         &ret->propose_epoch);
     return status;
 }
 

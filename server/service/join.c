@@ -49,7 +49,7 @@ static int64_t answer_margin_ns(int64_t left_ns)
 
 static int64_t join_deadline(const struct service *s, const struct rpc_call *call)
 {
-    int64_t own_ns = clock_deadline_ns(s->timeout_ms);
+    int64_t own_ns = clock_deadline_ns(s->table.timeout_ms);
     int64_t call_ns = rpc_call_deadline_ns(call);
 
     if (call_ns != INT64_MAX)
@@ -61,21 +61,21 @@ static int64_t join_deadline(const struct service *s, const struct rpc_call *cal
 static enum status refuse_return(const struct service *s, const struct join_request *request,
                                  struct error *err)
 {
-    if (strcmp(s->last_job, request->job) != 0)
+    if (strcmp(s->table.last_job, request->job) != 0)
         return error_set(err, STATUS_NOT_FOUND,
                          "job '%s' is not known here: rank %u cannot come back to it", request->job,
                          request->rank);
-    if (s->last_failure.status == STATUS_OK)
+    if (s->table.last_failure.status == STATUS_OK)
         return error_set(err, STATUS_NOT_FOUND, "job '%s' is done: rank %u cannot come back to it",
                          request->job, request->rank);
-    return error_set(err, s->last_failure.status, "%s", s->last_failure.text);
+    return error_set(err, s->table.last_failure.status, "%s", s->table.last_failure.text);
 }
 
 /* How long it takes to find out that the holder of a slot is dead, if it is.  Lock held. */
 static int64_t takeover_delay_ms(const struct job *j, const struct rank_session *session)
 {
     int64_t silence_ms = rank_session_has_heartbeat(session) ? j->terms.heartbeat_timeout_ms : 0;
-    int64_t open_ms = rank_session_is_open(session) ? 0 : rank_recovery_open_ms(j);
+    int64_t open_ms = rank_session_is_open(session) ? 0 : session_open_ms(j);
 
     return (silence_ms > open_ms ? silence_ms : open_ms) + TAKEOVER_MARGIN_MS;
 }
@@ -104,7 +104,7 @@ static void hold_join(struct join_call *jc, struct job *j, struct rpc_call *call
     r->join_round = request->round;
     r->join_lanes = request->lanes;
     rpc_call_ref(call);
-    (void)pthread_cond_broadcast(&jc->service->changed);
+    (void)pthread_cond_broadcast(&jc->service->table.changed);
 }
 
 /* May this session take the place of the one that has, or had, it?  Lock held. */
@@ -144,7 +144,7 @@ static enum status admit_running(struct join_call *jc, struct rpc_call *call,
                                  const struct join_request *request, struct join_outcome *outcome,
                                  struct error *err)
 {
-    struct job *j = jc->service->current;
+    struct job *j = jc->service->table.current;
     enum status status = membership_check_size(&j->members, request, err);
     const struct rank_session *session;
     bool known;
@@ -155,14 +155,14 @@ static enum status admit_running(struct join_call *jc, struct rpc_call *call,
     known = request->session != 0 && request->session == session->id &&
             session->state != RANK_VACANT &&
             j->members.members[request->rank].state == MEMBER_JOINED;
-    if (j->replica.is_kept && !known)
+    if (j->role == JOB_COPY && !known)
         return error_set(err, STATUS_UNAVAILABLE,
                          "job '%s': this server keeps a copy for a primary, which knows no session "
                          "of rank %u like this",
                          j->members.job, request->rank);
-    if (j->replica.is_kept)
+    if (j->role == JOB_COPY)
         status = membership_check_again(&j->members, request, err);
-    if (j->replica.is_kept && status == STATUS_OK)
+    if (j->role == JOB_COPY && status == STATUS_OK)
         status = replica_admit(j, request, err);
     if (!known)
         status = check_take(j, request, rpc_call_peer(call), err);
@@ -171,8 +171,8 @@ static enum status admit_running(struct join_call *jc, struct rpc_call *call,
     if (status != STATUS_OK)
         return status;
     if (known && session->state == RANK_HELD)
-        outcome->cut_count =
-            rank_recovery_cut_slot(jc->service, j, request->rank, "it joined again", outcome->cut);
+        outcome->cut_count = session_cut_locked(&jc->service->table, j, request->rank,
+                                                "it joined again", outcome->cut);
     hold_join(jc, j, call, request, known ? JOIN_RESUME : JOIN_TAKE, outcome);
     return STATUS_OK;
 }
@@ -183,7 +183,7 @@ static enum status admit_first(struct join_call *jc, struct rpc_call *call,
                                struct error *err)
 {
     struct service *s = jc->service;
-    struct job *j = s->current;
+    struct job *j = s->table.current;
     bool same = request->session != 0 && strcmp(j->members.job, request->job) == 0 &&
                 request->rank < j->members.world_size &&
                 j->members.members[request->rank].state == MEMBER_JOINED &&
@@ -208,8 +208,9 @@ static enum status admit_first(struct join_call *jc, struct rpc_call *call,
 /* Does the job run here, as one of which this server is the primary?  Lock held. */
 static bool is_served(const struct service *s, const struct join_request *request)
 {
-    return s->current && s->current->state == JOB_RUNNING && !s->current->replica.is_kept &&
-           strcmp(s->current->members.job, request->job) == 0;
+    return s->table.current && s->table.current->state == JOB_RUNNING &&
+           s->table.current->role != JOB_COPY &&
+           strcmp(s->table.current->members.job, request->job) == 0;
 }
 
 /* Was it on its way while a later one of its session came?  That one's connection is the present
@@ -233,28 +234,29 @@ static enum status admit(struct join_call *jc, struct rpc_call *call,
     struct service *s = jc->service;
     enum status status = STATUS_OK;
 
-    if (s->draining)
+    if (s->table.draining)
         return error_set(err, STATUS_UNAVAILABLE, "the parameter server is stopping");
-    if (is_outdated(s->current, request))
+    if (is_outdated(s->table.current, request))
         return error_set(err, STATUS_UNAVAILABLE,
                          "job '%s': rank %u has joined again since this join was sent",
                          request->job, request->rank);
-    if (!s->current && request->resume)
+    if (!s->table.current && request->resume)
         return refuse_return(s, request, err);
     if (request->follows && !request->resume && !is_served(s, request))
         return error_set(err, STATUS_NOT_FOUND, "job '%s' has not been taken over here",
                          request->job);
-    if (!s->current)
-        status = job_open(request, &s->current, err);
+    if (!s->table.current)
+        status = job_open(request, &s->table.current, err);
     if (status != STATUS_OK)
         return status;
-    if (s->current->state == JOB_RUNNING && strcmp(s->current->members.job, request->job) == 0)
+    if (s->table.current->state == JOB_RUNNING &&
+        strcmp(s->table.current->members.job, request->job) == 0)
         return admit_running(jc, call, request, outcome, err);
     status = admit_first(jc, call, request, outcome, err);
-    if (status != STATUS_OK && s->current->state == JOB_GATHERING &&
-        s->current->members.joined == 0) {
-        job_close(s->current); /* made for this request */
-        s->current = NULL;
+    if (status != STATUS_OK && s->table.current->state == JOB_GATHERING &&
+        s->table.current->members.joined == 0) {
+        job_close(s->table.current); /* made for this request */
+        s->table.current = NULL;
     }
     return status;
 }
@@ -266,17 +268,17 @@ static void end_gathering(struct service *s, const struct join_request *request,
     struct job *j;
     bool concerned;
 
-    (void)pthread_mutex_lock(&s->lock);
-    j = s->current;
+    (void)pthread_mutex_lock(&s->table.lock);
+    j = s->table.current;
     concerned = j && j->state == JOB_GATHERING && strcmp(j->members.job, request->job) == 0 &&
                 j->members.world_size != request->world_size;
     if (concerned)
         j->users++;
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&s->table.lock);
     if (!concerned)
         return;
-    service_end_job(s, j, err);
-    service_drop_job(s, j);
+    job_table_end(&s->table, j, err);
+    job_table_drop(&s->table, j);
 }
 
 static enum status take_join(struct join_call *jc, struct rpc_call *call,
@@ -295,15 +297,15 @@ static enum status take_join(struct join_call *jc, struct rpc_call *call,
         wire_release_join_request(&request);
         return status;
     }
-    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&s->table.lock);
     status = admit(jc, call, &request, &outcome, err);
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&s->table.lock);
     if (outcome.displaced) {
         rpc_call_finish(outcome.displaced, outcome.is_back ? STATUS_EXISTS : STATUS_UNAVAILABLE,
                         outcome.is_back ? "the rank is back" : "its session has joined again");
         rpc_call_unref(outcome.displaced);
     }
-    rank_recovery_end_calls(outcome.cut, outcome.cut_count);
+    session_end_calls(outcome.cut, outcome.cut_count);
     if (status == STATUS_MISMATCH)
         end_gathering(s, &request, err);
     wire_release_join_request(&request);
@@ -338,7 +340,7 @@ static void join_message(struct rpc_call *call, struct rpc_message *message, voi
 }
 
 /* The caller has its answer, or is gone: then, before the job has begun, it may come again; and
- * when it has begun, that is a connection that broke.  Lock held; *ret_cut: rank_recovery_cut it.
+ * when it has begun, that is a connection that broke.  Lock held; *ret_cut: session_cut it.
  */
 static void note_closed(struct join_call *jc, struct rpc_call *call,
                         const struct rpc_result *result, bool *ret_end, uint64_t *ret_cut)
@@ -374,16 +376,16 @@ static void join_closed(struct rpc_call *call, const struct rpc_result *result, 
         return;
     }
     s = jc->service;
-    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&s->table.lock);
     note_closed(jc, call, result, &end, &cut);
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&s->table.lock);
     if (end) {
         (void)error_set(&err, STATUS_PEER_LOST, WIRE_RANK_LOST "its join was cut off)", jc->rank);
-        service_end_deserted(s, jc->job, &err);
+        job_table_end_deserted(&s->table, jc->job, &err);
     } else if (cut != 0) {
-        rank_recovery_cut(s, jc->job, jc->rank, cut, "its join was cut off");
+        session_cut(&s->table, jc->job, jc->rank, cut, "its join was cut off");
     }
-    service_drop_job(s, jc->job);
+    job_table_drop(&s->table, jc->job);
     rpc_call_unref(call);
     free(jc);
 }
@@ -423,11 +425,11 @@ void join_answer(struct service *s, struct job *j, unsigned rank, struct rpc_cal
     uint8_t *bytes = NULL;
     size_t size = 0;
 
-    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&s->table.lock);
     reply.connection = call_binding_number(s, &j->ranks[rank].session);
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&s->table.lock);
     if (pack_reply(s, j, reply, &bytes, &size, &err) != STATUS_OK) {
-        service_end_job(s, j, &err); /* which does not know of this call any more */
+        job_table_end(&s->table, j, &err); /* which does not know of this call any more */
         rpc_call_finish(call, err.status, err.text);
         return;
     }
@@ -442,16 +444,16 @@ void join_answer_all(struct service *s, struct job *j)
         struct rpc_call *call;
         uint64_t connection;
 
-        (void)pthread_mutex_lock(&s->lock);
+        (void)pthread_mutex_lock(&s->table.lock);
         call = j->ranks[rank].join_kind == JOIN_START ? j->ranks[rank].join : NULL;
         connection = j->ranks[rank].session.connection;
         j->ranks[rank].join = call ? NULL : j->ranks[rank].join;
         j->ranks[rank].answered = call;
         if (call)
             rpc_call_ref(call);
-        (void)pthread_mutex_unlock(&s->lock);
+        (void)pthread_mutex_unlock(&s->table.lock);
         if (!call) {
-            rank_recovery_cut(s, j, rank, connection, "its join was cut off");
+            session_cut(&s->table, j, rank, connection, "its join was cut off");
             continue;
         }
         join_answer(s, j, rank, call, 1, 0);

@@ -4,7 +4,7 @@
  * be made any more.  The second is a loss at once.
  */
 #include "common/base/clock.h"
-#include "server/persistence/persistence.h"
+#include "server/service/service_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static void lose_now(struct service *s, struct job *j, const struct leave_reques
 
     (void)snprintf(how, sizeof(how), "failed: %.160s", request->reason);
     if (session->state == RANK_HELD)
-        effect->call_count = rank_recovery_cut_slot(s, j, request->rank, how, effect->calls);
+        effect->call_count = session_cut_locked(&s->table, j, request->rank, how, effect->calls);
     session->until_ns = clock_now_ns();
 }
 
@@ -56,7 +56,7 @@ static enum status check_leave(const struct job *j, const struct leave_request *
 static enum status note_leave(struct service *s, const struct leave_request *request,
                               struct leave_effect *effect, struct error *err)
 {
-    struct job *j = s->current;
+    struct job *j = s->table.current;
     enum status status = check_leave(j, request, err);
     bool shrinks;
 
@@ -74,8 +74,8 @@ static enum status note_leave(struct service *s, const struct leave_request *req
         job_lose(j, request->rank);
     else
         membership_lose(&j->members, request->rank);
-    persistence_members(s, j);
-    (void)primary_members(j);
+    (void)job_table_keep_members(&s->table, j, NULL);
+    (void)replication_change_members(j);
     if (request->reason[0] != '\0')
         (void)error_set(&effect->failure, STATUS_PEER_LOST, "rank %u failed: %s", request->rank,
                         request->reason);
@@ -89,7 +89,7 @@ static enum status note_leave(struct service *s, const struct leave_request *req
     job_resume_watch(j, clock_now_ns());
     /* At once: a chunk that comes next would end the job because a rank has left, without the
      * reason. */
-    effect->ended = effect->ends && service_begin_end(s, j, failure_of(effect));
+    effect->ended = effect->ends && job_table_begin_end(&s->table, j, failure_of(effect));
     return STATUS_OK;
 }
 
@@ -98,20 +98,20 @@ static void have_effect(struct service *s, struct leave_effect *effect, unsigned
 {
     struct job *j = effect->job;
 
-    rank_recovery_end_calls(effect->calls, effect->call_count);
+    session_end_calls(effect->calls, effect->call_count);
     if (effect->ended) {
-        service_finish_end(s, j, failure_of(effect));
+        job_table_finish_end(&s->table, j, failure_of(effect));
     } else if (effect->vacates && !effect->ends) {
         exchange_vacate_rank(s, j, rank);
-        (void)pthread_mutex_lock(&s->lock);
+        (void)pthread_mutex_lock(&s->table.lock);
         job_vacate(j, rank, clock_now_ns());
-        (void)pthread_mutex_unlock(&s->lock);
+        (void)pthread_mutex_unlock(&s->table.lock);
     } else if (effect->finishes && !effect->ends) {
         exchange_finish_rank(s, j, rank);
     }
     if (!effect->ends && effect->call_count == 0)
-        primary_settle(s, j, rank);
-    service_drop_job(s, j);
+        replication_settle(&s->replication, j, rank);
+    job_table_drop(&s->table, j);
 }
 
 static void leave_start(struct rpc_call *call, void *user)
@@ -139,9 +139,9 @@ static void leave_message(struct rpc_call *call, struct rpc_message *message, vo
     if (status == STATUS_OK)
         status = authorize_rank(s, call, request.rank, &err);
     if (status == STATUS_OK) {
-        (void)pthread_mutex_lock(&s->lock);
+        (void)pthread_mutex_lock(&s->table.lock);
         status = note_leave(s, &request, &effect, &err);
-        (void)pthread_mutex_unlock(&s->lock);
+        (void)pthread_mutex_unlock(&s->table.lock);
     }
     if (effect.job)
         have_effect(s, &effect, request.rank);

@@ -14,7 +14,7 @@ static enum status place(struct service *s, unsigned rank, struct worker_memory 
                          struct worker_memory **ret_old, struct shared_memory *ret_memory,
                          struct error *err)
 {
-    struct job *j = s->current;
+    struct job *j = s->table.current;
     struct shared_memory copy;
 
     if (!j || j->state != JOB_RUNNING || !j->shard.reply_memory.base ||
@@ -38,9 +38,9 @@ static enum status take(void *user, unsigned rank, struct worker_memory *memory,
     struct worker_memory *old = NULL;
     enum status status;
 
-    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&s->table.lock);
     status = place(s, rank, memory, &old, ret_memory, err);
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&s->table.lock);
     worker_memory_unref(old);
     return status;
 }

@@ -1,92 +1,28 @@
 /*
- * Loss and return of ranks.  Handlers only notice: rank_recovery_cut ends all calls of a connection
- * that broke, Join leaves its call in the rank.  What becomes of the slot is decided here, one rank
+ * Loss and return of ranks.  Handlers only notice: session_cut ends all calls of a connection that
+ * broke, Join leaves its call in the rank.  What becomes of the place is decided here, one rank
  * after the other, by the supervisor alone, and only when no handler of the old connection is at
- * work. rank_return.c has what is done about those who want in.
+ * work.  rank_return.c has what is done about those who want in.
  *
- *   back in time         the session holds its slot again; nobody else notices more than a delay
+ *   back in time         the session holds its place again; nobody else notices more than a delay
  *   not back, fail       the job ends
  *   not back, shrink     the rank is taken out of all rounds, which may complete them
  *   not back, wait       the job stands still until another session takes the place or time is up
  *
  * The initial values come from rank 0 alone: where it is lost before they are here, the job ends.
  */
+#include "server/service/rank_recovery.h"
+
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "server/persistence/persistence.h"
 #include "server/service/exchange.h"
-#include "server/service/rank_recovery_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-#define OPEN_MS_LEAST 2000
-#define LOOK_MS_MOST  200 /* between two looks of a supervisor that gets on the processor */
-
-/* ------------------------------------------------------------------ notice */
-
-/* Nothing to come back to, and nothing that goes on: said at once.  Lock held. */
-static bool ends_job(const struct job *j, const struct rank_session *session)
-{
-    return j->terms.on_loss == WORKER_LOSS_FAIL && (session->id == 0 || j->terms.reconnect_ms == 0);
-}
-
-size_t rank_recovery_cut_slot(struct service *s, struct job *j, unsigned rank, const char *how,
-                              struct rpc_call **ret_calls)
-{
-    struct rank_session *session = &j->ranks[rank].session;
-
-    rank_session_cut(session, how, j->terms.reconnect_ms, clock_now_ns());
-    j->totals.cut++;
-    job_resume_watch(j, session->cut_ns);
-    (void)pthread_cond_broadcast(&s->changed);
-    return rank_session_take_calls(session, ret_calls);
-}
-
-void rank_recovery_end_calls(struct rpc_call **calls, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        rpc_call_cancel(calls[i]);
-        rpc_call_unref(calls[i]);
-    }
-}
-
-void rank_recovery_cut(struct service *s, struct job *j, unsigned rank, uint64_t connection,
-                       const char *how)
-{
-    const struct rank_session *session = &j->ranks[rank].session;
-    struct rpc_call *calls[RANK_SESSION_CALLS_MAX];
-    struct error err = {0};
-    size_t count = 0;
-    bool cut;
-
-    (void)pthread_mutex_lock(&s->lock);
-    cut = j->state == JOB_RUNNING && j->members.members[rank].state != MEMBER_LEFT &&
-          session->connection == connection && session->state == RANK_HELD;
-    if (cut && ends_job(j, session))
-        (void)error_set(&err, STATUS_PEER_LOST, WIRE_RANK_LOST "%s in round %" PRIu64 ")", rank,
-                        how, job_round(j));
-    else if (cut)
-        count = rank_recovery_cut_slot(s, j, rank, how, calls);
-    (void)pthread_mutex_unlock(&s->lock);
-    if (err.status != STATUS_OK)
-        service_end_job(s, j, &err);
-    rank_recovery_end_calls(calls, count);
-}
+#define LOOK_MS_MOST 200 /* between two looks of a supervisor that gets on the processor */
 
 /* ------------------------------------------------------------------ what a look finds */
-
-enum rank_recovery_act {
-    RECOVERY_NONE,
-    RECOVERY_CUT,     /* silent, or never there */
-    RECOVERY_REFUSE,  /* a join whose slot is another's, or that waited too long */
-    RECOVERY_RETURN,  /* the session is back */
-    RECOVERY_TAKE,    /* another one is there for the slot */
-    RECOVERY_REPLY,   /* and may be told */
-    RECOVERY_GIVE_UP, /* AWAY for too long, and the job ends or waits */
-    RECOVERY_VACATE,  /* the same, and the job goes on without */
-    RECOVERY_END      /* LOST for too long */
-};
 
 static bool has_values(const struct job *j)
 {
@@ -94,7 +30,7 @@ static bool has_values(const struct job *j)
 }
 
 /* What becomes of a join that waits.  Lock held. */
-static enum rank_recovery_act judge_join(const struct job_rank *r, int64_t now_ns)
+static enum recovery_act judge_join(const struct job_rank *r, int64_t now_ns)
 {
     const struct rank_session *session = &r->session;
     bool free = session->state == RANK_VACANT || session->state == RANK_LOST;
@@ -113,33 +49,27 @@ static enum rank_recovery_act judge_join(const struct job_rank *r, int64_t now_n
     return now_ns >= r->join_deadline_ns ? RECOVERY_REFUSE : RECOVERY_NONE;
 }
 
-int64_t rank_recovery_open_ms(const struct job *j)
-{
-    return j->terms.reconnect_ms > OPEN_MS_LEAST ? j->terms.reconnect_ms : OPEN_MS_LEAST;
-}
-
 /* A session that opens no stream: a new one may have to wait for other servers, unless another one
- * is there for its place.  Who has not been told that it is in has nothing to open yet.  Lock held.
- */
+ * is there for its place.  Who has not heard that it is in has nothing to open yet.  Lock held. */
 static bool is_unopened(const struct service *s, const struct job *j, const struct job_rank *r,
                         int64_t now_ns)
 {
     bool doubted = r->join && r->join_kind == JOIN_TAKE;
-    int64_t limit_ms = r->session.is_new && !doubted ? s->timeout_ms : rank_recovery_open_ms(j);
+    int64_t limit_ms = r->session.is_new && !doubted ? s->table.timeout_ms : session_open_ms(j);
 
     return !r->pending_join_reply && rank_session_is_unopened(&r->session, limit_ms, now_ns);
 }
 
 /* Lock held. */
-static enum rank_recovery_act judge(const struct service *s, const struct job *j, unsigned rank,
-                                    int64_t now_ns)
+static enum recovery_act judge(const struct service *s, const struct job *j, unsigned rank,
+                               int64_t now_ns)
 {
     const struct job_rank *r = &j->ranks[rank];
     bool lost_start = rank == 0 && !has_values(j);
     unsigned lane;
-    enum rank_recovery_act act = RECOVERY_NONE;
+    enum recovery_act act = RECOVERY_NONE;
 
-    if (r->pending_join_reply && replica_stream_knows(j->replica_stream, r->pending_join_change))
+    if (r->pending_join_reply && replication_knows(j, r->pending_join_change))
         return RECOVERY_REPLY;
     if (r->join && r->join_kind != JOIN_START)
         act = judge_join(r, now_ns);
@@ -156,29 +86,26 @@ static enum rank_recovery_act judge(const struct service *s, const struct job *j
                                                                  : RECOVERY_GIVE_UP;
 }
 
-/* ------------------------------------------------------------------ what is done about it */
+/* ------------------------------------------------------------------ noted under the lock */
 
-static void cut_silent(struct service *s, struct job *j, unsigned rank)
+static void note_cut(struct recovery *r)
 {
-    const struct rank_session *session = &j->ranks[rank].session;
-    uint64_t connection = session->connection;
+    const struct job *j = r->job;
+    const struct rank_session *session = &j->ranks[r->rank].session;
     int64_t now_ns = clock_now_ns();
     unsigned lane;
-    char how[64];
 
+    r->connection = session->connection;
     if (!rank_session_is_silent(session, j->terms.heartbeat_timeout_ms, now_ns, &lane))
-        (void)snprintf(how, sizeof(how), "it opened %u of %u lanes in %.1f s",
+        (void)snprintf(r->how, sizeof(r->how), "it opened %u of %u lanes in %.1f s",
                        (unsigned)__builtin_popcount(session->opened), session->lanes,
                        (double)(now_ns - session->held_ns) * 1e-9);
     else if (session->lanes == 1)
-        (void)snprintf(how, sizeof(how), "silent for %.1f s",
+        (void)snprintf(r->how, sizeof(r->how), "silent for %.1f s",
                        (double)(now_ns - session->alive_ns[lane]) * 1e-9);
     else
-        (void)snprintf(how, sizeof(how), "lane %u of %u silent for %.1f s", lane, session->lanes,
-                       (double)(now_ns - session->alive_ns[lane]) * 1e-9);
-    (void)pthread_mutex_unlock(&s->lock);
-    rank_recovery_cut(s, j, rank, connection, how);
-    (void)pthread_mutex_lock(&s->lock);
+        (void)snprintf(r->how, sizeof(r->how), "lane %u of %u silent for %.1f s", lane,
+                       session->lanes, (double)(now_ns - session->alive_ns[lane]) * 1e-9);
 }
 
 /* "rank 1 was lost (its connection closed in round 7; waited 2.0 s for it to come back)" */
@@ -193,33 +120,66 @@ static void describe(const struct job *j, unsigned rank, const char *awaited, in
 }
 
 /* The job ends, or begins to wait for another session. */
-static void give_up(struct service *s, struct job *j, unsigned rank)
+static void note_give_up(const struct service *s, struct recovery *r)
 {
-    struct rank_session *session = &j->ranks[rank].session;
-    struct rpc_call *newcomer = NULL; /* the end of the job is told to all */
+    struct job *j = r->job;
+    struct rank_session *session = &j->ranks[r->rank].session;
     int64_t now_ns = clock_now_ns();
-    struct error err = {0};
-    bool waits = j->terms.on_loss == WORKER_LOSS_WAIT && (rank != 0 || has_values(j)) &&
-                 session->state == RANK_AWAY;
 
-    describe(j, rank, session->state == RANK_LOST ? "a replacement" : "it to come back", now_ns,
-             &err);
-    if (waits) {
-        newcomer = rank_recovery_take_pending(&j->ranks[rank]);
-        session->state = RANK_LOST;
-        session->until_ns = now_ns + s->timeout_ms * 1000000;
-        j->totals.lost++;
-    } else {
+    describe(j, r->rank, session->state == RANK_LOST ? "a replacement" : "it to come back", now_ns,
+             &r->err);
+    r->ends = j->terms.on_loss != WORKER_LOSS_WAIT || (r->rank == 0 && !has_values(j)) ||
+              session->state != RANK_AWAY;
+    if (r->ends) {
         j->totals.lost += session->state == RANK_AWAY;
-        job_note_incident(j, rank, INCIDENT_FAILED, now_ns);
+        job_note_incident(j, r->rank, INCIDENT_FAILED, now_ns); /* all hear of the job's end */
+    } else {
+        r->displaced = rank_return_take_pending(&j->ranks[r->rank]);
+        session->state = RANK_LOST;
+        session->until_ns = now_ns + s->table.timeout_ms * 1000000;
+        j->totals.lost++;
     }
-    (void)pthread_mutex_unlock(&s->lock);
-    rank_recovery_end_pending(newcomer, RECOVERY_PLACE_GONE);
-    if (waits)
-        log_warning("job '%s': %s; waiting for a replacement", j->members.job, err.text);
-    else
-        service_end_job(s, j, &err);
-    (void)pthread_mutex_lock(&s->lock);
+}
+
+static void note_vacate(struct service *s, struct recovery *r)
+{
+    struct job *j = r->job;
+
+    r->displaced = rank_return_take_pending(&j->ranks[r->rank]);
+    describe(j, r->rank, "it to come back", clock_now_ns(), &r->err);
+    job_lose(j, r->rank);
+    if (j->members.joined > 0) /* else it is over; who goes on with its files takes this place */
+        (void)job_table_keep_members(&s->table, j, NULL);
+    (void)replication_change_members(j);
+}
+
+/* Lock held. */
+static void note(struct service *s, struct recovery *r)
+{
+    switch (r->act) {
+    case RECOVERY_NONE:
+        return;
+    case RECOVERY_CUT:
+        note_cut(r);
+        return;
+    case RECOVERY_REFUSE:
+    case RECOVERY_RETURN:
+    case RECOVERY_TAKE:
+    case RECOVERY_REPLY:
+        rank_return_note(r);
+        return;
+    case RECOVERY_GIVE_UP:
+    case RECOVERY_END:
+        note_give_up(s, r);
+        return;
+    case RECOVERY_VACATE:
+        note_vacate(s, r);
+        return;
+    case RECOVERY_DESERTED:
+        (void)error_set(&r->err, STATUS_PEER_LOST, "no rank is left (in round %" PRIu64 ")",
+                        job_round(r->job));
+        return;
+    }
 }
 
 /* Nobody takes part, and no join waits for a place.  Lock held. */
@@ -231,69 +191,8 @@ static bool is_deserted(const struct job *j)
     return j->members.joined == 0;
 }
 
-/* Rounds go without it. */
-static void vacate(struct service *s, struct job *j, unsigned rank)
-{
-    struct rpc_call *newcomer = rank_recovery_take_pending(&j->ranks[rank]);
-    struct error err = {0};
-    unsigned joined;
-    uint64_t epoch;
-    bool deserted;
-
-    describe(j, rank, "it to come back", clock_now_ns(), &err);
-    job_lose(j, rank);
-    if (j->members.joined > 0) /* else it is over; who goes on with its files takes this place */
-        persistence_members(s, j);
-    (void)primary_members(j);
-    (void)pthread_mutex_unlock(&s->lock);
-    rank_recovery_end_pending(newcomer, RECOVERY_PLACE_GONE);
-    exchange_vacate_rank(s, j, rank);
-    replica_stream_forget(j->replica_stream, rank); /* nobody is there to be told */
-    (void)pthread_mutex_lock(&s->lock);
-    if (j->state != JOB_RUNNING)
-        return;
-    j->totals.lost++;
-    job_vacate(j, rank, clock_now_ns());
-    job_note_incident(j, rank, INCIDENT_VACATED, clock_now_ns());
-    joined = j->members.joined;
-    epoch = j->epoch;
-    deserted = is_deserted(j);
-    j->takeover_pending = joined == 0;
-    (void)pthread_mutex_unlock(&s->lock);
-    log_warning("job '%s': %s; it goes on with %u of %u ranks, epoch %" PRIu64, j->members.job,
-                err.text, joined, j->members.world_size, epoch);
-    if (deserted) {
-        (void)error_prefix(&err, "no rank is left: ");
-        service_end_job(s, j, &err);
-    }
-    (void)pthread_mutex_lock(&s->lock);
-}
-
-void rank_recovery_take_out(struct service *s, struct job *j)
-{
-    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
-        if (j->members.members[rank].state == MEMBER_JOINED)
-            continue;
-        if (j->terms.on_loss == WORKER_LOSS_SHRINK)
-            exchange_vacate_rank(s, j, rank);
-        else if (!job_is_lockstep(j))
-            exchange_finish_rank(s, j, rank);
-    }
-}
-
-/* Who wanted to take a place has not come after all, and nobody else is there. */
-static void end_deserted(struct service *s, struct job *j)
-{
-    struct error err = {0};
-
-    (void)error_set(&err, STATUS_PEER_LOST, "no rank is left (in round %" PRIu64 ")", job_round(j));
-    (void)pthread_mutex_unlock(&s->lock);
-    service_end_job(s, j, &err);
-    (void)pthread_mutex_lock(&s->lock);
-}
-
-/* When this process was stopped, or did not get on the processor, beats lie unread: the ranks have
- * that time once more.  Lock held. */
+/* When this process was stopped, or did not get on the processor, heartbeats lie unread: the ranks
+ * have that time once more.  Lock held. */
 static void forgive_own_delay(struct service *s, struct job *j)
 {
     int64_t now_ns = clock_now_ns(), since_ns = s->looked_ns;
@@ -306,45 +205,110 @@ static void forgive_own_delay(struct service *s, struct job *j)
         rank_session_forgive(&j->ranks[rank].session, since_ns, now_ns);
 }
 
-bool rank_recovery_look(struct service *s)
+bool rank_recovery_next(struct service *s, struct recovery *ret)
 {
-    struct job *j = s->current;
+    struct job *j = s->table.current;
 
-    if (j && j->replica.is_kept)
-        return false; /* its ranks are another server's */
-    if (j && j->state == JOB_RUNNING && j->takeover_pending && is_deserted(j)) {
-        end_deserted(s, j);
-        return true;
+    *ret = (struct recovery){.job = j};
+    if (!j || j->role == JOB_COPY) /* its ranks are another server's */
+        return false;
+    forgive_own_delay(s, j);
+    if (j->state != JOB_RUNNING)
+        return false;
+    if (j->takeover_pending && is_deserted(j))
+        ret->act = RECOVERY_DESERTED;
+    for (unsigned rank = 0; ret->act == RECOVERY_NONE && rank < j->members.world_size; rank++) {
+        ret->rank = rank;
+        ret->act = judge(s, j, rank, clock_now_ns());
     }
-    if (j)
-        forgive_own_delay(s, j);
-    for (unsigned rank = 0; j && j->state == JOB_RUNNING && rank < j->members.world_size; rank++) {
-        switch (judge(s, j, rank, clock_now_ns())) {
-        case RECOVERY_NONE:
+    note(s, ret);
+    return ret->act != RECOVERY_NONE;
+}
+
+/* ------------------------------------------------------------------ done without it */
+
+static void give_up(struct service *s, struct recovery *r)
+{
+    rank_return_end_pending(r->displaced);
+    if (r->ends)
+        job_table_end(&s->table, r->job, &r->err);
+    else
+        log_warning("job '%s': %s; waiting for a replacement", r->job->members.job, r->err.text);
+}
+
+/* Rounds go without it. */
+static void vacate(struct service *s, struct recovery *r)
+{
+    struct job *j = r->job;
+    unsigned joined;
+    uint64_t epoch;
+    bool deserted;
+
+    rank_return_end_pending(r->displaced);
+    exchange_vacate_rank(s, j, r->rank);
+    replication_forget(j, r->rank); /* nobody is there to be told */
+    (void)pthread_mutex_lock(&s->table.lock);
+    if (j->state != JOB_RUNNING) {
+        (void)pthread_mutex_unlock(&s->table.lock);
+        return;
+    }
+    j->totals.lost++;
+    job_vacate(j, r->rank, clock_now_ns());
+    job_note_incident(j, r->rank, INCIDENT_VACATED, clock_now_ns());
+    joined = j->members.joined;
+    epoch = j->epoch;
+    deserted = is_deserted(j);
+    j->takeover_pending = joined == 0;
+    (void)pthread_mutex_unlock(&s->table.lock);
+    log_warning("job '%s': %s; it goes on with %u of %u ranks, epoch %" PRIu64, j->members.job,
+                r->err.text, joined, j->members.world_size, epoch);
+    if (deserted) {
+        (void)error_prefix(&r->err, "no rank is left: ");
+        job_table_end(&s->table, j, &r->err);
+    }
+}
+
+void rank_recovery_run(struct service *s, struct recovery *r)
+{
+    switch (r->act) {
+    case RECOVERY_NONE:
+        return;
+    case RECOVERY_CUT:
+        session_cut(&s->table, r->job, r->rank, r->connection, r->how);
+        return;
+    case RECOVERY_REFUSE:
+        rank_return_refuse(r);
+        return;
+    case RECOVERY_RETURN:
+        rank_return_bring_back(s, r);
+        return;
+    case RECOVERY_TAKE:
+        rank_return_take(s, r);
+        return;
+    case RECOVERY_REPLY:
+        rank_return_reply(s, r);
+        return;
+    case RECOVERY_GIVE_UP:
+    case RECOVERY_END:
+        give_up(s, r);
+        return;
+    case RECOVERY_VACATE:
+        vacate(s, r);
+        return;
+    case RECOVERY_DESERTED: /* who wanted to take a place has not come after all */
+        job_table_end(&s->table, r->job, &r->err);
+        return;
+    }
+}
+
+void rank_recovery_take_out(struct service *s, struct job *j)
+{
+    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
+        if (j->members.members[rank].state == MEMBER_JOINED)
             continue;
-        case RECOVERY_CUT:
-            cut_silent(s, j, rank);
-            return true;
-        case RECOVERY_REFUSE:
-            rank_recovery_refuse_join(s, j, rank);
-            return true;
-        case RECOVERY_RETURN:
-            rank_recovery_bring_back(s, j, rank);
-            return true;
-        case RECOVERY_TAKE:
-            rank_recovery_take_slot(s, j, rank);
-            return true;
-        case RECOVERY_REPLY:
-            rank_recovery_reply(s, j, rank);
-            return true;
-        case RECOVERY_GIVE_UP:
-        case RECOVERY_END:
-            give_up(s, j, rank);
-            return true;
-        case RECOVERY_VACATE:
-            vacate(s, j, rank);
-            return true;
-        }
+        if (j->terms.on_loss == WORKER_LOSS_SHRINK)
+            exchange_vacate_rank(s, j, rank);
+        else if (!job_is_lockstep(j))
+            exchange_finish_rank(s, j, rank);
     }
-    return false;
 }

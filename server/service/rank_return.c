@@ -1,30 +1,18 @@
 /*
- * Return of ranks: the answers to a join that waits, once rank_recovery.c has judged it.  Who takes
- * another session's place is told in two steps: it has the slot at once, and hears of it when a
- * replica knows that it has.
+ * Return of ranks: what is done about a join that waits, once rank_recovery.c has judged it.  Who
+ * takes another session's place hears of it in two steps: it has the place at once, and the reply
+ * when a replica knows that it has.
  */
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "server/persistence/persistence.h"
 #include "server/service/exchange.h"
-#include "server/service/rank_recovery_internal.h"
+#include "server/service/rank_recovery.h"
 
 #include <inttypes.h>
 
-/* A reference to the join that waits, which is answered now, and who it is: the rank may get
- * another one meanwhile.  Lock held. */
-static struct rpc_call *take_join(struct job_rank *r, struct job_newcomer *ret)
-{
-    struct rpc_call *call = r->join;
+#define PLACE_GONE "its place is another session's, or vacant, by now"
 
-    rpc_call_ref(call);
-    *ret = (struct job_newcomer){
-        .session = r->join_session, .lanes = r->join_lanes, .peer = rpc_call_peer(call)};
-    r->join = NULL;
-    return call;
-}
-
-struct rpc_call *rank_recovery_take_pending(struct job_rank *r)
+struct rpc_call *rank_return_take_pending(struct job_rank *r)
 {
     struct rpc_call *call = r->pending_join_reply;
 
@@ -32,7 +20,7 @@ struct rpc_call *rank_recovery_take_pending(struct job_rank *r)
     return call;
 }
 
-void rank_recovery_end_pending(struct rpc_call *call, const char *why)
+static void end_pending(struct rpc_call *call, const char *why)
 {
     if (!call)
         return;
@@ -40,127 +28,151 @@ void rank_recovery_end_pending(struct rpc_call *call, const char *why)
     rpc_call_unref(call);
 }
 
-void rank_recovery_refuse_join(struct service *s, struct job *j, unsigned rank)
+void rank_return_end_pending(struct rpc_call *call)
 {
-    struct job_rank *r = &j->ranks[rank];
-    struct job_newcomer by;
-    struct rpc_call *call = take_join(r, &by);
-    struct error err = {0};
-
-    if (r->join_kind == JOIN_TAKE && r->session.state == RANK_HELD)
-        (void)error_set(&err, STATUS_EXISTS,
-                        "job '%s': rank %u has joined from %s; %s is a second one", j->members.job,
-                        rank, j->members.members[rank].peer, by.peer);
-    else if (r->session.state == RANK_AWAY || r->session.state == RANK_LOST)
-        (void)error_set(
-            &err, STATUS_UNAVAILABLE, "job '%s': rank %u is %s (%s)%s", j->members.job, rank,
-            rank_session_state_name(r->session.state), r->session.how,
-            rank_session_is_quiet(&r->session) ? "" : ", and calls of it have not ended yet");
-    else
-        (void)error_set(&err, STATUS_PEER_LOST,
-                        "job '%s': " WIRE_RANK_LOST "%s); its place is %s since epoch %" PRIu64,
-                        j->members.job, rank, r->session.how,
-                        r->session.state == RANK_VACANT ? "vacant" : "another session's", j->epoch);
-    (void)pthread_mutex_unlock(&s->lock);
-    rpc_call_finish(call, err.status, err.text);
-    rpc_call_unref(call);
-    (void)pthread_mutex_lock(&s->lock);
+    end_pending(call, PLACE_GONE);
 }
 
-void rank_recovery_bring_back(struct service *s, struct job *j, unsigned rank)
+static void finish_join(struct recovery *r, const struct error *why)
 {
-    struct job_rank *r = &j->ranks[rank];
-    struct job_newcomer by;
-    struct rpc_call *call = take_join(r, &by);
-    uint64_t completed = r->join_round, epoch = j->epoch, here;
+    rpc_call_finish(r->join, why->status, why->text);
+    rpc_call_unref(r->join);
+}
 
-    (void)pthread_mutex_unlock(&s->lock);
-    shard_suspend(&j->shard, rank);
-    replica_stream_forget(j->replica_stream, rank);
-    here = shard_clock(&j->shard, rank);
-    (void)pthread_mutex_lock(&s->lock);
-    if (completed > here) { /* this server is not the one that told it so */
-        struct error err = {0};
+/* Why the join of this rank is refused. */
+static void describe_refusal(const struct recovery *r, struct error *err)
+{
+    const struct job *j = r->job;
+    const struct job_rank *of = &j->ranks[r->rank];
+    const struct rank_session *session = &of->session;
 
-        (void)error_set(&err, STATUS_DATA,
+    if (of->join_kind == JOIN_TAKE && session->state == RANK_HELD)
+        (void)error_set(err, STATUS_EXISTS,
+                        "job '%s': rank %u has joined from %s; %s is a second one", j->members.job,
+                        r->rank, j->members.members[r->rank].peer, r->by.peer);
+    else if (session->state == RANK_AWAY || session->state == RANK_LOST)
+        (void)error_set(err, STATUS_UNAVAILABLE, "job '%s': rank %u is %s (%s)%s", j->members.job,
+                        r->rank, rank_session_state_name(session->state), session->how,
+                        rank_session_is_quiet(session) ? ""
+                                                       : ", and calls of it have not ended yet");
+    else
+        (void)error_set(err, STATUS_PEER_LOST,
+                        "job '%s': " WIRE_RANK_LOST "%s); its place is %s since epoch %" PRIu64,
+                        j->members.job, r->rank, session->how,
+                        session->state == RANK_VACANT ? "vacant" : "another session's", j->epoch);
+}
+
+void rank_return_note(struct recovery *r)
+{
+    struct job_rank *of = &r->job->ranks[r->rank];
+
+    r->epoch = r->job->epoch;
+    if (r->act == RECOVERY_REPLY) {
+        r->join = rank_return_take_pending(of);
+        of->session.held_ns = clock_now_ns(); /* it can open its lanes from now on */
+        return;
+    }
+    r->join = of->join; /* the rank may get another one meanwhile */
+    rpc_call_ref(r->join);
+    r->by = (struct job_newcomer){
+        .session = of->join_session, .lanes = of->join_lanes, .peer = rpc_call_peer(r->join)};
+    of->join = NULL;
+    r->round = of->join_round;
+    r->replaces = of->session.state == RANK_LOST;
+    if (r->act == RECOVERY_REFUSE)
+        describe_refusal(r, &r->err);
+    if (r->act == RECOVERY_TAKE)
+        r->displaced = rank_return_take_pending(of);
+}
+
+void rank_return_refuse(struct recovery *r)
+{
+    finish_join(r, &r->err);
+}
+
+/* Its session holds the place again, as if nothing had happened: where it waits to hear that it is
+ * in, it still does. */
+void rank_return_bring_back(struct service *s, struct recovery *r)
+{
+    struct job *j = r->job;
+    struct job_rank *of = &j->ranks[r->rank];
+    struct rpc_call *earlier;
+    uint64_t here;
+    int64_t now_ns;
+
+    shard_suspend(&j->shard, r->rank);
+    replication_forget(j, r->rank);
+    here = shard_clock(&j->shard, r->rank);
+    if (r->round > here) { /* this server is not the one that told it so */
+        (void)error_set(&r->err, STATUS_DATA,
                         "rank %u has completed round %" PRIu64 ", but here it has only "
                         "contributed to round %" PRIu64,
-                        rank, completed, here);
-        (void)pthread_mutex_unlock(&s->lock);
-        rpc_call_finish(call, err.status, err.text);
-        service_end_job(s, j, &err);
-    } else {
-        int64_t now_ns = clock_now_ns();
-        struct rpc_call *earlier = rank_recovery_take_pending(r);
-
-        if (r->session.state != RANK_HELD) /* it may have been quicker than the news of its loss */
-            job_note_incident(j, rank, INCIDENT_BACK, now_ns);
-        rank_session_hold(&r->session, by.session, by.lanes, now_ns);
-        job_resume_watch(j, now_ns);
-        r->heard_ns = now_ns;
-        r->parked = 0; /* it asks again for all that it waits for */
-        if (earlier) {
-            rpc_call_ref(call);
-            r->pending_join_reply = call;
-        }
-        (void)pthread_mutex_unlock(&s->lock);
-        if (earlier)
-            rank_recovery_end_pending(earlier, "its session has joined again");
-        else
-            join_answer(s, j, rank, call, epoch, here);
+                        r->rank, r->round, here);
+        finish_join(r, &r->err);
+        job_table_end(&s->table, j, &r->err);
+        return;
     }
-    rpc_call_unref(call);
-    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&s->table.lock);
+    now_ns = clock_now_ns();
+    earlier = rank_return_take_pending(of);
+    if (of->session.state != RANK_HELD) /* it may have been quicker than the news of its loss */
+        job_note_incident(j, r->rank, INCIDENT_BACK, now_ns);
+    rank_session_hold(&of->session, r->by.session, r->by.lanes, now_ns);
+    job_resume_watch(j, now_ns);
+    of->heard_ns = now_ns;
+    of->parked = 0; /* it asks again for all that it waits for */
+    if (earlier) {
+        rpc_call_ref(r->join);
+        of->pending_join_reply = r->join;
+    }
+    (void)pthread_mutex_unlock(&s->table.lock);
+    if (earlier)
+        end_pending(earlier, "its session has joined again");
+    else
+        join_answer(s, j, r->rank, r->join, r->epoch, here);
+    rpc_call_unref(r->join);
 }
 
-void rank_recovery_take_slot(struct service *s, struct job *j, unsigned rank)
+/* The job has ended meanwhile, and whoever ended it did not see the join: say how it did. */
+static void end_late_join(struct recovery *r, struct error *failure)
 {
-    struct job_rank *r = &j->ranks[rank];
-    struct job_newcomer by;
-    struct rpc_call *call = take_join(r, &by);
-    bool replaces = r->session.state == RANK_LOST;
-    struct rpc_call *earlier = rank_recovery_take_pending(r);
+    if (failure->status == STATUS_OK)
+        (void)error_set(failure, STATUS_NOT_FOUND, "job '%s' is done", r->job->members.job);
+    finish_join(r, failure);
+}
+
+/* Another session takes the place: of one that was waited for, or in the round under way. */
+void rank_return_take(struct service *s, struct recovery *r)
+{
+    struct job *j = r->job;
     struct error err = {0};
     uint64_t epoch, clock;
 
-    (void)pthread_mutex_unlock(&s->lock);
-    rank_recovery_end_pending(earlier, RECOVERY_PLACE_GONE);
-    if (exchange_occupy_rank(j, rank, replaces, &err) != STATUS_OK)
-        service_end_job(s, j, &err);
-    replica_stream_forget(j->replica_stream, rank); /* what waits is for whoever was here before */
-    clock = shard_clock(&j->shard, rank);
-    (void)pthread_mutex_lock(&s->lock);
-    if (j->state != JOB_RUNNING) { /* whoever ended it meanwhile did not see the call */
+    rank_return_end_pending(r->displaced);
+    if (exchange_occupy_rank(j, r->rank, r->replaces, &err) != STATUS_OK)
+        job_table_end(&s->table, j, &err);
+    replication_forget(j, r->rank); /* what waits is for whoever was here before */
+    clock = shard_clock(&j->shard, r->rank);
+    (void)pthread_mutex_lock(&s->table.lock);
+    if (j->state != JOB_RUNNING) {
         err = j->failure;
-        (void)pthread_mutex_unlock(&s->lock);
-        if (err.status == STATUS_OK)
-            (void)error_set(&err, STATUS_NOT_FOUND, "job '%s' is done", j->members.job);
-        rpc_call_finish(call, err.status, err.text);
-        rpc_call_unref(call);
-        (void)pthread_mutex_lock(&s->lock);
+        (void)pthread_mutex_unlock(&s->table.lock);
+        end_late_join(r, &err);
         return;
     }
     j->takeover_pending = false;
-    job_occupy(j, rank, &by, clock, clock_now_ns());
-    persistence_members(s, j);
-    r->pending_join_reply = call;
-    r->pending_join_change = primary_members(j);
+    job_occupy(j, r->rank, &r->by, clock, clock_now_ns());
+    (void)job_table_keep_members(&s->table, j, NULL);
+    j->ranks[r->rank].pending_join_reply = r->join;
+    j->ranks[r->rank].pending_join_change = replication_change_members(j);
     epoch = j->epoch;
-    (void)pthread_mutex_unlock(&s->lock);
-    log_info("job '%s': %s takes the place of rank %u, epoch %" PRIu64, j->members.job, by.peer,
-             rank, epoch);
-    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_unlock(&s->table.lock);
+    log_info("job '%s': %s takes the place of rank %u, epoch %" PRIu64, j->members.job, r->by.peer,
+             r->rank, epoch);
 }
 
-void rank_recovery_reply(struct service *s, struct job *j, unsigned rank)
+void rank_return_reply(struct service *s, struct recovery *r)
 {
-    struct rpc_call *call = j->ranks[rank].pending_join_reply;
-    uint64_t epoch = j->epoch;
-
-    j->ranks[rank].pending_join_reply = NULL;
-    j->ranks[rank].session.held_ns = clock_now_ns(); /* it can open its lanes from now on */
-    (void)pthread_mutex_unlock(&s->lock);
-    join_answer(s, j, rank, call, epoch, shard_clock(&j->shard, rank));
-    rpc_call_unref(call);
-    (void)pthread_mutex_lock(&s->lock);
+    join_answer(s, r->job, r->rank, r->join, r->epoch, shard_clock(&r->job->shard, r->rank));
+    rpc_call_unref(r->join);
 }

@@ -43,7 +43,7 @@ void reply_send(struct service *s, struct job *j, const struct held_reply *a)
     bool by_reference;
 
     header.rank = a->rank;
-    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&s->table.lock);
     call = lane_of(j, a->rank, header.partition);
     if (call)
         rpc_call_ref(call);
@@ -53,7 +53,7 @@ void reply_send(struct service *s, struct job *j, const struct held_reply *a)
         count_answer(j, a->rank, a->is_pull, bytes, &a->answer);
         j->totals.tx_reference_bytes += by_reference && call ? bytes : 0;
     }
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&s->table.lock);
     if (!call)
         return;
     payload_make(&j->shard, &a->answer, by_reference, &header, &payload);
@@ -67,7 +67,7 @@ void reply_send(struct service *s, struct job *j, const struct held_reply *a)
 /* Now, or when the replica has what is in it. */
 static void send_safe(struct service *s, struct job *j, const struct held_reply *a)
 {
-    if (!replica_stream_hold(j->replica_stream, a))
+    if (!replication_hold(j, a))
         reply_send(s, j, a);
 }
 

@@ -1,14 +1,14 @@
 /*
- * The service's life, and how a job ends.
+ * The service's life, and what a job means to its rooms.
  */
 #include "server/service/service.h"
 
 #include "common/base/clock.h"
-#include "common/base/condition.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
 #include "server/observe/metrics_text.h"
-#include "server/persistence/persistence.h"
+#include "server/observe/stats.h"
+#include "server/service/exchange.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ static enum status open_rpc(struct service *s, const struct service_config *conf
          .max_payload_bytes = RPC_NO_PAYLOAD},
         {.path = SERVICE_REPLICATE,
          .handler = &replicate_handler,
-         .user = s,
+         .user = &s->replication,
          .max_head_bytes = WIRE_CONTROL_MAX,
          .max_payload_bytes = PARTITION_BYTES_MAX},
         {.path = SERVICE_LEAVE,
@@ -71,9 +71,9 @@ static enum status open_rpc(struct service *s, const struct service_config *conf
     enum status status;
 
     status = rpc_server_open(&rpc, &server, err);
-    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&s->table.lock);
     s->rpc = status == STATUS_OK ? server : NULL;
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&s->table.lock);
     return status;
 }
 
@@ -129,6 +129,69 @@ static enum status open_page(struct service *s, const struct service_config *con
     return config->show_metrics ? metrics_page_open(&page, &s->page, err) : STATUS_OK;
 }
 
+/* ------------------------------------------------------------------ rooms */
+
+/* In this order: whoever is told of a change is told behind it. */
+static enum status keep_members(void *user, struct job *j, struct error *err)
+{
+    (void)user;
+    replication_update_role(j);
+    return persistence_keep_members(j, err);
+}
+
+static void tell_end(void *user, struct job *j, const struct error *failure)
+{
+    struct service *s = user;
+
+    replication_end(&s->replication, j, failure);
+}
+
+static void release_job(void *user, struct job *j)
+{
+    (void)user;
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        worker_memory_unref(j->ranks[rank].memory);
+    replication_release(j);
+    persistence_release(j);
+}
+
+static void count_job(void *user, const struct job *j, struct job_figures *ret)
+{
+    (void)user;
+    replication_count(j, ret);
+    persistence_count(j, &ret->log);
+}
+
+static enum status authorize_copy(void *user, const struct rpc_call *call, struct error *err)
+{
+    return authorize_server(user, call, err);
+}
+
+static void send_held(void *user, struct job *j, const struct held_reply *reply)
+{
+    reply_send(user, j, reply);
+}
+
+static void open_rooms(struct service *s, const struct service_config *config)
+{
+    s->table = (struct job_table){.timeout_ms = config->timeout_ms,
+                                  .hooks = {.keep_members = keep_members,
+                                            .ended = tell_end,
+                                            .release = release_job,
+                                            .count = count_job,
+                                            .user = s}};
+    job_table_init(&s->table);
+    s->replication = (struct replication){.table = &s->table,
+                                          .security = config->security,
+                                          .authorize = authorize_copy,
+                                          .reply = send_held,
+                                          .user = s};
+    s->persistence.snapshot_every = config->snapshot_every;
+    s->persistence.journal_bytes = config->journal_bytes;
+}
+
+/* ------------------------------------------------------------------ open and close */
+
 enum status service_open(const struct service_config *config, struct service **ret_service,
                          struct error *err)
 {
@@ -139,11 +202,8 @@ enum status service_open(const struct service_config *config, struct service **r
         status = mem_calloc(1, sizeof(*s), "service", &s, err);
     if (status != STATUS_OK)
         return status;
-    (void)pthread_mutex_init(&s->lock, NULL);
-    condition_init(&s->changed);
-    s->timeout_ms = config->timeout_ms;
+    open_rooms(s, config);
     s->bind_ranks = config->bind_ranks;
-    s->security = config->security;
     s->start_time_seconds = clock_wall_seconds();
     s->connections_from = draw_number();
     run_log_init(&s->run_log, config->run_dir,
@@ -156,7 +216,7 @@ enum status service_open(const struct service_config *config, struct service **r
                  });
     if (config->share_memory)
         memory_sharing_open(s);
-    status = persistence_open(s, config, err);
+    status = restore_open(s, config->state_dir, err);
     if (status == STATUS_OK)
         status = supervisor_start(s, err);
     if (status == STATUS_OK)
@@ -181,136 +241,20 @@ uint16_t service_metrics_port(const struct service *s)
     return s->page ? metrics_page_port(s->page) : 0;
 }
 
-/* Let the round under way end; the supervisor then ends the job. */
-static void drain(struct service *s)
-{
-    if (s->rpc)
-        rpc_server_drain(s->rpc);
-    (void)pthread_mutex_lock(&s->lock);
-    s->draining = true;
-    s->drain_begin_ns = clock_now_ns();
-    s->drain_deadline_ns = clock_deadline_ns(s->timeout_ms);
-    (void)pthread_cond_broadcast(&s->changed);
-    while (s->current)
-        (void)pthread_cond_wait(&s->changed, &s->lock);
-    (void)pthread_mutex_unlock(&s->lock);
-}
-
 void service_close(struct service *s)
 {
     if (!s)
         return;
+    if (s->rpc && s->supervisor_started)
+        rpc_server_drain(s->rpc);
     if (s->supervisor_started)
-        drain(s);
+        job_table_drain(&s->table);
     metrics_page_close(s->page); /* shows the drain; reads s->rpc */
     rpc_server_close(s->rpc, CLOSE_GRACE_MS);
     fd_listener_close(s->fd_listener);
     supervisor_stop(s);
     run_log_close(&s->run_log);
-    persistence_close(s);
-    (void)pthread_cond_destroy(&s->changed);
-    (void)pthread_mutex_destroy(&s->lock);
+    persistence_close(&s->persistence);
+    job_table_release(&s->table);
     free(s);
-}
-
-/* Out of service, into the list of those that are over, at its end.  Lock held. */
-static void retire(struct service *s, struct job *j)
-{
-    struct job **link = &s->over;
-
-    if (s->current == j)
-        s->current = NULL;
-    while (*link)
-        link = &(*link)->next;
-    *link = j;
-    (void)pthread_cond_broadcast(&s->changed);
-}
-
-/* References to a rank's open calls; their number. */
-static size_t take_calls(struct service *s, struct job *j, unsigned rank,
-                         struct rpc_call *ret[RANK_SESSION_CALLS_MAX + 2])
-{
-    const struct job_rank *r = &j->ranks[rank];
-    size_t count;
-
-    (void)pthread_mutex_lock(&s->lock);
-    count = rank_session_take_calls(&r->session, ret);
-    if (r->join) {
-        rpc_call_ref(r->join);
-        ret[count++] = r->join;
-    }
-    if (r->pending_join_reply) {
-        rpc_call_ref(r->pending_join_reply);
-        ret[count++] = r->pending_join_reply;
-    }
-    (void)pthread_mutex_unlock(&s->lock);
-    return count;
-}
-
-bool service_begin_end(struct service *s, struct job *j, const struct error *failure)
-{
-    bool first = job_end(j, failure, clock_now_ns());
-
-    if (first) {
-        j->users++; /* ours: the supervisor must not free it yet */
-        stats_add_job(j, &s->past);
-        s->jobs_ok += failure == NULL;
-        s->jobs_failed += failure != NULL;
-        memcpy(s->last_job, j->members.job, sizeof(s->last_job));
-        s->last_failure = j->failure;
-        retire(s, j);
-    }
-    return first;
-}
-
-void service_finish_end(struct service *s, struct job *j, const struct error *failure)
-{
-    if (failure)
-        log_warning("job '%s' ended: %s", j->members.job, failure->text);
-    else
-        log_info("job '%s' is done", j->members.job);
-    primary_end(j, failure);
-    if (failure)
-        replica_end(s, j, failure);
-    for (unsigned rank = 0; failure && rank < j->members.world_size; rank++) {
-        struct rpc_call *calls[RANK_SESSION_CALLS_MAX + 2];
-        size_t count = take_calls(s, j, rank, calls);
-
-        for (size_t i = 0; i < count; i++) {
-            rpc_call_finish(calls[i], failure->status, failure->text);
-            rpc_call_unref(calls[i]);
-        }
-    }
-    service_drop_job(s, j);
-}
-
-void service_end_job(struct service *s, struct job *j, const struct error *failure)
-{
-    bool first;
-
-    (void)pthread_mutex_lock(&s->lock);
-    first = service_begin_end(s, j, failure);
-    (void)pthread_mutex_unlock(&s->lock);
-    if (first)
-        service_finish_end(s, j, failure);
-}
-
-void service_end_deserted(struct service *s, struct job *j, const struct error *failure)
-{
-    bool first;
-
-    (void)pthread_mutex_lock(&s->lock);
-    first =
-        !(j->state == JOB_GATHERING && j->members.joined > 0) && service_begin_end(s, j, failure);
-    (void)pthread_mutex_unlock(&s->lock);
-    if (first)
-        service_finish_end(s, j, failure);
-}
-
-void service_drop_job(struct service *s, struct job *j)
-{
-    (void)pthread_mutex_lock(&s->lock);
-    j->users--;
-    (void)pthread_cond_broadcast(&s->changed);
-    (void)pthread_mutex_unlock(&s->lock);
 }

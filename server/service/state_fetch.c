@@ -57,15 +57,15 @@ static enum status take_job(struct asking *a, const struct rpc_call *call,
                            (int)h->kind, h->session == 0 ? " without a session" : "");
     if (status != STATUS_OK)
         return status;
-    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&s->table.lock);
     status = call_binding_check(s, &claim, err);
     if (status == STATUS_OK)
         status = let_in(a, h, err);
     if (status == STATUS_OK) {
-        s->current->users++;
-        *ret = s->current;
+        s->table.current->users++;
+        *ret = s->table.current;
     }
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&s->table.lock);
     return status;
 }
 
@@ -138,7 +138,7 @@ static void state_message(struct rpc_call *call, struct rpc_message *message, vo
         status = take_job(a, call, &question, &j, &err);
     if (status == STATUS_OK) {
         status = answer(call, j, &question, &err);
-        service_drop_job(a->service, j);
+        job_table_drop(&a->service->table, j);
     }
     rpc_call_finish(call, status, err.text);
 }
@@ -151,14 +151,14 @@ static void state_closed(struct rpc_call *call, const struct rpc_result *result,
     (void)result;
     if (!a)
         return;
-    (void)pthread_mutex_lock(&a->service->lock);
+    (void)pthread_mutex_lock(&a->service->table.lock);
     for (struct asking **at = &a->service->asking; *at; at = &(*at)->next) {
         if (*at == a) {
             *at = a->next;
             break;
         }
     }
-    (void)pthread_mutex_unlock(&a->service->lock);
+    (void)pthread_mutex_unlock(&a->service->table.lock);
     free(a);
 }
 

@@ -1,13 +1,13 @@
 /*
- * The supervisor: the service's own thread.  It looks at one thing after the other under the lock
- * and gives the lock up for whatever takes time; only it builds and frees jobs, so a job it looks
- * at stays.  Only it moves slots on, too (rank_recovery.c).  It sleeps without a limit while no job
+ * The supervisor: the service's own thread.  It decides under the table's lock what is to be done
+ * next, and does it without; only it builds and frees jobs, so a job that it has decided about
+ * stays.  Only it moves sessions on, too (rank_recovery.c).  It sleeps without a limit while no job
  * is known, else a tenth of the time-out at most.
  */
 #include "common/base/clock.h"
 #include "common/base/condition.h"
 #include "common/base/log.h"
-#include "server/persistence/persistence.h"
+#include "server/service/rank_recovery.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -18,42 +18,24 @@
 #define LEAVE_GRACE_NS  INT64_C(2000000000) /* for the others, when some have left */
 #define RECORDS_AT_ONCE 64
 
-/* Compare the ranks, allocate, answer the joins.  Lock held on entry and return. */
-static void build(struct service *s, struct job *j)
-{
-    struct error err = {0};
-    enum status status;
+/* What a job has to say, taken out of its queues. */
+struct record_batch {
+    struct round_record rounds[RECORDS_AT_ONCE];
+    struct incident incidents[RECORDS_AT_ONCE];
+    size_t round_count, incident_count;
+    bool first, last; /* of the job */
+};
 
-    j->shares = j->shares ||
-                memory_sharing_serves(s, &j->terms); /* of a job that comes from elsewhere, too */
-    (void)pthread_mutex_unlock(&s->lock);
-    status = job_build(j, &err);
-    if (status == STATUS_OK && j->terms.replica[0] && !j->replica.is_kept)
-        status = primary_open(s, j, &err);
-    else if (status == STATUS_OK && j->replica.is_kept)
-        status = shard_check_recorded(&j->shard.config, &err);
-    if (status == STATUS_OK)
-        status = persistence_begin(s, j, &err);
-    (void)pthread_mutex_lock(&s->lock);
-    if (status == STATUS_OK && j->state == JOB_BUILDING)
-        job_run(j, clock_now_ns());
-    if (status == STATUS_OK && j->replica.is_kept) {
-        replica_start(s, j);
-        return;
-    }
-    if (status == STATUS_OK)
-        persistence_members(s, j); /* before anybody is told that it runs */
-    (void)pthread_mutex_unlock(&s->lock);
-    if (status != STATUS_OK) {
-        service_end_job(s, j, &err);
-    } else {
-        log_info("job '%s': %u ranks, %zu of %zu partitions here, %s", j->members.job,
-                 j->members.world_size, j->shard.length, j->map.length,
-                 j->shard.config.update ? "the optimizer runs here" : "mean gradients go back");
-        join_answer_all(s, j);
-    }
-    (void)pthread_mutex_lock(&s->lock);
-}
+struct task {
+    void (*run)(struct service *s, struct task *t); /* no lock */
+    struct job *job;
+    struct error err;          /* end_job: why */
+    enum folder_fate fate;     /* settle_folder */
+    struct recovery recovery;  /* recover */
+    struct record_batch batch; /* write_records */
+};
+
+/* ------------------------------------------------------------------ the end of a job */
 
 /* Is a rank missing that no round goes without?  While the server drains nobody joins.  Lock held.
  */
@@ -82,16 +64,16 @@ static bool may_interrupt(const struct service *s, const struct job *j, int64_t 
     if (!j->log)
         return !ends && !job_is_pending(j) && j->parked_since_ns == 0;
     return !ends || j->terms.on_loss == WORKER_LOSS_SHRINK ||
-           now_ns >= s->drain_begin_ns + LEAVE_GRACE_NS;
+           now_ns >= s->table.drain_begin_ns + LEAVE_GRACE_NS;
 }
 
 /* Should the server stop now?  Lock held. */
 static bool is_drained(const struct service *s, const struct job *j, int64_t now_ns,
                        struct error *err)
 {
-    bool ready = j->replica.is_kept || may_interrupt(s, j, now_ns); /* its ranks are elsewhere */
+    bool ready = j->role == JOB_COPY || may_interrupt(s, j, now_ns); /* its ranks are elsewhere */
 
-    if (!s->draining || (!ready && now_ns < s->drain_deadline_ns))
+    if (!s->table.draining || (!ready && now_ns < s->table.drain_deadline_ns))
         return false;
     (void)error_set(err, STATUS_UNAVAILABLE,
                     "the parameter server is stopping (%" PRIu64 " rounds were complete)",
@@ -99,177 +81,312 @@ static bool is_drained(const struct service *s, const struct job *j, int64_t now
     return true;
 }
 
-/* Does the current job have to end?  Lock held. */
-static bool must_end(const struct service *s, struct error *err)
+static void end_job(struct service *s, struct task *t)
 {
-    const struct job *j = s->current;
-    int64_t now_ns = clock_now_ns();
-
-    return j && (is_drained(s, j, now_ns, err) || job_join_expired(j, now_ns, err) ||
-                 job_has_stalled(j, now_ns, s->timeout_ms, err));
+    job_table_end(&s->table, t->job, &t->err);
 }
 
-static void give_up_records(struct service *s, const struct error *err)
+/* Does the current job have to end?  Lock held, like for all that says what is next. */
+static bool next_end(struct service *s, struct task *t)
 {
-    log_warning("no more records: %s", err->text);
+    const struct job *j = s->table.current;
+    int64_t now_ns = clock_now_ns();
+
+    t->run = end_job;
+    return j && (is_drained(s, j, now_ns, &t->err) || job_join_expired(j, now_ns, &t->err) ||
+                 job_has_stalled(j, now_ns, s->table.timeout_ms, &t->err));
+}
+
+static void settle_folder(struct service *s, struct task *t)
+{
+    (void)s;
+    persistence_settle(t->job, t->fate);
+}
+
+/* The folder of the last job is settled before the next is built, which may have its name. */
+static bool next_folder(struct service *s, struct task *t)
+{
+    t->run = settle_folder;
+    t->job = persistence_next_over(&s->table, &t->fate);
+    return t->job != NULL;
+}
+
+/* ------------------------------------------------------------------ the beginning of a job */
+
+/* Compare the ranks, allocate, and have others keep it. */
+static enum status build_rooms(struct service *s, struct job *j, struct error *err)
+{
+    enum status status = job_build(j, err);
+
+    if (status == STATUS_OK && j->role == JOB_COPY)
+        status = shard_check_recorded(&j->shard.config, err);
+    else if (status == STATUS_OK && j->terms.replica[0])
+        status = replication_open(&s->replication, j, err);
+    if (status == STATUS_OK)
+        status = persistence_begin(&s->persistence, j, err);
+    return status;
+}
+
+static void build(struct service *s, struct task *t)
+{
+    struct job *j = t->job;
+    struct error err = {0};
+    enum status status = build_rooms(s, j, &err);
+
+    if (status != STATUS_OK) {
+        job_table_end(&s->table, j, &err);
+        return;
+    }
+    (void)pthread_mutex_lock(&s->table.lock);
+    if (j->state == JOB_BUILDING)
+        job_run(j, clock_now_ns());
+    if (j->role == JOB_COPY)
+        replica_run(&s->replication, j);
+    else /* before anybody is told that it runs */
+        (void)job_table_keep_members(&s->table, j, NULL);
+    (void)pthread_mutex_unlock(&s->table.lock);
+    if (j->role == JOB_COPY) {
+        replica_ask_records(&s->replication, j);
+        return;
+    }
+    log_info("job '%s': %u ranks, %zu of %zu partitions here, %s", j->members.job,
+             j->members.world_size, j->shard.length, j->map.length,
+             j->shard.config.update ? "the optimizer runs here" : "mean gradients go back");
+    join_answer_all(s, j);
+}
+
+static bool next_build(struct service *s, struct task *t)
+{
+    struct job *j = s->table.current;
+
+    if (!j || j->state != JOB_BUILDING)
+        return false;
+    j->shares = j->shares ||
+                memory_sharing_serves(s, &j->terms); /* of a job that comes from elsewhere, too */
+    t->run = build;
+    t->job = j;
+    return true;
+}
+
+/* ------------------------------------------------------------------ its ranks, and its replica */
+
+static void take_over(struct service *s, struct task *t)
+{
+    if (!replica_take_over(&s->replication, t->job))
+        return;
+    rank_recovery_take_out(s, t->job);
+    replica_announce(&s->replication, t->job);
+}
+
+static bool next_replica(struct service *s, struct task *t)
+{
+    struct job *j = s->table.current;
+    enum replica_event event = j ? replica_look(&s->replication, j, &t->err) : REPLICA_NOTHING;
+
+    t->run = event == REPLICA_TAKES_OVER ? take_over : end_job;
+    t->job = j;
+    return event != REPLICA_NOTHING;
+}
+
+static void recover(struct service *s, struct task *t)
+{
+    rank_recovery_run(s, &t->recovery);
+}
+
+static bool next_recovery(struct service *s, struct task *t)
+{
+    t->run = recover;
+    return rank_recovery_next(s, &t->recovery);
+}
+
+/* ------------------------------------------------------------------ records */
+
+static void write_records(struct service *s, struct task *t)
+{
+    const struct record_batch *b = &t->batch;
+    struct error err = {0};
+    enum status status = STATUS_OK;
+
+    if (b->first)
+        status = run_log_start(&s->run_log, &s->table, t->job, &err);
+    for (size_t i = 0; status == STATUS_OK && i < b->round_count; i++)
+        status = run_log_round(&s->run_log, &b->rounds[i], &err);
+    for (size_t i = 0; status == STATUS_OK && i < b->incident_count; i++)
+        status = run_log_incident(&s->run_log, &b->incidents[i], &err);
+    if (b->last && status == STATUS_OK)
+        status = run_log_end(&s->run_log, &s->table, t->job, &err);
+    if (b->last)
+        run_log_close(&s->run_log);
+    if (status == STATUS_OK)
+        return;
+    log_warning("no more records: %s", err.text);
     run_log_close(&s->run_log);
     s->run_log.folder = NULL;
 }
 
-/* Write what a job has to say.  Lock held on entry and return; returns whether there was anything.
- */
-static bool write_records(struct service *s, struct job *j)
+/* Has this job anything to say? */
+static bool take_records(struct job *j, struct record_batch *b)
 {
-    struct round_record rounds[RECORDS_AT_ONCE];
-    struct incident incidents[RECORDS_AT_ONCE];
-    size_t count = 0, incident_count = 0;
-    bool over = j->state == JOB_OVER, ran = j->shard.parts && j->state >= JOB_RUNNING, last;
-    struct error err = {0};
-    enum status status = STATUS_OK;
+    bool over = j->state == JOB_OVER;
 
-    if (!ran || j->recorded)
+    b->round_count = b->incident_count = 0;
+    if (!j->shard.parts || j->state < JOB_RUNNING || j->recorded)
         return false;
-    while (count < RECORDS_AT_ONCE && job_next_record(j, &rounds[count]))
-        count++;
-    while (incident_count < RECORDS_AT_ONCE && job_next_incident(j, &incidents[incident_count]))
-        incident_count++;
-    if (j->recording && count == 0 && incident_count == 0 && !over)
+    while (b->round_count < RECORDS_AT_ONCE && job_next_record(j, &b->rounds[b->round_count]))
+        b->round_count++;
+    while (b->incident_count < RECORDS_AT_ONCE &&
+           job_next_incident(j, &b->incidents[b->incident_count]))
+        b->incident_count++;
+    if (j->recording && b->round_count == 0 && b->incident_count == 0 && !over)
         return false;
-    last = over && count < RECORDS_AT_ONCE && incident_count < RECORDS_AT_ONCE;
-    (void)pthread_mutex_unlock(&s->lock);
-    if (!j->recording)
-        status = run_log_start(&s->run_log, j, &err);
-    for (size_t i = 0; status == STATUS_OK && i < count; i++)
-        status = run_log_round(&s->run_log, &rounds[i], &err);
-    for (size_t i = 0; status == STATUS_OK && i < incident_count; i++)
-        status = run_log_incident(&s->run_log, &incidents[i], &err);
-    if (last) {
-        if (status == STATUS_OK)
-            status = run_log_end(&s->run_log, j, &err);
-        run_log_close(&s->run_log);
-    }
-    if (status != STATUS_OK)
-        give_up_records(s, &err);
-    (void)pthread_mutex_lock(&s->lock);
+    b->first = !j->recording;
+    b->last = over && b->round_count < RECORDS_AT_ONCE && b->incident_count < RECORDS_AT_ONCE;
     j->recording = true;
-    j->recorded = last;
+    j->recorded = b->last;
     return true;
 }
 
-/* A peer that does not read keeps its call open for ever: cut it off after a while. */
-static void cancel_calls(struct service *s, struct job *j)
+/* The oldest job first: a file is finished before the next is begun. */
+static bool next_records(struct service *s, struct task *t)
 {
-    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
-        struct rpc_call *calls[RANK_SESSION_CALLS_MAX + 2];
-        size_t count = rank_session_take_calls(&j->ranks[rank].session, calls);
-
-        if (j->ranks[rank].join) {
-            rpc_call_ref(j->ranks[rank].join);
-            calls[count++] = j->ranks[rank].join;
-        }
-        if (j->ranks[rank].pending_join_reply) {
-            rpc_call_ref(j->ranks[rank].pending_join_reply);
-            calls[count++] = j->ranks[rank].pending_join_reply;
-        }
-        (void)pthread_mutex_unlock(&s->lock);
-        for (size_t i = 0; i < count; i++) {
-            rpc_call_cancel(calls[i]);
-            rpc_call_unref(calls[i]);
-        }
-        (void)pthread_mutex_lock(&s->lock);
-    }
-    replica_stream_cancel(j->replica_stream);
-    j->over_ns = clock_now_ns(); /* once per grace */
+    t->run = write_records;
+    for (t->job = s->table.over; t->job; t->job = t->job->next)
+        if (take_records(t->job, &t->batch))
+            return true;
+    t->job = s->table.current;
+    return t->job && take_records(t->job, &t->batch);
 }
 
-/* Free the first job that nothing refers to.  Lock held; returns whether there was one. */
-static bool reap(struct service *s)
-{
-    for (struct job **link = &s->over; *link; link = &(*link)->next) {
-        struct job *j = *link;
+/* ------------------------------------------------------------------ what is left of a job */
 
-        if (job_is_unused(j)) {
-            *link = j->next;
-            (void)pthread_mutex_unlock(&s->lock);
-            job_close(j);
-            (void)pthread_mutex_lock(&s->lock);
-            return true;
-        }
-        if (clock_now_ns() - j->over_ns <= OVER_GRACE_NS)
+/* A peer that does not read keeps its call open for ever: cut it off. */
+static void cancel_calls(struct service *s, struct task *t)
+{
+    struct job *j = t->job;
+
+    for (unsigned rank = 0; rank < j->members.world_size; rank++) {
+        struct rpc_call *calls[JOB_CALLS_MAX];
+        size_t count;
+
+        (void)pthread_mutex_lock(&s->table.lock);
+        count = job_table_take_calls(j, rank, calls);
+        (void)pthread_mutex_unlock(&s->table.lock);
+        session_end_calls(calls, count);
+    }
+    replication_cancel(j);
+}
+
+static void free_job(struct service *s, struct task *t)
+{
+    job_table_free(&s->table, t->job);
+}
+
+/* No calls are left, and core will not give the payloads back either. */
+static void leave_job(struct service *s, struct task *t)
+{
+    (void)s;
+    log_warning("job '%s': gRPC kept %zu payloads", t->job->members.job,
+                atomic_load(&t->job->outstanding));
+}
+
+/* The first job that is over and that nothing refers to, or that something has referred to for too
+ * long. */
+static bool next_over(struct service *s, struct task *t)
+{
+    for (struct job **link = &s->table.over; *link; link = &(*link)->next) {
+        struct job *j = *link;
+        bool unused = job_is_unused(j), late = clock_now_ns() - j->over_ns > OVER_GRACE_NS;
+
+        if (!unused && !late)
             continue;
-        if (s->stop) { /* no calls are left, and core will not give the payloads back either */
-            log_warning("job '%s': gRPC kept %zu payloads", j->members.job,
-                        atomic_load(&j->outstanding));
+        t->job = j;
+        t->run = unused ? free_job : s->stop ? leave_job : cancel_calls;
+        if (t->run == cancel_calls)
+            j->over_ns = clock_now_ns(); /* once per grace */
+        else
             *link = j->next;
-            return true;
-        }
-        cancel_calls(s, j);
+        return true;
     }
     return false;
 }
 
-/* The oldest job first: a file is finished before the next is begun.  Lock held. */
-static bool write_all_records(struct service *s)
-{
-    for (struct job *j = s->over; j; j = j->next)
-        if (write_records(s, j))
-            return true;
-    return s->current && write_records(s, s->current);
-}
+/* ------------------------------------------------------------------ the thread */
 
-/* Lock held. */
+/* Lock held; given up while it sleeps. */
 static void rest(struct service *s)
 {
-    int64_t tick_ms = s->timeout_ms / 10 + 1;
+    int64_t tick_ms = s->table.timeout_ms / 10 + 1;
     struct timespec until;
 
-    if (!s->current && !s->over) {
-        (void)pthread_cond_wait(&s->changed, &s->lock);
+    if (!s->table.current && !s->table.over) {
+        (void)pthread_cond_wait(&s->table.changed, &s->table.lock);
         return;
     }
     until = condition_until(clock_deadline_ns(tick_ms < TICK_MS_MAX ? tick_ms : TICK_MS_MAX));
-    (void)pthread_cond_timedwait(&s->changed, &s->lock, &until);
+    (void)pthread_cond_timedwait(&s->table.changed, &s->table.lock, &until);
 }
 
-/* The first thing that is to be done about a job; false: nothing.  The folder of the last job is
- * settled before the next is built, which may have its name.  Lock held on entry and return. */
-static bool move_on(struct service *s)
+/* The first thing that is to be done.  Lock held. */
+static bool next_task(struct service *s, struct task *t)
 {
-    if (persistence_settle(s))
-        return true;
-    if (s->current && s->current->state == JOB_BUILDING) {
-        build(s, s->current);
-        return true;
+    static bool (*const nexts[])(struct service * s, struct task * t) = {
+        next_end, next_folder, next_build, next_replica, next_recovery, next_records, next_over};
+
+    for (size_t i = 0; i < sizeof(nexts) / sizeof(nexts[0]); i++) {
+        t->job = s->table.current;
+        if (nexts[i](s, t))
+            return true;
     }
-    return replica_look(s) || rank_recovery_look(s);
+    return false;
 }
 
-static void *keep(void *user)
+/* Signs of life to the replica of the current job; were its members changing when they were kept,
+ * and are they known by now?  Lock held; returns the job whose stream wants to be looked after. */
+static struct job *look_at_replica(struct service *s)
+{
+    struct job *j = s->table.current;
+
+    if (!j || j->state != JOB_RUNNING || !j->replica_stream)
+        return NULL;
+    if (j->role == JOB_CHANGING) {
+        replication_update_role(j);
+        if (j->role != JOB_CHANGING)
+            (void)job_table_keep_members(&s->table, j, NULL);
+    }
+    return j;
+}
+
+static void *supervise(void *user)
 {
     struct service *s = user;
+    struct job_table *table = &s->table;
+    struct task t;
 
-    (void)pthread_mutex_lock(&s->lock);
-    while (!s->stop || s->current || s->over) {
-        struct error err = {0};
+    (void)pthread_mutex_lock(&table->lock);
+    while (!s->stop || table->current || table->over) {
+        struct job *kept_twice = NULL;
+        bool found = next_task(s, &t);
 
-        if (must_end(s, &err)) {
-            struct job *j = s->current;
-
-            (void)pthread_mutex_unlock(&s->lock);
-            service_end_job(s, j, &err);
-            (void)pthread_mutex_lock(&s->lock);
-        } else if (!move_on(s) && !write_all_records(s) && !reap(s)) {
-            primary_look(s);
-            rest(s);
+        if (!found)
+            kept_twice = look_at_replica(s);
+        if (found || kept_twice) {
+            (void)pthread_mutex_unlock(&table->lock);
+            if (found)
+                t.run(s, &t);
+            else
+                replication_tick(kept_twice);
+            (void)pthread_mutex_lock(&table->lock);
         }
+        if (!found)
+            rest(s);
     }
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_mutex_unlock(&table->lock);
     return NULL;
 }
 
 enum status supervisor_start(struct service *s, struct error *err)
 {
-    int failed = pthread_create(&s->supervisor, NULL, keep, s);
+    int failed = pthread_create(&s->supervisor, NULL, supervise, s);
 
     if (failed)
         return error_set_errno(err, failed, "cannot start the supervisor thread");
@@ -281,9 +398,9 @@ void supervisor_stop(struct service *s)
 {
     if (!s->supervisor_started)
         return;
-    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_mutex_lock(&s->table.lock);
     s->stop = true;
-    (void)pthread_cond_broadcast(&s->changed);
-    (void)pthread_mutex_unlock(&s->lock);
+    (void)pthread_cond_broadcast(&s->table.changed);
+    (void)pthread_mutex_unlock(&s->table.lock);
     (void)pthread_join(s->supervisor, NULL);
 }

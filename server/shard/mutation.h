@@ -2,7 +2,7 @@
  * mutation: what must outlive a server, as it happens and as a whole.
  *
  * A record is one change of one partition: its initial values, one step, or a change of who takes
- * part.  The sink is told each record under the partition's lock, in order, behind the change and
+ * part.  The sinks get each record under the partition's lock, in order, behind the change and
  * before anybody can be answered from it.  Another shard of the same configuration that applies the
  * records of a partition in order has, bit for bit, the same values, optimizer state and clocks,
  * and answers alike, compressed or not. shard_export copies one partition out; the records behind
@@ -46,7 +46,7 @@ struct mutation {
     const uint64_t *clocks; /* of the ranks, behind the change; borrowed, as all is here */
     const uint8_t *flags;   /* POLICY_SAVED_... */
     const float *payload;   /* INIT: the values.  STATE: that state.  STEP: the gradient that the
-                               optimizer took, or the   sum.  RANKS: NULL */
+                               optimizer took, or the sum.  RANKS: NULL */
     size_t count;           /* elements of payload; 0 with RANKS */
 };
 
@@ -64,15 +64,18 @@ struct shard_sink {
  * than a record says: delay compensation, rules of exact staleness. */
 enum status shard_check_recorded(const struct shard_config *config, struct error *err);
 
-/* Tell the sink from now on; NULL: nobody.  Before other threads use the shard, and only where
+/* Sinks are called in this order: what a replica has is never more than what is on the disk. */
+enum shard_sink_kind { SHARD_SINK_DISK, SHARD_SINK_REPLICA, SHARD_SINKS };
+
+/* Call this sink from now on; NULL: none.  Before other threads use the shard, and only where
  * shard_check_recorded allows it. */
-void shard_set_sink(struct shard *s, const struct shard_sink *sink);
+void shard_set_sink(struct shard *s, enum shard_sink_kind kind, const struct shard_sink *sink);
 
 /*
- * Do what the record says; *ret_applied false: it is in already.  This shard's own sink is told.
- *   source  where the payload comes from; NULL: from record->payload
- * STATUS_DATA: it is not of this shard, or one before it is missing; nothing is changed.  Else
- * fails as source and sink do.
+ * Do what the record says; *ret_applied false: it is in already.  This shard's own sinks are
+ * called. source  where the payload comes from; NULL: from record->payload STATUS_DATA: it is not
+ * of this shard, or one before it is missing; nothing is changed.  Else fails as source and sink
+ * do.
  */
 enum status shard_apply(struct shard *s, const struct mutation *record,
                         const struct shard_source *source, bool *ret_applied, struct error *err);

@@ -72,7 +72,7 @@ struct shard_config {
 };
 
 /* The float32 payload of a message, of a push divided already; copy or add is called at most once
- * per message.  keep: the same payload for as long as wished, until drop; only asked for where
+ * per message.  keep: the same payload for as long as needed, until drop; only asked for where
  * there are rules of staleness. */
 struct shard_source {
     enum status (*copy)(void *user, float *dst, size_t count, struct error *err);
@@ -137,7 +137,7 @@ struct shard {
     struct policy_rank *ranks; /* owned; (length, world_size) */
     uint64_t *clocks;          /* owned; (length, world_size), of the record that is being told */
     uint8_t *flags;            /* the same */
-    struct shard_sink sink;
+    struct shard_sink sinks[SHARD_SINKS];
     /* Owned; base NULL: none.  Of what replies are sent from: values or both accumulators, or only
      * `sent` where there is that. */
     struct shared_memory reply_memory;

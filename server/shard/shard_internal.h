@@ -5,7 +5,8 @@
  *   shard_push.c   contributions: sums and steps
  *   shard_reply.c  initial values, rows by name, and replies
  *   shard_slots.c  ranks that finish, leave, come and come back
- *   mutation.c     records: told and applied
+ *   mutation.c     records: given to the sinks
+ *   mutation_apply.c  and applied here
  *   shard_state.c  one partition as a whole, out and in
  */
 #ifndef SPARRING_SERVER_SHARD_SHARD_INTERNAL_H
@@ -37,9 +38,6 @@ size_t shard_named_bytes(const struct shard *s, const struct shard_part *part);
 
 /* Another one holds the rank's slot, who names rows of its own. */
 void shard_forget_names(struct shard *s, const struct shard_part *part, unsigned rank);
-
-/* What the rank holds is not known any more; of interest where answers are compressed. */
-void shard_forget_told(struct shard *s, const struct shard_part *part, unsigned rank);
 
 /* Other steps that are to come before the rank's push of that round; POLICY_NO_TARGET: any. */
 uint64_t shard_wanted_staleness(const struct shard_config *c, unsigned rank, uint64_t round);

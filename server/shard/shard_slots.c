@@ -60,7 +60,8 @@ enum status shard_finish(struct shard *s, uint32_t partition, unsigned rank, boo
     return status;
 }
 
-void shard_forget_told(struct shard *s, const struct shard_part *part, unsigned rank)
+/* What the rank holds is not known any more; of interest where answers are compressed. */
+static void shard_forget_told(struct shard *s, const struct shard_part *part, unsigned rank)
 {
     reply_encoding_forget(&s->down, rank, (size_t)(part - s->parts));
 }

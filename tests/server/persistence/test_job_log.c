@@ -116,7 +116,7 @@ static void tell_sink(struct bench *b)
 {
     struct shard_sink sink = {.put = job_log_record, .user = b->log};
 
-    shard_set_sink(&b->shard, &sink);
+    shard_set_sink(&b->shard, SHARD_SINK_DISK, &sink);
 }
 
 static void open_limited(struct bench *b, const struct mode *mode, uint64_t every,

@@ -16,10 +16,9 @@ START_TEST(test_there_and_back)
 {
     struct membership_file_rank got[WORLD];
     struct strbuf text = STRBUF_INIT;
-    struct membership_file read, file = {.epoch = UINT64_MAX,
-                                         .role = (enum membership_file_role)_i,
-                                         .ranks = ranks,
-                                         .world_size = WORLD};
+    struct membership_file read,
+        file = {
+            .epoch = UINT64_MAX, .role = (enum job_role)_i, .ranks = ranks, .world_size = WORLD};
 
     membership_file_write(&text, &file);
     assert_ok(membership_file_parse(text.text, WORLD, &read, got, &err));
@@ -70,7 +69,7 @@ START_TEST(test_changed_bytes)
     struct strbuf text = STRBUF_INIT, again = STRBUF_INIT;
     struct membership_file_rank got[WORLD];
     struct membership_file read,
-        file = {.epoch = 12, .role = MEMBERSHIP_FILE_PAIR, .ranks = ranks, .world_size = WORLD};
+        file = {.epoch = 12, .role = JOB_PAIR, .ranks = ranks, .world_size = WORLD};
 
     membership_file_write(&text, &file);
     for (size_t at = 0; at < text.length; at++)
@@ -95,7 +94,7 @@ int main(void)
     Suite *suite = suite_create("membership_file");
     TCase *tcase = tcase_create("membership_file");
 
-    tcase_add_loop_test(tcase, test_there_and_back, 0, MEMBERSHIP_FILE_PROMOTED + 1);
+    tcase_add_loop_test(tcase, test_there_and_back, 0, JOB_PROMOTED + 1);
     tcase_add_test(tcase, test_anything_else);
     tcase_add_test(tcase, test_changed_bytes);
     suite_add_tcase(suite, tcase);

@@ -196,7 +196,7 @@ START_TEST(test_asp_waits_for_nobody)
         expect(1, round, 6 - (float)round);
     }
     send_chunk(1, CHUNK_FINAL, 5, 0);
-    expect(0, 4, 2); /* the pushes that came behind its wish are in */
+    expect(0, 4, 2); /* the pushes that came behind its request are in */
     expect(1, 4, 2);
     leave(0);
     leave(1);

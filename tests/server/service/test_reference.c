@@ -266,10 +266,10 @@ START_TEST(test_no_memory_is_shared_unasked)
 {
     open_shared_service(_i == 0);
     start_ranks(_i == 0 ? "another host" : "");
-    (void)pthread_mutex_lock(&service->lock);
-    ck_assert_ptr_nonnull(service->current);
-    ck_assert_ptr_null(service->current->shard.reply_memory.base);
-    (void)pthread_mutex_unlock(&service->lock);
+    (void)pthread_mutex_lock(&service->table.lock);
+    ck_assert_ptr_nonnull(service->table.current);
+    ck_assert_ptr_null(service->table.current->shard.reply_memory.base);
+    (void)pthread_mutex_unlock(&service->table.lock);
     if (_i == 0)
         ck_assert_int_eq(hand_over(0, 0, 100), STATUS_PEER_LOST);
     else

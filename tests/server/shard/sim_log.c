@@ -63,7 +63,7 @@ void sim_watch(struct sim_server *v)
     struct shard_sink sink = {.put = put, .user = v};
 
     if (v->durability != SIM_VOLATILE)
-        shard_set_sink(&v->shard, &sink);
+        shard_set_sink(&v->shard, SHARD_SINK_DISK, &sink);
 }
 
 /* ------------------------------------------------------------------ the server's death */

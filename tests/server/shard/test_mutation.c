@@ -122,7 +122,7 @@ START_TEST(test_records_make_the_same_shard)
     for (size_t i = 0; i < 2; i++)
         assert_ok(shard_init(&f.shards[i], &config, &err));
     assert_ok(shard_check_recorded(&config, &err));
-    shard_set_sink(&shard, &sink);
+    shard_set_sink(&shard, SHARD_SINK_DISK, &sink);
     bench_set(0, 3);
     bench_set(1, 100);
     for (unsigned rank = 0; rank < 3; rank++)
@@ -169,7 +169,7 @@ START_TEST(test_the_follower_goes_on)
     bench_open(bench_config(3, bsp));
     for (size_t i = 0; i < 2; i++)
         assert_ok(shard_init(&f.shards[i], &shard.config, &err));
-    shard_set_sink(&shard, &sink);
+    shard_set_sink(&shard, SHARD_SINK_DISK, &sink);
     bench_set(1, 100);
     (void)bench_pull(0, 0);
     (void)bench_pull(1, 0);
@@ -266,14 +266,14 @@ START_TEST(test_a_sink_that_fails)
     bool again;
 
     bench_start(bench_config(1, asp));
-    shard_set_sink(&shard, &sink);
+    shard_set_sink(&shard, SHARD_SINK_DISK, &sink);
     assert_fails(shard_push(&shard, 1, 0, 1, false, &source, &answer, &err), STATUS_IO,
                  "no room for kind 2");
     assert_fails(shard_finish(&shard, 1, 0, false, false, &answer, &err), STATUS_IO,
                  "no room for kind 3");
     bench_close();
     bench_open(bench_config(1, asp));
-    shard_set_sink(&shard, &sink);
+    shard_set_sink(&shard, SHARD_SINK_DISK, &sink);
     assert_fails(shard_set(&shard, 1, &source, false, &again, &err), STATUS_IO, "kind 1");
     assert_fails(shard_vacate(&shard, 1, 0, &answer, &err), STATUS_IO, "kind 3");
     assert_fails(shard_occupy(&shard, 1, 0, &err), STATUS_IO, "kind 3");
@@ -302,7 +302,7 @@ START_TEST(test_a_step_that_cannot_be_told)
     config.update = _i == 1;
     config.compression.down.kind = CODEC_ONE_BIT;
     bench_start(config);
-    shard_set_sink(&shard, &sink);
+    shard_set_sink(&shard, SHARD_SINK_DISK, &sink);
     assert_ok(shard_push(&shard, 1, 0, 1, false, &source, &answer, &err));
     ck_assert_uint_eq(told, 1);
     ck_assert(shard_next_reply(&shard, 1, &(unsigned){0}, &answer));

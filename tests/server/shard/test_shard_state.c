@@ -111,7 +111,7 @@ START_TEST(test_goes_on)
 
     bench_open(config);
     assert_ok(shard_init(&copy, &config, &err));
-    shard_set_sink(&shard, &sink);
+    shard_set_sink(&shard, SHARD_SINK_DISK, &sink);
     give_state(&middle, false);
     give_state(&middle, true);
     make_steps(3, STEPS - 3);

@@ -254,7 +254,7 @@ static void open_bench(struct bench *b, const struct consistency *consistency)
     assert_ok(shard_map_make(COUNT, PARTITION_BYTES_MIN, 1, &b->map, &err));
     assert_ok(shard_init(&b->shard, &config, &err));
     assert_ok(shard_init(&b->follower, &config, &err));
-    shard_set_sink(&b->shard, &sink);
+    shard_set_sink(&b->shard, SHARD_SINK_DISK, &sink);
     (void)pthread_mutex_init(&b->lock, NULL);
     (void)pthread_cond_init(&b->changed, NULL);
     for (uint32_t i = 0; i < PARTITIONS; i++)

@@ -1,0 +1,49 @@
+/*
+ * job_figures: what the rooms above have counted for a job, as plain data, so that statistics and
+ * records need to know none of them.  Each room fills its part.
+ */
+#ifndef SPARRING_SERVER_JOB_JOB_FIGURES_H
+#define SPARRING_SERVER_JOB_JOB_FIGURES_H
+
+#include "common/succession/succession.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What persistence has written in this process; METRICS.md defines the figures. */
+struct job_log_figures {
+    bool is_kept; /* the job outlives its server */
+    uint64_t journal_records, journal_bytes;
+    int64_t journal_ns;
+    uint64_t snapshots, snapshot_bytes, snapshots_failed;
+    int64_t snapshot_ns; /* of those that did not fail */
+    bool restored;       /* it goes on with what an earlier process has written */
+};
+
+/* What a primary has sent to its replica. */
+struct replica_stream_figures {
+    bool is_primary; /* it has, or had, a replica */
+    enum succession_role role;
+    uint64_t records, bytes;
+    uint64_t acknowledged_records, acknowledged_bytes;
+    uint64_t held;      /* replies that waited */
+    int64_t held_ns;    /* summed over them */
+    int64_t lost_ns;    /* clock_now_ns when the replica was given up; 0: it was not */
+    int64_t detect_ns;  /* from its last sign of life to that */
+    int64_t recover_ns; /* from there to going on alone; 0: not yet */
+};
+
+/* What a replica has applied. */
+struct replica_figures {
+    uint64_t records, bytes; /* of partitions; of their payloads */
+    bool is_connected;       /* to its primary */
+    bool is_promoted;
+};
+
+struct job_figures {
+    struct job_log_figures log;
+    struct replica_stream_figures stream;
+    struct replica_figures replica;
+};
+
+#endif

@@ -1,0 +1,219 @@
+/*
+ * How jobs end, and what is left of them.
+ */
+#include "server/job/job_table.h"
+
+#include "common/base/clock.h"
+#include "common/base/condition.h"
+#include "common/base/log.h"
+
+#include <string.h>
+
+void job_table_init(struct job_table *t)
+{
+    (void)pthread_mutex_init(&t->lock, NULL);
+    condition_init(&t->changed);
+}
+
+void job_table_release(struct job_table *t)
+{
+    (void)pthread_cond_destroy(&t->changed);
+    (void)pthread_mutex_destroy(&t->lock);
+}
+
+void job_table_drain(struct job_table *t)
+{
+    (void)pthread_mutex_lock(&t->lock);
+    t->draining = true;
+    t->drain_begin_ns = clock_now_ns();
+    t->drain_deadline_ns = clock_deadline_ns(t->timeout_ms);
+    (void)pthread_cond_broadcast(&t->changed);
+    while (t->current)
+        (void)pthread_cond_wait(&t->changed, &t->lock);
+    (void)pthread_mutex_unlock(&t->lock);
+}
+
+/* Out of service, to the end of the list of those that are over.  Lock held. */
+static void retire(struct job_table *t, struct job *j)
+{
+    struct job **link = &t->over;
+
+    if (t->current == j)
+        t->current = NULL;
+    while (*link)
+        link = &(*link)->next;
+    *link = j;
+    (void)pthread_cond_broadcast(&t->changed);
+}
+
+size_t job_table_take_calls(const struct job *j, unsigned rank, struct rpc_call **ret)
+{
+    const struct job_rank *r = &j->ranks[rank];
+    struct rpc_call *joins[] = {r->join, r->pending_join_reply};
+    size_t count = rank_session_take_calls(&r->session, ret);
+
+    for (size_t i = 0; i < sizeof(joins) / sizeof(joins[0]); i++)
+        if (joins[i]) {
+            rpc_call_ref(joins[i]);
+            ret[count++] = joins[i];
+        }
+    return count;
+}
+
+bool job_table_begin_end(struct job_table *t, struct job *j, const struct error *failure)
+{
+    bool first = job_end(j, failure, clock_now_ns());
+
+    if (first) {
+        j->users++; /* ours: the supervisor must not free it yet */
+        job_table_add_counters(t, j, &t->past);
+        t->jobs_ok += failure == NULL;
+        t->jobs_failed += failure != NULL;
+        memcpy(t->last_job, j->members.job, sizeof(t->last_job));
+        t->last_failure = j->failure;
+        retire(t, j);
+    }
+    return first;
+}
+
+void job_table_finish_end(struct job_table *t, struct job *j, const struct error *failure)
+{
+    if (failure)
+        log_warning("job '%s' ended: %s", j->members.job, failure->text);
+    else
+        log_info("job '%s' is done", j->members.job);
+    t->hooks.ended(t->hooks.user, j, failure);
+    for (unsigned rank = 0; failure && rank < j->members.world_size; rank++) {
+        struct rpc_call *calls[JOB_CALLS_MAX];
+        size_t count;
+
+        (void)pthread_mutex_lock(&t->lock);
+        count = job_table_take_calls(j, rank, calls);
+        (void)pthread_mutex_unlock(&t->lock);
+        for (size_t i = 0; i < count; i++) {
+            rpc_call_finish(calls[i], failure->status, failure->text);
+            rpc_call_unref(calls[i]);
+        }
+    }
+    job_table_drop(t, j);
+}
+
+void job_table_end(struct job_table *t, struct job *j, const struct error *failure)
+{
+    bool first;
+
+    (void)pthread_mutex_lock(&t->lock);
+    first = job_table_begin_end(t, j, failure);
+    (void)pthread_mutex_unlock(&t->lock);
+    if (first)
+        job_table_finish_end(t, j, failure);
+}
+
+void job_table_end_deserted(struct job_table *t, struct job *j, const struct error *failure)
+{
+    bool first;
+
+    (void)pthread_mutex_lock(&t->lock);
+    first =
+        !(j->state == JOB_GATHERING && j->members.joined > 0) && job_table_begin_end(t, j, failure);
+    (void)pthread_mutex_unlock(&t->lock);
+    if (first)
+        job_table_finish_end(t, j, failure);
+}
+
+void job_table_free(struct job_table *t, struct job *j)
+{
+    if (!j)
+        return;
+    t->hooks.release(t->hooks.user, j);
+    job_close(j);
+}
+
+void job_table_drop(struct job_table *t, struct job *j)
+{
+    (void)pthread_mutex_lock(&t->lock);
+    j->users--;
+    (void)pthread_cond_broadcast(&t->changed);
+    (void)pthread_mutex_unlock(&t->lock);
+}
+
+enum status job_table_keep_members(struct job_table *t, struct job *j, struct error *err)
+{
+    struct error why = {0};
+    enum status status = t->hooks.keep_members(t->hooks.user, j, err ? err : &why);
+
+    if (status != STATUS_OK && !err)
+        log_warning("job '%s': %s", j->members.job, why.text);
+    return status;
+}
+
+/* ------------------------------------------------------------------ counters */
+
+static void add_figures(const struct job_figures *f, struct stats_counters *sum)
+{
+    sum->restored_jobs += f->log.restored;
+    sum->journal_records += f->log.journal_records;
+    sum->journal_bytes += f->log.journal_bytes;
+    sum->journal_ns += f->log.journal_ns;
+    sum->snapshots += f->log.snapshots;
+    sum->snapshot_bytes += f->log.snapshot_bytes;
+    sum->snapshots_failed += f->log.snapshots_failed;
+    sum->snapshot_ns += f->log.snapshot_ns;
+    sum->promotions += f->replica.is_promoted;
+    sum->replicas_lost += f->stream.lost_ns != 0;
+    sum->replica_records += f->stream.records;
+    sum->replica_bytes += f->stream.bytes;
+    sum->acknowledged_records += f->stream.acknowledged_records;
+    sum->acknowledged_bytes += f->stream.acknowledged_bytes;
+    sum->copied_records += f->replica.records;
+    sum->copied_bytes += f->replica.bytes;
+}
+
+static void add_totals(const struct job_totals *t, struct stats_counters *sum)
+{
+    sum->rounds += t->rounds;
+    sum->rx_payload_bytes += t->rx_payload_bytes;
+    sum->tx_payload_bytes += t->tx_payload_bytes;
+    sum->initial_rx_payload_bytes += t->initial_rx_payload_bytes;
+    sum->initial_tx_payload_bytes += t->initial_tx_payload_bytes;
+    sum->final_tx_payload_bytes += t->final_tx_payload_bytes;
+    sum->rx_reference_bytes += t->rx_reference_bytes;
+    sum->tx_reference_bytes += t->tx_reference_bytes;
+    sum->late_pushes += t->late;
+    sum->records_dropped += t->unrecorded;
+    sum->retries += t->retries;
+    sum->disconnects += t->cut;
+    sum->reconnects += t->back;
+    sum->lost_ranks += t->lost;
+    sum->taken_places += t->taken;
+    sum->detect_ns += t->detect_ns;
+    sum->recover_ns += t->recover_ns;
+    sum->sum_ns += t->sum_ns;
+    sum->wait_ns += t->wait_ns;
+    for (size_t i = 0; i <= STATS_STALENESS_BOUNDS; i++)
+        sum->staleness.counts[i] += t->staleness.counts[i];
+    sum->staleness.sum += t->staleness.sum;
+}
+
+void job_table_count(struct job_table *t, const struct job *j, struct job_figures *ret)
+{
+    *ret = (struct job_figures){0};
+    (void)pthread_mutex_lock(&t->lock);
+    t->hooks.count(t->hooks.user, j, ret);
+    (void)pthread_mutex_unlock(&t->lock);
+}
+
+void job_table_add_counters(struct job_table *t, const struct job *j, struct stats_counters *sum)
+{
+    struct job_figures figures = {0};
+
+    t->hooks.count(t->hooks.user, j, &figures);
+    add_figures(&figures, sum);
+    add_totals(&j->totals, sum);
+    for (unsigned rank = 0; rank < j->members.world_size; rank++)
+        sum->pushes += j->ranks[rank].pushes;
+    sum->rx_payload_bytes += j->current.rx_payload_bytes;
+    sum->tx_payload_bytes += j->current.tx_payload_bytes;
+    sum->sum_ns += j->current.sum_ns;
+    sum->wait_ns += j->current.wait_ns;
+}
