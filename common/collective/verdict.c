@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PATIENCE_MS      300  /* for news, and again for answers */
+#define PATIENCE_MS      300  /* for events, and again for answers */
 #define LONG_PATIENCE_MS 2000 /* for the answer of one that lives and hardly gets to run */
 #define GLANCE_MS        50   /* for answers to a warning's question */
 #define RETRY_MS         10   /* between questions to who has not come yet, doubled up to ... */
@@ -139,13 +139,13 @@ static bool is_incomplete(const struct collective *g)
     return false;
 }
 
-/* Sleeps, whatever the news are. */
+/* Sleeps, whatever events there are. */
 static void pause_for(struct collective *g, int64_t pause_ms)
 {
     int64_t pause_ns = clock_deadline_ns(pause_ms);
 
     while (clock_now_ns() < pause_ns)
-        mesh_await_news(g->mesh, mesh_news(g->mesh), pause_ns);
+        mesh_await_event(g->mesh, mesh_event_count(g->mesh), pause_ns);
 }
 
 bool verdict_await_members(struct collective *g,
@@ -225,7 +225,7 @@ static bool may_be_a_lost_peer(enum status status)
            status == STATUS_IO;
 }
 
-/* The backend failed by itself: who is behind it?  Wait for news before believing that this rank
+/* The backend failed by itself: who is behind it?  Wait for events before believing that this rank
  * alone has an error. */
 static void explain_failure(struct collective *g, const struct collective_work *w,
                             const struct error *own, struct mesh_verdict *v)
@@ -234,11 +234,11 @@ static void explain_failure(struct collective *g, const struct collective_work *
     struct mesh_verdict other;
 
     while (may_be_a_lost_peer(own->status) && clock_now_ns() < deadline_ns) {
-        uint64_t seen = mesh_news(g->mesh);
+        uint64_t seen = mesh_event_count(g->mesh);
 
         if (mesh_await_verdict(g->mesh, g->id, g->generation, &other) || find_lost(g, v))
             return;
-        mesh_await_news(g->mesh, seen, deadline_ns);
+        mesh_await_event(g->mesh, seen, deadline_ns);
     }
     /* Some libraries have a time-out of their own: then being behind is a reason, too. */
     if (may_be_a_lost_peer(own->status) && find_by_asking(g, w, v) &&

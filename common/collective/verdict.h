@@ -78,11 +78,6 @@ enum fault verdict_from_views(const struct mesh_view *views, const uint64_t *lef
                               unsigned self, const struct signature *mine, unsigned *ret_culprit,
                               char *ret_text, size_t size);
 
-/* Which of these signatures of one moment is the odd one: the culprit's; *ret_other is a rank of
- * the majority.  False when all are equal. */
-bool verdict_odd_one(const struct mesh_view *views, unsigned count, const struct signature *mine,
-                     unsigned *ret_culprit, unsigned *ret_other);
-
 /* Can members that have not come to `mine` yet still show which side is the larger one, or that
  * there are two?  Not once one has left the group, nor for a send or receive. */
 bool verdict_is_open(const struct mesh_view *views, const uint64_t *left, unsigned count,

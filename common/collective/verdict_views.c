@@ -26,8 +26,11 @@ static bool at_same_place(const struct mesh_view *view, const struct signature *
            s->sequence == mine->sequence;
 }
 
-bool verdict_odd_one(const struct mesh_view *views, unsigned count, const struct signature *mine,
-                     unsigned *ret_culprit, unsigned *ret_other)
+/* Which of these signatures of one moment is the odd one: the culprit's; *ret_other is a rank of
+ * the majority.  False when all are equal. */
+static bool verdict_odd_one(const struct mesh_view *views, unsigned count,
+                            const struct signature *mine, unsigned *ret_culprit,
+                            unsigned *ret_other)
 {
     unsigned least = 0;
     unsigned most = 0;

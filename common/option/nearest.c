@@ -11,7 +11,8 @@
 #define WORD_MAX     64 /* longer words are no typing error of a name of ours */
 #define DISTANCE_MAX 3
 
-char option_fold(char c)
+/* '_' as '-', any other character as it is. */
+static char option_fold(char c)
 {
     return c == '_' ? '-' : c;
 }

@@ -10,9 +10,6 @@
 /* --config, --print-config, --help and --version: options of every program. */
 extern const struct option_set option_common_set;
 
-/* '_' as '-', any other character as it is. */
-char option_fold(char c);
-
 /* a[0..a_length) and b are the same name; '-' and '_' are the same. */
 bool option_name_equal(const char *a, size_t a_length, const char *b);
 

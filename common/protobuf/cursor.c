@@ -49,7 +49,8 @@ bool cursor_skip(struct cursor *c, size_t size)
     return true;
 }
 
-bool cursor_varint(struct cursor *c, uint64_t *ret)
+/* A varint of at most 64 bits; false when it is cut or too long. */
+static bool cursor_varint(struct cursor *c, uint64_t *ret)
 {
     uint64_t value = 0;
 

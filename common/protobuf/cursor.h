@@ -40,9 +40,6 @@ const uint8_t *cursor_take(struct cursor *c, size_t limit, size_t *ret_size);
 /* Step over `size` bytes; false when fewer are left. */
 bool cursor_skip(struct cursor *c, size_t size);
 
-/* A varint of at most 64 bits; false when it is cut or too long. */
-bool cursor_varint(struct cursor *c, uint64_t *ret);
-
 /*
  * The next field's tag and length, the cursor then stands at its value (behind it for a varint).
  * False when it is malformed: cut, a field number outside 1 to 2^29-1, a group, a value longer than

@@ -63,7 +63,7 @@ static void arena_free(void *user, void *pointer)
     (void)pointer;
 }
 
-void arena_init(struct arena *arena, size_t budget)
+static void arena_init(struct arena *arena, size_t budget)
 {
     arena->allocator = (ProtobufCAllocator){arena_alloc, arena_free, arena};
     arena->budget = budget;

@@ -27,7 +27,6 @@ struct arena {
     _Alignas(max_align_t) uint8_t first[1024]; /* a chunk header needs no more */
 };
 
-void arena_init(struct arena *arena, size_t budget);
 void arena_release(struct arena *arena);
 
 /*

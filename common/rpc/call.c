@@ -90,7 +90,7 @@ enum status rpc_call_open(const struct rpc_call_setup *setup, struct rpc_call **
     grpc_metadata_array_init(&call->trailing);
     call->details = grpc_empty_slice();
     (void)pthread_mutex_init(&call->lock, NULL);
-    call->woken = true; /* until it is started: wishes are only recorded */
+    call->woken = true; /* until it is started: requests are only recorded */
     *ret_call = call;
     return STATUS_OK;
 }

@@ -1,6 +1,6 @@
 /*
- * call: the state of one call, shared by call.c (its life), wish.c and send.c (what threads
- * ask), batch.c (what gRPC is told) and result.c (how it ended).  Internal to rpc.
+ * call: the state of one call, shared by call.c (its life), call_operations.c (what threads
+ * request, and what gRPC gets of it) and result.c (how it ended).  Internal to rpc.
  */
 #ifndef SPARRING_COMMON_RPC_CALL_H
 #define SPARRING_COMMON_RPC_CALL_H
@@ -70,17 +70,11 @@ struct rpc_call {
 /* call.c, queue thread, after every completion: go on, or close the call. */
 void rpc_call_settle(struct rpc_call *call);
 
-/* batch.c, queue thread: start what is wished for and possible. */
+/* call_operations.c.  Queue thread: start what is requested and possible. */
 void rpc_call_advance(struct rpc_call *call);
 /* The tag comes back whatever happens; a batch that core refuses ends the call. */
 void rpc_call_start_batch(struct rpc_call *call, const grpc_op *ops, size_t count,
                           struct rpc_tag *tag);
-
-/* wish.c: have the queue's thread look at the wishes; call->lock is held and is given up. */
-void rpc_call_wake_and_unlock(struct rpc_call *call);
-
-/* send.c */
-bool rpc_send_pop(struct rpc_call *call, grpc_slice *ret_slices, size_t *ret_count); /* locked */
 void rpc_send_drop(struct rpc_call *call); /* unref all that waits; takes the lock */
 void rpc_send_release(struct rpc_call *call);
 

@@ -6,10 +6,10 @@
  * that carries one message each way.  Handlers run on the call's queue thread, one at a time per
  * call, and must not block: everything on that queue waits for them.
  *
- * Threads.  Functions on calls may be called from any thread.  They record what is wished and wake
- * the call's queue thread, which alone talks to gRPC, so none of them blocks or writes to a socket.
- * Wishes made in the call's own handler are acted on when it returns: a reply and the status behind
- * it leave in one write.
+ * Threads.  Functions on calls may be called from any thread.  They record what is requested and
+ * wake the call's queue thread, which alone talks to gRPC, so none of them blocks or writes to a
+ * socket. Wishes made in the call's own handler are acted on when it returns: a reply and the
+ * status behind it leave in one write.
  *
  * Messages.  A message on the wire is `head` bytes (a packed protobuf message without its payload
  * field) followed by the payload field (number 15, always last) taken from the caller's memory

@@ -2,7 +2,7 @@
  * rpc_internal: what the sources of rpc share.  The only header that shows gRPC's types.
  *
  * One rule carries everything: every operation of a call is started, and every completion of it
- * handled, on the thread of the call's queue.  Other threads change the call's wishes under its
+ * handled, on the thread of the call's queue.  Other threads change the call's requests under its
  * lock and wake that thread with an empty batch.  So a call needs no lock around gRPC, handlers of
  * one call never overlap, and a sender never writes to a socket itself.
  */
@@ -121,7 +121,7 @@ void rpc_calls_cancel(struct rpc_calls *calls);
 
 /* ------------------------------------------------------------------ client.c */
 
-/* As rpc_client_call, but not started: wishes that come first leave in its first write. */
+/* As rpc_client_call, but not started: requests that come first leave in its first write. */
 enum status rpc_client_open_call(struct rpc_client *client, const char *path, int64_t deadline_ns,
                                  const struct rpc_handler *handler, void *user,
                                  struct rpc_call **ret_call, struct error *err);

@@ -29,7 +29,7 @@
     X(tx_reference_bytes, "Of all bytes sent: those that a worker reads in shared memory.")        \
     X(late_pushes, "Contributions that came too late and were dropped.")                           \
     X(records_dropped, "Round records that no disk was fast enough for.")                          \
-    X(retries, "Contributions and wishes that had been taken before.")                             \
+    X(retries, "Contributions and requests that had been taken before.")                           \
     X(disconnects, "Ranks that were cut off: a call broke, or there was silence.")                 \
     X(reconnects, "Ranks that came back to their place.")                                          \
     X(lost_ranks, "Ranks that did not come back in time.")                                         \

@@ -47,20 +47,6 @@ static enum status parse_words(struct ps_words *w, int argc, char **argv, struct
     return STATUS_OK;
 }
 
-size_t ps_pieces(const struct ps_words *words)
-{
-    return (size_t)((words->bytes + words->partition_bytes - 1) / words->partition_bytes);
-}
-
-void ps_piece(const struct ps_words *words, size_t index, size_t *ret_offset, size_t *ret_bytes)
-{
-    size_t offset = index * words->partition_bytes;
-    size_t left = words->bytes - offset;
-
-    *ret_offset = offset;
-    *ret_bytes = left < words->partition_bytes ? left : words->partition_bytes;
-}
-
 /* ---- values ---- */
 
 /* The value of an element whose place in the period is `place`. */
@@ -247,15 +233,6 @@ int bench_ps_worker(int argc, char **argv)
 }
 
 /* ---- servers ---- */
-
-enum status ps_write_port(const struct ps_words *words, uint16_t port, struct error *err)
-{
-    char text[300];
-    int length = port ? snprintf(text, sizeof(text), "%u\n", port)
-                      : snprintf(text, sizeof(text), "%s\n", words->place);
-
-    return file_publish(words->port_file, text, (size_t)length, err);
-}
 
 int bench_ps_server(int argc, char **argv)
 {

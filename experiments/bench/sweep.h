@@ -157,9 +157,6 @@ typedef void sweep_spoil(void *output, size_t bytes);
 /* The body of a rank process: what --as-rank does with the rest of its words. */
 int sweep_rank_main(enum collective_call call, int argc, char **argv, sweep_spoil *spoil);
 
-enum status sweep_rank(enum collective_call call, const struct sweep_options *options,
-                       unsigned rank, const char *folder, sweep_spoil *spoil, struct error *err);
-
 /* ---- the parent ---- */
 
 /* Start the ranks, hand every record and its times to `take`, wait for all ranks; a rank that dies

@@ -19,7 +19,8 @@ static unsigned char *own_block(const struct bench_rank *b, unsigned char *buffe
     return buffer + b->rank * s->count * dtype_size(s->dtype);
 }
 
-struct collective_args bench_args(const struct bench_rank *b, const struct subject *s)
+/* The arguments of the subject's operation on this rank; not for SWEEP_SENDRECV. */
+static struct collective_args bench_args(const struct bench_rank *b, const struct subject *s)
 {
     enum collective_call call = b->sweep.call;
     struct collective_args args = {

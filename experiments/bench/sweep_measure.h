@@ -54,9 +54,6 @@ struct subject {
     uint64_t bytes; /* of the whole buffer */
 };
 
-/* The arguments of the subject's operation on this rank; not for SWEEP_SENDRECV. */
-struct collective_args bench_args(const struct bench_rank *b, const struct subject *s);
-
 /* False when the backend cannot do it. */
 bool bench_supports(const struct bench_rank *b, const struct subject *s);
 

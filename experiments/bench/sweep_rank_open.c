@@ -199,8 +199,9 @@ static enum status open_pipe(struct bench_rank *b, struct error *err)
     return STATUS_OK;
 }
 
-enum status sweep_rank(enum collective_call call, const struct sweep_options *options,
-                       unsigned rank, const char *folder, sweep_spoil *spoil, struct error *err)
+static enum status sweep_rank(enum collective_call call, const struct sweep_options *options,
+                              unsigned rank, const char *folder, sweep_spoil *spoil,
+                              struct error *err)
 {
     struct bench_rank b = {.options = options,
                            .rank = rank,

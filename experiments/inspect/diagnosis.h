@@ -55,9 +55,6 @@ void diagnosis_release(struct diagnosis *d);
 /* "rank 2 died in all_reduce #812 (bucket 2 of 5, 1.2 of 26.2 MB)" */
 void diagnosis_sentence(const struct diagnosis *d, char *text, size_t size);
 
-/* "all_reduce #812 (bucket 2 of 5, 1.2 of 26.2 MB)", without what is not known. */
-void diagnosis_operation(const struct flight_entry *entry, char *text, size_t size);
-
 const char *flight_state_name(enum flight_state state); /* "running" */
 
 #endif

@@ -14,12 +14,13 @@ static const struct mode *find_role(const struct comparison *c, enum mode_role r
     return NULL;
 }
 
-const struct mode *comparison_control(const struct comparison *c, const struct mode *mode)
+/* The control of a mode (same number of ranks), or the single-process mode; NULL: none ran well. */
+static const struct mode *comparison_control(const struct comparison *c, const struct mode *mode)
 {
     return find_role(c, MODE_CONTROL, mode->ranks);
 }
 
-const struct mode *comparison_single(const struct comparison *c)
+static const struct mode *comparison_single(const struct comparison *c)
 {
     return find_role(c, MODE_SINGLE, 1);
 }

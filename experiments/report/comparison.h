@@ -99,10 +99,6 @@ struct comparison {
 enum status comparison_make(const struct run_list *list, struct comparison *ret, struct error *err);
 void comparison_release(struct comparison *c);
 
-/* The control of a mode (same number of ranks), or the single-process mode; NULL: none ran well. */
-const struct mode *comparison_control(const struct comparison *c, const struct mode *mode);
-const struct mode *comparison_single(const struct comparison *c);
-
 /* Throughput over that of the control, and over ranks times that of the single process; NaN
  * without them. */
 double comparison_relative(const struct comparison *c, const struct mode *mode);
@@ -121,9 +117,6 @@ bool comparison_is_decided(const struct comparison *c);
 
 /* Does its ring, alone or between the hosts of hier, stand on gRPC (--transport grpc)? */
 bool comparison_over_grpc(const struct mode *mode);
-
-/* A step of it may bring less than one of bulk-synchronous sums of exact gradients. */
-bool comparison_trades_accuracy(const struct mode *mode);
 
 /* What carries a mode's bytes, in words ("shared memory", "TCP"); NULL: nothing, or not known. */
 const char *comparison_carrier(const struct mode *mode);

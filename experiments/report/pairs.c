@@ -84,25 +84,6 @@ enum status comparison_pair_by(const struct comparison *c, const struct ratio *r
     return pair_by(c, ratio, metric, ret, &broken, err);
 }
 
-static enum status make_ratio(const struct comparison *c, struct ratio *r, struct error *err)
-{
-    const struct ratio turned = {.a = r->b, .b = r->a}; /* less time is more speed */
-    enum status status;
-
-    r->is_to_target =
-        isfinite(c->design->target_accuracy) && (comparison_trades_accuracy(&c->modes[r->a]) ||
-                                                 comparison_trades_accuracy(&c->modes[r->b]));
-    status = r->is_to_target
-                 ? pair_by(c, &turned, METRIC_seconds_to_target, &r->paired, &r->broken, err)
-                 : pair_by(c, r, METRIC_samples_per_second, &r->paired, &r->broken, err);
-
-    if (status != STATUS_OK)
-        return status;
-    r->value = exp(r->paired.mean);
-    r->interval = (struct interval){exp(r->paired.interval.low), exp(r->paired.interval.high)};
-    return STATUS_OK;
-}
-
 static const char *option_of(const void *mode, const char *name)
 {
     const struct run *run = ((const struct mode *)mode)->first;
@@ -118,9 +99,28 @@ static const char *option_of(const void *mode, const char *name)
                                                  : "";
 }
 
-bool comparison_trades_accuracy(const struct mode *mode)
+/* A step of it may bring less than one of bulk-synchronous sums of exact gradients. */
+static bool trades_accuracy(const struct mode *mode)
 {
     return mode->first && design_trades_accuracy(option_of, mode);
+}
+
+static enum status make_ratio(const struct comparison *c, struct ratio *r, struct error *err)
+{
+    const struct ratio turned = {.a = r->b, .b = r->a}; /* less time is more speed */
+    enum status status;
+
+    r->is_to_target = isfinite(c->design->target_accuracy) &&
+                      (trades_accuracy(&c->modes[r->a]) || trades_accuracy(&c->modes[r->b]));
+    status = r->is_to_target
+                 ? pair_by(c, &turned, METRIC_seconds_to_target, &r->paired, &r->broken, err)
+                 : pair_by(c, r, METRIC_samples_per_second, &r->paired, &r->broken, err);
+
+    if (status != STATUS_OK)
+        return status;
+    r->value = exp(r->paired.mean);
+    r->interval = (struct interval){exp(r->paired.interval.low), exp(r->paired.interval.high)};
+    return STATUS_OK;
 }
 
 static bool belong_together(const struct mode *a, const struct mode *b)
@@ -225,8 +225,7 @@ static enum ratio_state judge(const struct comparison *c, const struct ratio *r,
         return RATIO_UNREGISTERED;
     if (!comparison_is_fair(c, r->a, r->b))
         return RATIO_UNFAIR;
-    if (!r->is_to_target && (comparison_trades_accuracy(&c->modes[r->a]) ||
-                             comparison_trades_accuracy(&c->modes[r->b])))
+    if (!r->is_to_target && (trades_accuracy(&c->modes[r->a]) || trades_accuracy(&c->modes[r->b])))
         return RATIO_NO_TARGET;
     if (r->paired.n < paired_least_blocks(registered, level))
         return RATIO_TOO_FEW;

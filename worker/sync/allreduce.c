@@ -164,7 +164,6 @@ static enum status allreduce_open(const struct sync_config *config, struct sync 
 
     if (status != STATUS_OK)
         return status;
-    s->base.ops = &sync_allreduce_ops;
     s->base.yields = SYNC_YIELDS_GRADIENTS;
     s->config = config->ddp ? *config->ddp : DDP_DEFAULTS;
     s->hook = hooks[s->config.hook];

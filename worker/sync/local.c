@@ -16,7 +16,6 @@ static enum status local_open(const struct sync_config *config, struct sync **re
     (void)config;
     if (status != STATUS_OK)
         return status;
-    s->ops = &sync_local_ops;
     s->yields = SYNC_YIELDS_GRADIENTS;
     *ret_sync = s;
     return STATUS_OK;

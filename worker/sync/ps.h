@@ -1,14 +1,19 @@
 /*
  * ps: what the sources of the parameter server's worker share; see ps.c for the model.
  *
- *   ps.c         rounds: what comes down, the calls of sync
- *   ps_wait.c    the waits
- *   ps_send.c    what goes up, and up again after a loss
- *   ps_tend.c    the thread that beats, judges silence and sees lost links off to ...
- *   ps_resume.c  ... their way back,
- *   ps_replica.c which leads to the other one of two servers with the same shard
- *   ps_fetch.c   all that the servers have, for a checkpoint
+ *   ps.c          rounds: the calls of sync
  *   ps_open.c, ps_close.c
+ *   ps_fetch.c    all that the servers have, for a checkpoint
+ *   ps_tend.c     the thread that beats, judges silence and sees lost links off to ...
+ *   ps_resume.c   ... their way back,
+ *   ps_replica.c  which leads to the other one of two servers with the same shard
+ *   ps_join.c     the join of one server
+ *   ps_wait.c     the waits
+ *   ps_send.c     what goes up, and up again after a loss
+ *   ps_receive.c  what comes down
+ *   ps_state.c    what a link and the synchronisation are in
+ *
+ * Each stands on those below it.
  */
 #ifndef SPARRING_WORKER_SYNC_PS_H
 #define SPARRING_WORKER_SYNC_PS_H

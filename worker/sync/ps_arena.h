@@ -15,7 +15,7 @@ struct sync_config;
 struct sync_ps;
 struct ps_link;
 
-/* What the terms of every join say about it: nothing when it is not wished for, or the slabs are
+/* What the terms of every join say about it: nothing when it is not requested, or the slabs are
  * where nobody else can see them; the latter is STATUS_CONFIG when it is demanded. */
 enum status ps_arena_terms(struct sync_ps *s, const struct sync_config *config, struct error *err);
 

@@ -13,31 +13,6 @@
 #define LEAVE_FAILED_MS 2000 /* for telling the servers that we go because of a failure */
 #define RELEASE_MS      2000 /* for gRPC to let go of the slabs of calls that are over */
 
-bool ps_hold_link(struct sync_ps *s, struct ps_link *l, int64_t deadline_ns)
-{
-    struct timespec until = condition_until(deadline_ns);
-    int late = 0;
-    bool held;
-
-    (void)pthread_mutex_lock(&s->lock);
-    while (l->state == PS_LINK_AWAY && !s->giving_up && late == 0)
-        late = pthread_cond_timedwait(&s->changed, &s->lock, &until);
-    held = l->state == PS_LINK_UP && l->lanes[0].client; /* none: its first join ended badly */
-    if (l->state == PS_LINK_OVER && l->lanes[0].client && atomic_load(&l->joined))
-        held = atomic_exchange(&l->refused, false); /* once: nothing brings it back */
-    l->busy = held;
-    (void)pthread_mutex_unlock(&s->lock);
-    return held;
-}
-
-void ps_let_go(struct sync_ps *s, struct ps_link *l)
-{
-    (void)pthread_mutex_lock(&s->lock);
-    l->busy = false;
-    (void)pthread_cond_signal(&s->tend);
-    (void)pthread_mutex_unlock(&s->lock);
-}
-
 /* A connection that breaks while the goodbye is under way: once more on the next one. */
 static void leave(struct sync_ps *s, struct ps_link *l, const char *reason, int64_t deadline_ns)
 {

@@ -156,14 +156,3 @@ bool ps_replica_may_retry(struct sync_ps *s, struct ps_link *l, enum status stat
     }
     return may_return;
 }
-
-void ps_replica_propose(struct sync_ps *s, struct ps_link *l, uint64_t epoch)
-{
-    uint64_t vote = l->replica_text[0] ? succession_worker_propose(&l->succession, epoch) : 0;
-
-    if (vote == 0 || vote == l->vote_epoch)
-        return;
-    l->vote_epoch = vote;
-    s->beat_soon = true;
-    (void)pthread_cond_signal(&s->tend);
-}

@@ -1,8 +1,8 @@
 /*
  * What goes up.  Each partition of a round is asked for once: by a push, by a pull of initial
- * values (rank 0 sends them first), or by a wish for the final values.  A partition whose link is
- * away is only noted; when the link is back, everything that it owes an answer to goes up, flagged
- * AGAIN where it may have arrived before.
+ * values (rank 0 sends them first), or by a request for the final values.  A partition whose link
+ * is away is only noted; when the link is back, everything that it owes an answer to goes up,
+ * flagged AGAIN where it may have arrived before.
  *
  * Between the note and the send the link may be lost and come back.  So the stream is taken in the
  * same breath as the note: a stream that is over by then refuses, and the note says on which
@@ -16,25 +16,6 @@
 
 #include <assert.h>
 #include <time.h>
-
-#define RELEASE_POLL_NS 100000 /* between looks at the outstanding sends */
-
-bool ps_wait_release(struct sync_ps *s, int64_t deadline_ns)
-{
-    struct timespec pause = {.tv_nsec = RELEASE_POLL_NS};
-
-    while (atomic_load(&s->outstanding) > 0) {
-        if (clock_now_ns() > deadline_ns)
-            return false;
-        (void)nanosleep(&pause, NULL); /* release functions may only touch atomics: no wake-up */
-    }
-    return true;
-}
-
-bool ps_may_repeat(const struct sync_ps *s)
-{
-    return s->catching_up || (s->round > 0 && s->round <= s->again_through);
-}
 
 /* The stream that a partition travels on, with a reference; NULL: its link is away.  Lock held. */
 static struct rpc_call *take_stream(const struct sync_ps *s, size_t partition)

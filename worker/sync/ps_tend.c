@@ -17,53 +17,7 @@
 
 #define INTERRUPT_MS 20 /* between interruptions of a resumer that has begun another call */
 
-void ps_take_beat(void *user, struct ps_link *link, const struct beat *beat)
-{
-    struct sync_ps *s = user;
-    int64_t until_ns;
-
-    until_ns = clock_deadline_ns((int64_t)beat->waiting_ms + s->timeout_ms + PS_MARGIN_MS);
-    (void)pthread_mutex_lock(&s->lock);
-    if (beat->propose_epoch != 0)
-        ps_replica_propose(s, link, beat->propose_epoch);
-    link->waits = beat->waiting_ms > 0;
-    if (link->waits && until_ns > s->extended_ns)
-        s->extended_ns = until_ns;
-    (void)pthread_mutex_unlock(&s->lock);
-}
-
 /* ------------------------------------------------------------------ losses */
-
-void ps_fail(struct sync_ps *s, const struct error *why)
-{
-    if (!s->closing && !s->failed) {
-        s->failed = true;
-        s->failure = *why;
-    }
-    (void)pthread_cond_broadcast(&s->changed);
-}
-
-void ps_link_closed(void *user, struct ps_link *link, const struct error *why, bool may_return)
-{
-    struct sync_ps *s = user;
-
-    (void)pthread_mutex_lock(&s->lock);
-    if (link->state == PS_LINK_AWAY) {
-        if (link->broken.status == STATUS_OK)
-            link->broken = *why;
-    } else if (link->state == PS_LINK_UP && atomic_load(&link->joined) && may_return &&
-               s->reconnect_ms > 0 && link->session != 0 && !s->failed && !s->giving_up) {
-        link->state = PS_LINK_AWAY;
-        link->loss = *why;
-        link->lost_ns = clock_now_ns();
-        (void)pthread_cond_signal(&s->tend);
-    } else if (link->state == PS_LINK_UP) {
-        link->state = PS_LINK_OVER;
-        ps_fail(s, why);
-    }
-    (void)pthread_cond_broadcast(&s->changed);
-    (void)pthread_mutex_unlock(&s->lock);
-}
 
 /* Take leave of what has brought a link back, or start it for a lost one.  Lock held on entry and
  * return; true: it was let go meanwhile. */

@@ -84,8 +84,8 @@ static bool is_held_up(const struct sync_ps *s)
     return false;
 }
 
-/* A step is made to its end before a wish to stop is looked at, but not one that may take for ever.
- * Lock held. */
+/* A step is made to its end before a request to stop is looked at, but not one that may take for
+ * ever. Lock held. */
 static bool is_to_stop(const struct sync_ps *s)
 {
     return stop_requested() && is_held_up(s);

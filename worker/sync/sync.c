@@ -14,9 +14,16 @@ static const struct sync_ops *const registry[] = {
 
 enum status sync_open(const struct sync_config *config, struct sync **ret_sync, struct error *err)
 {
-    for (size_t i = 0; i < sizeof(registry) / sizeof(registry[0]); i++)
-        if (strcmp(registry[i]->name, config->kind) == 0)
-            return registry[i]->open(config, ret_sync, err);
+    for (size_t i = 0; i < sizeof(registry) / sizeof(registry[0]); i++) {
+        enum status status;
+
+        if (strcmp(registry[i]->name, config->kind) != 0)
+            continue;
+        status = registry[i]->open(config, ret_sync, err);
+        if (status == STATUS_OK)
+            (*ret_sync)->ops = registry[i];
+        return status;
+    }
     return error_set(err, STATUS_INVALID, "unknown sync '%s': use local, allreduce or ps",
                      config->kind);
 }

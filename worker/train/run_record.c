@@ -240,7 +240,7 @@ double run_record_samples_per_second(const struct run_record *r)
     return seconds > 0 ? samples / seconds : 0;
 }
 
-double run_record_step_ms(const struct run_record *r)
+static double run_record_step_ms(const struct run_record *r)
 {
     size_t first, count = find_steady(r, &first);
     double *values = count ? malloc(count * sizeof(double)) : NULL;

@@ -83,7 +83,6 @@ enum status run_record_evaluation(struct run_record *r, uint64_t epoch, double l
 /* Of the steady steps (all but the first max(5, 10 %)): their samples over their time, and their
  * median time; 0 without steps. */
 double run_record_samples_per_second(const struct run_record *r);
-double run_record_step_ms(const struct run_record *r);
 
 /* The "end" record of this rank and, from rank 0, summary.json. */
 enum status run_record_finish(struct run_record *r, const struct run_facts *facts,

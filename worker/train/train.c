@@ -1,6 +1,6 @@
 /*
  * The training loop: steps (train_step.c), and between them recovery, epochs, evaluation,
- * checkpoints and the wish to stop.
+ * checkpoints and the request to stop.
  */
 #include "worker/train/train.h"
 

@@ -23,7 +23,7 @@ static void hand_over(void *user, size_t ready_count)
     sync_ready(t->sync, ready_count);
 }
 
-/* Compute longer, as the delay schedule wishes; a wish to stop ends it. */
+/* Compute longer, as the delay schedule says; a request to stop ends it. */
 static void linger(int64_t ns)
 {
     int64_t deadline_ns = ns > 0 ? clock_now_ns() + ns : 0; /* most steps have none */

@@ -153,10 +153,11 @@ void mesh_tell(struct mesh *m, const struct mesh_verdict *verdict);
  * 0.3 s); false when none was. */
 bool mesh_await_verdict(struct mesh *m, uint64_t group, uint32_t generation,
                         struct mesh_verdict *ret);
-/* How many news there have been.  Read it before looking at what is known. */
-uint64_t mesh_news(struct mesh *m);
+/* How many events there have been: a loss, an answer, a verdict.  Read it before looking at what is
+ * known. */
+uint64_t mesh_event_count(struct mesh *m);
 /* Wait until there are more than `seen`, or deadline_ns. */
-void mesh_await_news(struct mesh *m, uint64_t seen, int64_t deadline_ns);
+void mesh_await_event(struct mesh *m, uint64_t seen, int64_t deadline_ns);
 /* Has this rank left the group in order?  *ret_sequence: after which collective; *ret_hash (may be
  * NULL): of its trail up to there, where it kept one. */
 bool mesh_left(struct mesh *m, unsigned rank, uint64_t group, uint32_t generation,

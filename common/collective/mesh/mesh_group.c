@@ -148,22 +148,6 @@ void mesh_read_status(const struct mesh_slot *slot, struct mesh_status *ret)
 
 /* ---- what it watches ---- */
 
-void mesh_raise(struct mesh_slot *slot)
-{
-    uint64_t one = 1;
-
-    if (slot->count == 0 || atomic_exchange(&slot->alarm.raised, true))
-        return;
-    (void)!write(slot->alarm.fd, &one, sizeof(one));
-}
-
-void mesh_raise_member(struct mesh *m, unsigned rank)
-{
-    for (size_t i = 0; i < MESH_GROUPS_MAX; i++)
-        if (m->slots[i].used && mesh_rank_set_has(&m->slots[i].members, rank))
-            mesh_raise(&m->slots[i]);
-}
-
 struct mesh_alarm *mesh_watch(struct mesh *m, size_t index, uint32_t generation,
                               const unsigned *members, unsigned count)
 {

@@ -119,7 +119,7 @@ struct mesh {
     uint64_t host;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint64_t news; /* broadcasts of `changed` */
+    uint64_t event_count; /* broadcasts of `changed` */
     pthread_t thread;
     bool has_thread;
     bool stop;
@@ -151,7 +151,6 @@ void mesh_receive(struct mesh *m, unsigned rank, const struct mesh_message *mess
 
 /* mesh_thread.c */
 void *mesh_thread_run(void *mesh);
-void mesh_wake(struct mesh *m);
 
 /* mesh_loss.c; the lock is held.  The connection ended with this errno, 0: end of file. */
 void mesh_connection_ended(struct mesh *m, unsigned rank, int error_number);
@@ -159,14 +158,8 @@ void mesh_lose(struct mesh *m, unsigned rank, enum fault fault, const char *how)
 /* Lose those that were silent for too long; when to look again. */
 int64_t mesh_find_silent(struct mesh *m, int64_t now_ns);
 
-/* What a rank that says nothing is; how (size bytes) says how it is known. */
-enum fault mesh_judge_silence(const struct mesh *m, unsigned rank, double silent_seconds, char *how,
-                              size_t size);
-
 /* mesh_group.c; the lock is held. */
 void mesh_slot_release(struct mesh_slot *slot);
-void mesh_raise(struct mesh_slot *slot);
-void mesh_raise_member(struct mesh *m, unsigned rank); /* in all groups that watch it */
 void mesh_read_status(const struct mesh_slot *slot, struct mesh_status *ret);
 struct mesh_slot *mesh_find_slot(struct mesh *m, uint64_t group); /* the newest; NULL: none */
 /* Raise the alarm of groups that wait for a member that left them. */
@@ -189,8 +182,11 @@ bool mesh_has_settled(struct mesh *m, uint64_t group, uint32_t generation);
 void mesh_receive_agree(struct mesh *m, unsigned rank, const struct mesh_agree_message *message);
 void mesh_agreements_release(struct mesh *m);
 
-/* mesh_verdict.c: something that may end a wait; the lock is held. */
-void mesh_tell_news(struct mesh *m);
+/* mesh_notify.c; the lock is held, but for the first. */
+void mesh_wake(struct mesh *m); /* the thread */
+void mesh_raise(struct mesh_slot *slot);
+void mesh_raise_member(struct mesh *m, unsigned rank); /* in all groups that watch it */
+void mesh_note_event(struct mesh *m);                  /* that may end a wait */
 
 /* mesh_exchange.c: wait until `changed` or deadline_ns; the lock is held. */
 void mesh_wait(struct mesh *m, int64_t deadline_ns);

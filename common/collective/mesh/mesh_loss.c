@@ -49,7 +49,7 @@ void mesh_lose(struct mesh *m, unsigned rank, enum fault fault, const char *how)
     (void)snprintf(p->how, sizeof(p->how), "%s", how);
     if (fault != FAULT_FINISHED)
         mesh_raise_member(m, rank);
-    mesh_tell_news(m);
+    mesh_note_event(m);
 }
 
 static bool is_network_error(int error_number)
@@ -64,7 +64,7 @@ void mesh_connection_ended(struct mesh *m, unsigned rank, int error_number)
     char how[sizeof(p->how)];
 
     close_connection(m, rank);
-    mesh_tell_news(m);
+    mesh_note_event(m);
     if (p->state != MESH_PEER_UP || m->closing)
         return;
     if (error_number == EPROTO)
@@ -108,8 +108,9 @@ static uint32_t unacknowledged_ms(int fd)
     return waiting > 0 ? info.tcpi_last_ack_recv : 0;
 }
 
-enum fault mesh_judge_silence(const struct mesh *m, unsigned rank, double silent_seconds, char *how,
-                              size_t size)
+/* What a rank that says nothing is; how (size bytes) says how it is known. */
+static enum fault mesh_judge_silence(const struct mesh *m, unsigned rank, double silent_seconds,
+                                     char *how, size_t size)
 {
     const struct mesh_peer *p = &m->peers[rank];
     uint32_t ack_ms = unacknowledged_ms(p->fd);

@@ -119,5 +119,5 @@ void mesh_receive(struct mesh *m, unsigned rank, const struct mesh_message *mess
         mesh_connection_ended(m, rank, EPROTO);
         break;
     }
-    mesh_tell_news(m);
+    mesh_note_event(m);
 }

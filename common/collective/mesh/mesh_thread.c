@@ -99,14 +99,6 @@ static void forgive_if_late(struct mesh *m, int64_t expected_ns, int64_t now_ns)
         m->peers[r].heard_ns = now_ns;
 }
 
-void mesh_wake(struct mesh *m)
-{
-    uint64_t one = 1;
-
-    if (m->has_thread)
-        (void)!write(m->wake_fd, &one, sizeof(one));
-}
-
 static int milliseconds_until(int64_t then_ns, int64_t now_ns)
 {
     int64_t left_ms = (then_ns - now_ns + 999999) / 1000000;

@@ -109,7 +109,7 @@ void mesh_receive_trail(struct mesh *m, unsigned rank, const struct mesh_message
     slot->other_rank = rank;
     slot->other_sequence = message->number;
     mesh_raise(slot);
-    mesh_tell_news(m);
+    mesh_note_event(m);
 }
 
 bool mesh_find_difference(struct mesh *m, size_t index, unsigned *ret_rank, uint64_t *ret_sequence)

@@ -53,7 +53,7 @@ static void settle(struct mesh *m, struct mesh_held *held)
         if (m->slots[i].used && m->slots[i].group == held->verdict.group &&
             m->slots[i].generation == held->verdict.generation)
             mesh_raise(&m->slots[i]);
-    mesh_tell_news(m);
+    mesh_note_event(m);
 }
 
 static struct mesh_message message_of(enum mesh_kind kind, const struct mesh_held *held)
@@ -186,26 +186,20 @@ bool mesh_await_verdict(struct mesh *m, uint64_t group, uint32_t generation,
     return held != NULL;
 }
 
-void mesh_tell_news(struct mesh *m)
+uint64_t mesh_event_count(struct mesh *m)
 {
-    m->news++;
-    (void)pthread_cond_broadcast(&m->changed);
-}
-
-uint64_t mesh_news(struct mesh *m)
-{
-    uint64_t news;
+    uint64_t count;
 
     (void)pthread_mutex_lock(&m->lock);
-    news = m->news;
+    count = m->event_count;
     (void)pthread_mutex_unlock(&m->lock);
-    return news;
+    return count;
 }
 
-void mesh_await_news(struct mesh *m, uint64_t seen, int64_t deadline_ns)
+void mesh_await_event(struct mesh *m, uint64_t seen, int64_t deadline_ns)
 {
     (void)pthread_mutex_lock(&m->lock);
-    while (m->news == seen && clock_now_ns() < deadline_ns)
+    while (m->event_count == seen && clock_now_ns() < deadline_ns)
         mesh_wait(m, deadline_ns);
     (void)pthread_mutex_unlock(&m->lock);
 }

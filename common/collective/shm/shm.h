@@ -90,9 +90,8 @@ bool shm_is_small(const struct shm_group *g, const struct collective_args *a);
  * answer on all ranks. */
 bool shm_is_direct(const struct shm_group *g, const struct collective_args *a);
 
-/* Elements per block that one step publishes, the steps that an operation takes, and what is
- * published at step `index` (nothing at the last one of an all_reduce). */
-size_t shm_chunk_elements(const struct shm_group *g, const struct collective_args *a);
+/* The steps that an operation takes, and what is published at step `index` (nothing at the last one
+ * of an all_reduce). */
 size_t shm_chunk_steps(const struct shm_group *g, const struct collective_args *a);
 struct shm_range shm_chunk(const struct shm_group *g, const struct collective_args *a,
                            size_t index);

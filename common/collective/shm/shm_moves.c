@@ -41,7 +41,8 @@ static size_t chunk_stride(const struct shm_group *g, const struct collective_ar
     return SHM_CHUNK_BYTES / shm_block_count(g, a) / SHM_LINE * SHM_LINE;
 }
 
-size_t shm_chunk_elements(const struct shm_group *g, const struct collective_args *a)
+/* Elements per block that one step publishes. */
+static size_t shm_chunk_elements(const struct shm_group *g, const struct collective_args *a)
 {
     return chunk_stride(g, a) / dtype_size(a->dtype);
 }

@@ -73,7 +73,7 @@ START_TEST(test_a_second_job_starts_afresh)
 }
 END_TEST
 
-/* Where memory cannot be shared, gradients go through the socket, unless that is not wished for. */
+/* Where memory cannot be shared, gradients go through the socket, unless that is refused. */
 START_TEST(test_another_host)
 {
     struct team t;

@@ -232,7 +232,7 @@ static void want_nothing(struct team_rank *r, uint64_t round)
     sync_want(r->sync, 0, 0);
 }
 
-/* Where answers are whole a wish for less changes nothing. */
+/* Where answers are whole a request for less changes nothing. */
 START_TEST(test_nothing_to_name)
 {
     struct team t;

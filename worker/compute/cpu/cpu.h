@@ -24,10 +24,6 @@ struct cpu {
     size_t correct;
 };
 
-/* c (m, n) = op(a) op(b) + beta c, row-major and dense; op transposes where asked. */
-void cpu_product(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, const float *a,
-                 const float *b, float beta, float *c);
-
 /* Scratch memory of at least `count` floats; moves it, so only where operations are prepared. */
 enum status cpu_reserve(struct cpu *cpu, size_t count, const char *what, struct error *err);
 

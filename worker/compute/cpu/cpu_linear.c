@@ -7,8 +7,9 @@
 #include <cblas.h>
 #include <limits.h>
 
-void cpu_product(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k, const float *a,
-                 const float *b, float beta, float *c)
+/* c (m, n) = op(a) op(b) + beta c, row-major and dense; op transposes where asked. */
+static void cpu_product(bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k,
+                        const float *a, const float *b, float beta, float *c)
 {
     assert(m <= INT_MAX && n <= INT_MAX && k <= INT_MAX);
     cblas_sgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans,

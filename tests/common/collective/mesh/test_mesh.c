@@ -364,7 +364,7 @@ START_TEST(a_rank_without_a_core_is_not_lost)
     ck_assert_msg(m != NULL, "%s", err.text);
     (void)pthread_barrier_wait(&starved.silent);
     while (!is_silent(m, 1, 3 * QUIET_MS) && mesh_fault(m, 1, NULL, 0) == FAULT_NONE)
-        mesh_await_news(m, mesh_news(m), clock_deadline_ns(QUIET_MS));
+        mesh_await_event(m, mesh_event_count(m), clock_deadline_ns(QUIET_MS));
     ck_assert_msg(mesh_fault(m, 1, text, sizeof(text)) == FAULT_NONE, "%s", text);
     ck_assert_msg(mesh_suspect(m, 1, text, sizeof(text)) == FAULT_NONE, "%s", text);
     (void)pthread_barrier_wait(&starved.seen);

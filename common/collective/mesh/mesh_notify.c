@@ -1,0 +1,37 @@
+/*
+ * Who hears that something has happened: the mesh's thread, groups that watch ranks, and whoever
+ * waits for an event of any kind.
+ */
+#include "common/collective/mesh/mesh_internal.h"
+
+#include <unistd.h>
+
+void mesh_wake(struct mesh *m)
+{
+    uint64_t one = 1;
+
+    if (m->has_thread)
+        (void)!write(m->wake_fd, &one, sizeof(one));
+}
+
+void mesh_raise(struct mesh_slot *slot)
+{
+    uint64_t one = 1;
+
+    if (slot->count == 0 || atomic_exchange(&slot->alarm.raised, true))
+        return;
+    (void)!write(slot->alarm.fd, &one, sizeof(one));
+}
+
+void mesh_raise_member(struct mesh *m, unsigned rank)
+{
+    for (size_t i = 0; i < MESH_GROUPS_MAX; i++)
+        if (m->slots[i].used && mesh_rank_set_has(&m->slots[i].members, rank))
+            mesh_raise(&m->slots[i]);
+}
+
+void mesh_note_event(struct mesh *m)
+{
+    m->event_count++;
+    (void)pthread_cond_broadcast(&m->changed);
+}
