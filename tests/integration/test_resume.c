@@ -316,7 +316,7 @@ START_TEST(test_a_run_that_had_ended)
 }
 END_TEST
 
-/* A stop that is wished for costs no update. */
+/* A stop that is requested costs no update. */
 START_TEST(test_stopped)
 {
     const char *folder = name_folder("stopped");
