@@ -274,4 +274,8 @@ bool job_next_record(struct job *j, struct round_record *ret);
 /* Nothing refers to it any more. */
 bool job_is_unused(struct job *j);
 
+/* References to a rank's open calls, joins included, at most JOB_CALLS_MAX; their number. */
+#define JOB_CALLS_MAX (RANK_SESSION_CALLS_MAX + 2)
+size_t job_take_calls(const struct job *j, unsigned rank, struct rpc_call **ret);
+
 #endif

@@ -131,3 +131,17 @@ bool job_next_incident(struct job *j, struct incident *ret)
     j->incidents_count--;
     return true;
 }
+
+size_t job_take_calls(const struct job *j, unsigned rank, struct rpc_call **ret)
+{
+    const struct job_rank *r = &j->ranks[rank];
+    struct rpc_call *joins[] = {r->join, r->pending_join_reply};
+    size_t count = rank_session_take_calls(&r->session, ret);
+
+    for (size_t i = 0; i < sizeof(joins) / sizeof(joins[0]); i++)
+        if (joins[i]) {
+            rpc_call_ref(joins[i]);
+            ret[count++] = joins[i];
+        }
+    return count;
+}

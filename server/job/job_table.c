@@ -46,20 +46,6 @@ static void retire(struct job_table *t, struct job *j)
     (void)pthread_cond_broadcast(&t->changed);
 }
 
-size_t job_table_take_calls(const struct job *j, unsigned rank, struct rpc_call **ret)
-{
-    const struct job_rank *r = &j->ranks[rank];
-    struct rpc_call *joins[] = {r->join, r->pending_join_reply};
-    size_t count = rank_session_take_calls(&r->session, ret);
-
-    for (size_t i = 0; i < sizeof(joins) / sizeof(joins[0]); i++)
-        if (joins[i]) {
-            rpc_call_ref(joins[i]);
-            ret[count++] = joins[i];
-        }
-    return count;
-}
-
 bool job_table_begin_end(struct job_table *t, struct job *j, const struct error *failure)
 {
     bool first = job_end(j, failure, clock_now_ns());
@@ -88,7 +74,7 @@ void job_table_finish_end(struct job_table *t, struct job *j, const struct error
         size_t count;
 
         (void)pthread_mutex_lock(&t->lock);
-        count = job_table_take_calls(j, rank, calls);
+        count = job_take_calls(j, rank, calls);
         (void)pthread_mutex_unlock(&t->lock);
         for (size_t i = 0; i < count; i++) {
             rpc_call_finish(calls[i], failure->status, failure->text);

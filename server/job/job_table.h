@@ -81,9 +81,4 @@ void job_table_count(struct job_table *t, const struct job *j, struct job_figure
 /* The job's counters, its round under way included, added to *sum.  Lock held. */
 void job_table_add_counters(struct job_table *t, const struct job *j, struct stats_counters *sum);
 
-/* References to a rank's open calls, joins included, at most JOB_CALLS_MAX; their number.  Lock
- * held. */
-#define JOB_CALLS_MAX (RANK_SESSION_CALLS_MAX + 2)
-size_t job_table_take_calls(const struct job *j, unsigned rank, struct rpc_call **ret);
-
 #endif

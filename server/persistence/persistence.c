@@ -66,6 +66,11 @@ enum status persistence_fill(struct persistence *p, const struct unfinished_job 
     return STATUS_OK;
 }
 
+enum status persistence_remove(const struct unfinished_job *found, struct error *err)
+{
+    return state_dir_remove(found->folder, err);
+}
+
 void persistence_close(struct persistence *p)
 {
     state_dir_close(&p->dir);

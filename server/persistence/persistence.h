@@ -59,8 +59,10 @@ enum folder_fate { FOLDER_KEPT, FOLDER_REMOVED, FOLDER_ASIDE };
 struct job *persistence_next_over(struct job_table *t, enum folder_fate *ret_fate);
 void persistence_settle(const struct job *j, enum folder_fate fate);
 
-/* Put the folder aside, for a person to look at. */
+/* The folder of a job that cannot go on is put aside, for a person to look at; of one that is over,
+ * or never began, it is removed. */
 void persistence_put_aside(const struct job *j);
+enum status persistence_remove(const struct unfinished_job *found, struct error *err);
 
 /* Lock held. */
 void persistence_count(const struct job *j, struct job_log_figures *ret);

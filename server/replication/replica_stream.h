@@ -53,7 +53,7 @@ enum status replica_stream_open(const struct replica_stream_config *config, int6
 /*
  * In a job that an earlier process of this server has begun, as one of two (see
  * succession_primary_restore, for `settled`, too): nothing is sent to the replica any more, but it
- * is asked whether it serves by now.  The caller gives it the shard's records.  Does not block.
+ * is asked whether it serves by now.  Gets no records.  Does not block.
  */
 enum status replica_stream_restore(const struct replica_stream_config *config, const bool *settled,
                                    struct replica_stream **ret_stream, struct error *err);

@@ -5,7 +5,7 @@
  * servers go on with the job.  Needs: job, shard, succession, rpc.  Called by: service.
  *
  * The primary's side is a stream of records (replica_stream.h), the replica's a job whose ranks are
- * all away (replica.h).  Every function but the first two does nothing in a job that has neither.
+ * all away (replica.h).  In a job without either, what is not said to be of a copy does nothing.
  */
 #ifndef SPARRING_SERVER_REPLICATION_REPLICATION_H
 #define SPARRING_SERVER_REPLICATION_REPLICATION_H

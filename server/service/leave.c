@@ -15,7 +15,7 @@ struct leave_effect {
     bool ends;                                      /* the job; badly with a failure */
     bool ended;                                     /* by this leave: finish the end */
     struct error failure;                           /* STATUS_OK: none */
-    bool vacates;                                   /* the slot: the others go on */
+    bool vacates;                                   /* its place: the others go on */
     bool finishes;                                  /* its contributions; not in lockstep */
     struct rpc_call *calls[RANK_SESSION_CALLS_MAX]; /* to end, because the rank is lost */
     size_t call_count;
@@ -84,8 +84,8 @@ static enum status note_leave(struct service *s, const struct leave_request *req
                         "rank %u left in the middle of round %" PRIu64, request->rank,
                         job_round(j));
     effect->ends = effect->failure.status != STATUS_OK || j->members.left == j->members.world_size;
-    effect->vacates = shrinks;
-    effect->finishes = !shrinks && j->state == JOB_RUNNING && !job_is_lockstep(j);
+    effect->vacates = !effect->ends && shrinks;
+    effect->finishes = !effect->ends && !shrinks && j->state == JOB_RUNNING && !job_is_lockstep(j);
     job_resume_watch(j, clock_now_ns());
     /* At once: a chunk that comes next would end the job because a rank has left, without the
      * reason. */
@@ -101,12 +101,12 @@ static void have_effect(struct service *s, struct leave_effect *effect, unsigned
     session_end_calls(effect->calls, effect->call_count);
     if (effect->ended) {
         job_table_finish_end(&s->table, j, failure_of(effect));
-    } else if (effect->vacates && !effect->ends) {
+    } else if (effect->vacates) {
         exchange_vacate_rank(s, j, rank);
         (void)pthread_mutex_lock(&s->table.lock);
         job_vacate(j, rank, clock_now_ns());
         (void)pthread_mutex_unlock(&s->table.lock);
-    } else if (effect->finishes && !effect->ends) {
+    } else if (effect->finishes) {
         exchange_finish_rank(s, j, rank);
     }
     if (!effect->ends && effect->call_count == 0)

@@ -5,7 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/memory.h"
-#include "server/service/service_internal.h"
+#include "server/service/rank_recovery.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -128,8 +128,7 @@ static enum status go_on(struct service *s, const struct unfinished_job *found, 
     if (status == STATUS_OK && fate == FOLDER_ASIDE)
         persistence_put_aside(j);
     job_table_free(&s->table, j);
-    return status == STATUS_OK && fate == FOLDER_REMOVED ? state_dir_remove(found->folder, err)
-                                                         : status;
+    return status == STATUS_OK && fate == FOLDER_REMOVED ? persistence_remove(found, err) : status;
 }
 
 enum status restore_open(struct service *s, const char *state_dir, struct error *err)

@@ -32,7 +32,7 @@ struct service {
     bool supervisor_started;
 
     /* The table's lock guards what follows. */
-    int64_t looked_ns;      /* when rank_recovery_look looked last */
+    int64_t looked_ns;      /* when rank_recovery_next looked last */
     struct rpc_server *rpc; /* constant once it is open: calls may come before that */
     struct asking *asking;  /* list of the open State calls that were let in; see state_fetch.c */
     bool stop; /* all calls are closed: the supervisor ends when nothing is left to do */
@@ -85,23 +85,13 @@ enum status restore_open(struct service *s, const char *state_dir, struct error 
 
 /* ------------------------------------------------------------------ join.c */
 
-/* Answer the joins of a job that runs now.  Supervisor only, no lock. */
+/* Reply to the joins of a job that runs now.  Supervisor only, no lock. */
 void join_answer_all(struct service *s, struct job *j);
 
-/* Answer one join of `rank`, whose slot is held by it, in a job that has run for a while.  round:
+/* Reply to one join of `rank`, whose place it holds, in a job that has run for a while.  round:
  * as in JoinReply.  Supervisor only, no lock. */
 void join_answer(struct service *s, struct job *j, unsigned rank, struct rpc_call *call,
                  uint64_t epoch, uint64_t round);
-
-/* ------------------------------------------------------------------ rank_recovery.c */
-
-/* In a job that comes from elsewhere: partitions that do not know yet which ranks have left, or are
- * lost for good, go without them.  No lock. */
-void rank_recovery_take_out(struct service *s, struct job *j);
-
-/* Is a rank of the current job silent, back, overdue or replaced?  Do something about the first.
- * Supervisor only; lock held on entry and return; returns whether anything was done. */
-bool rank_recovery_look(struct service *s);
 
 /* ------------------------------------------------------------------ supervisor.c */
 

@@ -269,7 +269,7 @@ static void cancel_calls(struct service *s, struct task *t)
         size_t count;
 
         (void)pthread_mutex_lock(&s->table.lock);
-        count = job_table_take_calls(j, rank, calls);
+        count = job_take_calls(j, rank, calls);
         (void)pthread_mutex_unlock(&s->table.lock);
         session_end_calls(calls, count);
     }

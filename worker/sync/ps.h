@@ -11,9 +11,9 @@
  *   ps_wait.c     the waits
  *   ps_send.c     what goes up, and up again after a loss
  *   ps_receive.c  what comes down
- *   ps_state.c    what a link and the synchronisation are in
+ *   ps_state.c    the state of links and of the synchronisation
  *
- * Each stands on those below it.
+ * Each calls only those below it.
  */
 #ifndef SPARRING_WORKER_SYNC_PS_H
 #define SPARRING_WORKER_SYNC_PS_H

@@ -1,6 +1,6 @@
 /*
- * What a link and the whole synchronisation are in: lost, held by a call, over.  The ground that
- * the other sources stand on.
+ * The state of links and of the synchronisation: failures, lost links, links that a call holds,
+ * payloads that gRPC holds.  Calls no other source of ps.
  */
 #include "common/base/clock.h"
 #include "common/base/condition.h"

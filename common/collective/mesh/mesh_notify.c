@@ -1,6 +1,6 @@
 /*
- * Who hears that something has happened: the mesh's thread, groups that watch ranks, and whoever
- * waits for an event of any kind.
+ * Wake-ups: of the mesh's thread, of operations whose group watches a rank, and of waits for an
+ * event of any kind.
  */
 #include "common/collective/mesh/mesh_internal.h"
 
