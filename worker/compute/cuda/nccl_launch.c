@@ -94,13 +94,17 @@ static cudaError_t copy_own(struct nccl *n, const struct nccl_item *item)
     const struct collective_args *a = item->args;
     size_t bytes = a->count * dtype_size(a->dtype);
     bool many_in = a->call != COLLECTIVE_GATHER, many_out = a->call != COLLECTIVE_SCATTER;
-    const char *from = block_at(&item->input, many_in ? n->rank : 0, bytes);
-    char *to = block_at(&item->output, many_out ? n->rank : 0, bytes);
+    const char *from;
+    char *to;
 
     if (a->call != COLLECTIVE_GATHER && a->call != COLLECTIVE_SCATTER &&
         a->call != COLLECTIVE_ALL_TO_ALL)
         return cudaSuccess;
-    if ((a->call != COLLECTIVE_ALL_TO_ALL && n->rank != a->root) || from == to || bytes == 0)
+    if ((a->call != COLLECTIVE_ALL_TO_ALL && n->rank != a->root) || bytes == 0)
+        return cudaSuccess;
+    from = block_at(&item->input, many_in ? n->rank : 0, bytes);
+    to = block_at(&item->output, many_out ? n->rank : 0, bytes);
+    if (from == to)
         return cudaSuccess;
     return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, n->stream);
 }
