@@ -52,6 +52,9 @@ if(SPARRING_SANITIZE)
     target_compile_options(sparring_base_flags INTERFACE
         $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${SPARRING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
     target_link_options(sparring_base_flags INTERFACE -fsanitize=${SPARRING_SANITIZE})
+    if(SPARRING_SANITIZE MATCHES "address" AND CMAKE_C_COMPILER_ID STREQUAL "Clang")
+        target_compile_definitions(sparring_base_flags INTERFACE __SANITIZE_ADDRESS__) # GCC's name for it
+    endif()
 endif()
 if(SPARRING_FUZZ)
     target_compile_options(sparring_base_flags INTERFACE

@@ -24,12 +24,7 @@
 /* Instrumented builds run the same cases at fewer sizes. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CONFORMANCE_INSTRUMENTED true
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define CONFORMANCE_INSTRUMENTED true
-#endif
-#endif
-#ifndef CONFORMANCE_INSTRUMENTED
+#else
 #define CONFORMANCE_INSTRUMENTED false
 #endif
 
